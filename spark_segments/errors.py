@@ -1,0 +1,86 @@
+"""Every error this package raises on purpose. All derive from SegmentsError."""
+
+from __future__ import annotations
+
+
+class SegmentsError(Exception):
+    """The base of all errors of this package.
+
+    Carries, where they are known, the file (`path`), the byte `position` in it, what was `expected` and `found` there,
+    and a `hint`: what the caller should do next. `str()` shows all of them in one line.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.position = position
+        self.expected = expected
+        self.found = found
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.path is not None:
+            text += f" in {self.path}"
+        if self.position is not None:
+            text += f" at position {self.position}"
+        if self.expected is not None or self.found is not None:
+            text += f": expected {self.expected}, found {self.found}"
+        if self.hint is not None:
+            text += f". {self.hint}"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross from Spark's workers to the driver by pickle, which would lose the keyword-only fields.
+        fields = (self.message, self.path, self.position, self.expected, self.found, self.hint)
+        return _rebuild, (type(self), *fields)
+
+
+def _rebuild(cls: type[SegmentsError], message: str, path, position, expected, found, hint) -> SegmentsError:
+    return cls(message, path=path, position=position, expected=expected, found=found, hint=hint)
+
+
+class CorruptBatchError(SegmentsError):
+    """Bytes of a record batch, an index or a checkpoint are damaged: restore the file or skip its offsets."""
+
+
+class CommitConflictError(SegmentsError):
+    """Another commit won every race, or the plan no longer holds: run the job again."""
+
+
+class InvalidOptionError(SegmentsError, ValueError):
+    """An option, a configuration key, a name or an argument is wrong: the message says which values are right."""
+
+
+class UnknownTopicError(SegmentsError, LookupError):
+    """No such topic or partition in this log directory."""
+
+
+class TopicExistsError(SegmentsError):
+    """A topic of this name is already there: choose another name or delete it first."""
+
+
+class LogDirError(SegmentsError):
+    """The location is not a log directory, or one of a format that this version cannot use."""
+
+
+class RecordTooLargeError(SegmentsError, ValueError):
+    """A record does not fit max.message.bytes: raise the topic's limit or drop the record."""
+
+
+class OffsetOutOfRangeError(SegmentsError):
+    """The wanted offsets are not in the log any more (or not yet): data may have been lost to retention."""
+
+
+class StorageError(SegmentsError):
+    """The file system failed after bounded retries; nothing was committed."""

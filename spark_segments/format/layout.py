@@ -1,0 +1,86 @@
+"""The layout of Kafka's record batches (magic 2) and the columns that they decode to.
+
+Source of the rules: Kafka's DefaultRecordBatch and DefaultRecord. All integers are big-endian.
+
+    baseOffset            i64   position 0
+    batchLength           i32   8     bytes after this field
+    partitionLeaderEpoch  i32   12
+    magic                 i8    16
+    crc                   u32   17    CRC-32C of everything from `attributes` on
+    attributes            i16   21
+    lastOffsetDelta       i32   23
+    baseTimestamp         i64   27    the delete horizon when bit 6 of the attributes is set
+    maxTimestamp          i64   35
+    producerId            i64   43
+    producerEpoch         i16   51
+    baseSequence          i32   53
+    recordsCount          i32   57
+    records                     61    the only part that is compressed
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+
+BASE_OFFSET_POSITION = 0
+BATCH_LENGTH_POSITION = 8
+LEADER_EPOCH_POSITION = 12
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+RECORDS_POSITION = 61
+
+LOG_OVERHEAD = 12  # baseOffset and batchLength, which batchLength does not count
+BATCH_OVERHEAD = RECORDS_POSITION
+
+HEADER_STRUCT = struct.Struct(
+    ">q"  # baseOffset
+    "i"  # batchLength
+    "i"  # partitionLeaderEpoch
+    "b"  # magic
+    "I"  # crc
+    "h"  # attributes
+    "i"  # lastOffsetDelta
+    "q"  # baseTimestamp
+    "q"  # maxTimestamp
+    "q"  # producerId
+    "h"  # producerEpoch
+    "i"  # baseSequence
+    "i"  # recordsCount
+)
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+CODEC_NAMES = {number: name for name, number in CODECS.items()}
+
+NO_TIMESTAMP = -1
+NO_TIMESTAMP_TYPE = -1
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+# What a record becomes: the columns of Spark's Kafka source, in its order.
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
