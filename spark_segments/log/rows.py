@@ -1,0 +1,215 @@
+"""The rows of the manifest: one a file of the log and one a partition, as Arrow columns and as values.
+
+Reading and committing them is manifest.py's. Large topics stay in Arrow tables; `Segment` and `Partition` are for the
+few rows that a plan looks at or makes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+# What a segment's row says of its file.
+CHUNK = "chunk"  # appended by a writer since the last roll: part of the active segment
+SEALED = "sealed"  # rolled, compacted or imported: never the active segment
+REMOVED = "removed"  # out of the log; the file stays for readers of earlier snapshots until vacuum takes it
+
+# The values of the table's partition column.
+KIND = "kind"
+TOPIC_KIND = "topic"
+PARTITION_KIND = "partition"
+SEGMENT_KIND = "segment"
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+
+_LEADER_EPOCHS = pa.list_(pa.struct([pa.field("epoch", pa.int32()), pa.field("start_offset", pa.int64())]))
+
+TOPIC_SCHEMA = pa.schema(
+    [
+        pa.field("topic_id", pa.string()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+SEGMENT_SCHEMA = pa.schema(
+    [
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("base_offset", pa.int64()),
+        pa.field("next_offset", pa.int64()),
+        pa.field("path", pa.string()),
+        pa.field("file_base_offset", pa.int64()),
+        pa.field("log_bytes", pa.int64()),
+        pa.field("index_bytes", pa.int64()),
+        pa.field("time_index_bytes", pa.int64()),
+        pa.field("txn_index_bytes", pa.int64()),
+        pa.field("records", pa.int64()),
+        pa.field("batches", pa.int64()),
+        pa.field("first_batch_max_timestamp_ms", pa.int64()),
+        pa.field("max_timestamp_ms", pa.int64()),
+        pa.field("offset_of_max_timestamp", pa.int64()),
+        pa.field("tombstones", pa.int64()),
+        pa.field("delete_horizon_ms", pa.int64()),
+        pa.field("created_ms", pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("removed_ms", pa.int64()),
+    ]
+)
+
+PARTITION_SCHEMA = pa.schema(
+    [
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("log_start_offset", pa.int64()),
+        pa.field("log_end_offset", pa.int64()),
+        pa.field("first_dirty_offset", pa.int64()),
+        pa.field("last_stable_offset", pa.int64()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("leader_epochs", _LEADER_EPOCHS),
+        pa.field("producer_snapshot", pa.binary()),
+    ]
+)
+
+# The whole table. A file holds the columns of its kind only; the others read as null.
+_KIND_SCHEMAS = (TOPIC_SCHEMA, SEGMENT_SCHEMA, PARTITION_SCHEMA)
+MANIFEST_SCHEMA = pa.schema(
+    [pa.field(KIND, pa.string()), *{field.name: field for schema in _KIND_SCHEMAS for field in schema}.values()]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One `.log` file, or the part of it that [base_offset, next_offset) names, and the sizes of its sidecars.
+
+    `path` is relative to the log directory. `base_offset`, `next_offset` (exclusive) and `offset_of_max_timestamp` are
+    offsets of the log; `file_base_offset` is what the file's own bytes say for `base_offset`. -1 as a timestamp, or as
+    the offset of one, means that no record has one. `delete_horizon_ms` is the earliest horizon of the file's batches,
+    None where no batch has one.
+    """
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    next_offset: int
+    path: str
+    file_base_offset: int
+    log_bytes: int
+    index_bytes: int
+    time_index_bytes: int
+    txn_index_bytes: int
+    records: int
+    batches: int
+    first_batch_max_timestamp_ms: int
+    max_timestamp_ms: int
+    offset_of_max_timestamp: int
+    tombstones: int
+    delete_horizon_ms: int | None
+    created_ms: int
+    state: str
+    removed_ms: int | None = None
+
+    @property
+    def offset_shift(self) -> int:
+        """What to add to an offset in the file's bytes to get the offset in the log."""
+        return self.base_offset - self.file_base_offset
+
+    @property
+    def name_offset(self) -> int:
+        """The number in the file's name: the base that the relative offsets of its index entries count from."""
+        return int(self.path.rpartition("/")[2].partition(".")[0])
+
+    @property
+    def stem(self) -> str:
+        """The path without `.log`."""
+        return self.path.removesuffix(LOG_SUFFIX)
+
+    @property
+    def index_path(self) -> str:
+        return self.stem + INDEX_SUFFIX
+
+    @property
+    def time_index_path(self) -> str:
+        return self.stem + TIME_INDEX_SUFFIX
+
+    @property
+    def txn_index_path(self) -> str:
+        return self.stem + TXN_INDEX_SUFFIX
+
+    @property
+    def is_live(self) -> bool:
+        return self.state != REMOVED
+
+    def at(self, base_offset: int) -> Segment:
+        """The same file at another place of the log: how a chunk gets its offsets at commit."""
+        move = base_offset - self.base_offset
+        return dataclasses.replace(
+            self,
+            base_offset=base_offset,
+            next_offset=self.next_offset + move,
+            offset_of_max_timestamp=self.offset_of_max_timestamp + move if self.offset_of_max_timestamp >= 0 else -1,
+        )
+
+    def removed(self, now_ms: int) -> Segment:
+        """The row once the file has left the log."""
+        return dataclasses.replace(self, state=REMOVED, removed_ms=now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition's offsets.
+
+    `leader_epochs` are (epoch, start offset) pairs in order; `producer_snapshot` is the content of Kafka's `.snapshot`
+    file at the log end, None where no producer state came with an import.
+    """
+
+    topic_id: str
+    partition: int
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    first_dirty_offset: int = 0
+    last_stable_offset: int = 0
+    leader_epoch: int = 0
+    leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
+    producer_snapshot: bytes | None = None
+
+
+def segments_table(segments: Iterable[Segment]) -> pa.Table:
+    """Rows of SEGMENT_SCHEMA in the order given."""
+    return _table(list(segments), SEGMENT_SCHEMA)
+
+
+def segments_of(table: pa.Table) -> list[Segment]:
+    """The inverse of `segments_table`."""
+    return [Segment(*row) for row in _rows(table, SEGMENT_SCHEMA)]
+
+
+def partitions_table(partitions: Iterable[Partition]) -> pa.Table:
+    """Rows of PARTITION_SCHEMA in the order given."""
+    return _table(list(partitions), PARTITION_SCHEMA)
+
+
+def partitions_of(table: pa.Table) -> list[Partition]:
+    """The inverse of `partitions_table`."""
+    names = PARTITION_SCHEMA.names
+    rows = (dict(zip(names, row, strict=True)) for row in _rows(table, PARTITION_SCHEMA))
+    return [Partition(**row | {"leader_epochs": _epoch_pairs(row["leader_epochs"])}) for row in rows]
+
+
+def _epoch_pairs(entries: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:
+    return tuple((entry["epoch"], entry["start_offset"]) for entry in entries or ())
+
+
+def _table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _rows(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table.column(field.name).to_pylist() for field in schema), strict=True)

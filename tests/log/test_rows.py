@@ -1,0 +1,85 @@
+"""Rows of the manifest as values and as Arrow columns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow as pa
+
+from spark_segments.log.rows import (
+    MANIFEST_SCHEMA,
+    PARTITION_SCHEMA,
+    SEGMENT_SCHEMA,
+    Partition,
+    Segment,
+    partitions_of,
+    partitions_table,
+    segments_of,
+    segments_table,
+)
+
+CHUNK = Segment(
+    topic_id="t",
+    partition=3,
+    base_offset=0,
+    next_offset=10,
+    path="orders-3/00000000000000000000.7f3a9c1e.log",
+    file_base_offset=0,
+    log_bytes=1000,
+    index_bytes=8,
+    time_index_bytes=12,
+    txn_index_bytes=0,
+    records=10,
+    batches=2,
+    first_batch_max_timestamp_ms=5,
+    max_timestamp_ms=9,
+    offset_of_max_timestamp=7,
+    tombstones=1,
+    delete_horizon_ms=None,
+    created_ms=100,
+    state="chunk",
+)
+
+
+def test_columns_are_the_fields_in_order():
+    assert SEGMENT_SCHEMA.names == [field.name for field in dataclasses.fields(Segment)]
+    assert PARTITION_SCHEMA.names == [field.name for field in dataclasses.fields(Partition)]
+    assert len(set(MANIFEST_SCHEMA.names)) == len(MANIFEST_SCHEMA.names)
+
+
+def test_rows_survive_a_round_trip():
+    segments = [CHUNK, CHUNK.at(40).removed(7), dataclasses.replace(CHUNK, delete_horizon_ms=5)]
+    assert segments_of(segments_table(segments)) == segments
+    partitions = [
+        Partition("t", 0),
+        Partition("t", 1, 5, 9, 6, 9, 4, ((0, 0), (4, 6)), b"\x00snapshot"),
+        Partition("t", 2, leader_epochs=()),
+    ]
+    assert partitions_of(partitions_table(partitions)) == partitions
+
+
+def test_no_rows_keep_the_schema():
+    assert segments_table([]).schema == SEGMENT_SCHEMA
+    assert segments_of(segments_table([])) == []
+    assert partitions_of(partitions_table([])) == []
+
+
+def test_rows_of_several_chunks_of_memory_read_back():
+    table = pa.concat_tables([segments_table([CHUNK]), segments_table([CHUNK.at(10)])])
+    assert segments_of(table) == [CHUNK, CHUNK.at(10)]
+
+
+def test_a_chunk_gets_its_place_without_touching_its_bytes():
+    placed = CHUNK.at(1000)
+    assert (placed.base_offset, placed.next_offset, placed.offset_of_max_timestamp) == (1000, 1010, 1007)
+    assert placed.file_base_offset == 0
+    assert placed.offset_shift == 1000
+    assert placed.path == CHUNK.path
+
+
+def test_sidecars_are_named_after_the_log():
+    assert CHUNK.index_path == "orders-3/00000000000000000000.7f3a9c1e.index"
+    assert CHUNK.time_index_path == "orders-3/00000000000000000000.7f3a9c1e.timeindex"
+    assert CHUNK.txn_index_path == "orders-3/00000000000000000000.7f3a9c1e.txnindex"
+    assert dataclasses.replace(CHUNK, path="orders-3/00000000000000000109.log").name_offset == 109
+    assert CHUNK.name_offset == 0
