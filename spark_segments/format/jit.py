@@ -1,0 +1,227 @@
+"""What every kernel is made of: the compiler's settings, raw loads, stores and copies, and Kafka's varints.
+
+Loads, stores and `memcpy` check nothing: whoever calls them has bounded the position. The varint readers take the end
+of what they may read and answer -1 as the next position where a varint is cut or too long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+# Arrow's buffers and bytes objects are read-only, so that is what kernels take; `byte_view` makes it of anything else.
+READONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+
+_SWAP = sys.byteorder == "little"
+_sources: dict[Any, frozenset[str]] = {}
+
+
+def njit(*args: Any, **options: Any) -> Any:
+    """`numba.njit` with an on-disk cache and without the GIL; use it bare, with a signature, or with options.
+
+    A cached kernel is thrown away when its own module or one whose kernels it calls has changed (numba looks at its own
+    only).
+    """
+    if len(args) == 1 and not options and callable(args[0]) and not isinstance(args[0], types.Type):
+        return _compile(args[0], (), {})
+    return lambda function: _compile(function, args, options)
+
+
+def _compile(function: Callable, signature: tuple, options: dict[str, Any]) -> Any:
+    settings = {"cache": True, "nogil": True, "error_model": "numpy", **options}
+    try:
+        kernel = numba.njit(**settings)(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        _cache_in_temporary_directory()
+        kernel = numba.njit(**settings)(function)
+    _watch_sources(kernel, function)
+    for one in signature:
+        kernel.compile(one)
+    return kernel
+
+
+def _cache_in_temporary_directory() -> None:
+    """Points numba's cache to a directory of this user's own, for hosts where package and home are both read-only."""
+    owner = os.getuid() if hasattr(os, "getuid") else 0
+    directory = Path(tempfile.gettempdir()) / f"spark-segments-kernels-{owner}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    status = directory.stat()
+    # The cache is loaded as code, so a directory that somebody else made or may write to is not used.
+    if hasattr(os, "getuid") and (status.st_uid != owner or status.st_mode & 0o022):
+        directory = Path(tempfile.mkdtemp(prefix="spark-segments-kernels-"))
+    os.environ["NUMBA_CACHE_DIR"] = str(directory)
+    numba.config.reload_config()
+
+
+def _watch_sources(kernel: Any, function: Callable) -> None:
+    files = {function.__code__.co_filename, __file__}
+    for name in function.__code__.co_names:
+        called = function.__globals__.get(name)
+        if isinstance(called, numba.core.registry.CPUDispatcher):
+            files |= _sources.get(called, frozenset())
+    _sources[kernel] = frozenset(files)
+    cache_file = getattr(kernel._cache, "_cache_file", None)
+    if cache_file is not None and all(os.path.isfile(file) for file in files):  # not so inside a zip
+        stamps = (os.stat(file) for file in sorted(files))
+        cache_file._source_stamp = tuple((stamp.st_mtime, stamp.st_size) for stamp in stamps)
+
+
+def byte_view(buffer: Any) -> np.ndarray:
+    """The bytes of any buffer as a read-only uint8[n], without a copy: the one type that kernels are compiled for."""
+    view = np.frombuffer(buffer, np.uint8)
+    view.flags.writeable = False
+    return view
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [position])
+
+
+def _swapped(builder: Any, value: Any, big_endian: bool) -> Any:
+    return builder.bswap(value) if big_endian and _SWAP and value.type.width > 8 else value
+
+
+def _load(bits: int, big_endian: bool = True, signed: bool = True) -> Any:
+    result = types.int64 if signed or bits < 64 else types.uint64
+
+    @intrinsic
+    def load(typing_context, data, position):
+        def generate(context, builder, signature, arguments):
+            integer = ir.IntType(bits)
+            pointer = _pointer(context, builder, signature.args[0], *arguments)
+            value = _swapped(builder, builder.load(builder.bitcast(pointer, integer.as_pointer()), align=1), big_endian)
+            widen = builder.sext if signed else builder.zext
+            return value if bits == 64 else widen(value, ir.IntType(64))
+
+        return result(data, types.intp), generate
+
+    return load
+
+
+def _store(bits: int, big_endian: bool = True) -> Any:
+    @intrinsic
+    def store(typing_context, out, position, value):
+        def generate(context, builder, signature, arguments):
+            array, at, number = arguments
+            integer = ir.IntType(bits)
+            number = number if bits == 64 else builder.trunc(number, integer)
+            pointer = _pointer(context, builder, signature.args[0], array, at)
+            builder.store(
+                _swapped(builder, number, big_endian), builder.bitcast(pointer, integer.as_pointer()), align=1
+            )
+            return context.get_dummy_value()
+
+        return types.void(out, types.intp, types.int64), generate
+
+    return store
+
+
+# load_x(data, position) -> int64 and store_x(out, position, value), big-endian; stores keep the low bits of `value`.
+load_u8 = _load(8, signed=False)
+load_i8 = _load(8)
+load_i16 = _load(16)
+load_i32 = _load(32)
+load_u32 = _load(32, signed=False)
+load_i64 = _load(64)
+store_i8 = _store(8)
+store_i16 = _store(16)
+store_i32 = _store(32)
+store_i64 = _store(64)
+# Eight bytes as they lie, low byte first: uint64, for reading ahead of varints and for CRCs.
+load_u64_le = _load(64, big_endian=_SWAP is False, signed=False)
+
+
+@intrinsic
+def memcpy(typing_context, out, out_position, data, position, size):
+    """Copies `size` ≥ 0 bytes of uint8[] `data` from `position` to uint8[] `out` at `out_position`; unchecked."""
+
+    def generate(context, builder, signature, arguments):
+        out_array, out_at, data_array, data_at, count = arguments
+        target = _pointer(context, builder, signature.args[0], out_array, out_at)
+        source = _pointer(context, builder, signature.args[2], data_array, data_at)
+        cgutils.raw_memcpy(builder, target, source, count, 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, data, types.intp, types.intp), generate
+
+
+@njit
+def read_varint(data, position, end):
+    """(int32 value as int64, next position) of a zigzag varint that ends at or before `end`, else (0, -1).
+
+    As Kafka's ByteUtils: at most five bytes, of which the fifth gives its low four bits.
+    """
+    raw = np.int64(0)
+    shift = np.int64(0)
+    while shift < 35:
+        if position >= end:
+            return np.int64(0), np.int64(-1)
+        byte = load_u8(data, position)
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            raw &= 0xFFFFFFFF
+            return (raw >> 1) ^ -(raw & 1), np.int64(position)
+        shift += 7
+    return np.int64(0), np.int64(-1)
+
+
+@njit
+def read_varlong(data, position, end):
+    """(int64 value, next position) of a zigzag varlong that ends at or before `end`, else (0, -1).
+
+    As Kafka's ByteUtils: at most ten bytes, of which the tenth gives its lowest bit.
+    """
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    while shift < np.uint64(70):
+        if position >= end:
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(load_u8(data, position))
+        position += 1
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(position)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@njit
+def write_varlong(out, position, value):
+    """Writes int64 `value` as a zigzag varlong (of an int32: the same bytes as its varint); the next position."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    while raw >= np.uint64(0x80):
+        store_i8(out, position, np.int64(raw & np.uint64(0x7F)) | 0x80)
+        position += 1
+        raw >>= np.uint64(7)
+    store_i8(out, position, np.int64(raw))
+    return np.int64(position + 1)
+
+
+@njit
+def varlong_size(value):
+    """Bytes that `write_varlong` writes for int64 `value`."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    size = np.int64(1)
+    while raw >= np.uint64(0x80):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+# The two only differ in how much they may read: what is written for an int32 is its varint.
+write_varint = write_varlong
+varint_size = varlong_size
