@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of magic 2 record batches, as a kernel that other kernels call.
 
-Where the CPU has an instruction for it, three interleaved streams keep that busy (one step takes three cycles, but a new
-one may start each cycle); elsewhere, eight tables take eight bytes a step.
+Where the CPU has an instruction for it, three interleaved streams keep that busy (a step takes three cycles, but one may
+start each cycle); elsewhere, eight tables take eight bytes a step.
 """
 
 from __future__ import annotations
