@@ -1,0 +1,188 @@
+"""Writing chunks: segments that begin at offset 0 until a commit says where in the log they lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.encode import Encoded
+from spark_segments.format.index import IndexBuilder
+from spark_segments.format.patch import rebase
+from spark_segments.log.rows import CHUNK, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from spark_segments.storage import Storage
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+def segment_stem(topic: str, partition: int, base_offset: int) -> str:
+    """A path that nothing else ever has, without suffix: `<topic>-<partition>/<base offset>.<unique>`."""
+    return f"{topic}-{partition}/{base_offset:020d}.{uuid.uuid4().hex}"
+
+
+class SegmentWriter:
+    """Writes one .log and its sidecars, batch by batch, and says what its row is.
+
+    Offsets of the batches given are those of the file. Nothing is visible to readers before a commit names the file.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        segment_index_bytes: int,
+    ) -> None:
+        self._storage = storage
+        self._partition = partition
+        self._base_offset = base_offset
+        self._stem = segment_stem(topic, partition, base_offset)
+        self._index = IndexBuilder(base_offset, interval_bytes=index_interval_bytes, index_bytes=segment_index_bytes)
+        self._log: BinaryIO | None = None
+        self.log_bytes = 0
+        self.next_offset = base_offset
+        self._records = 0
+        self._batches = 0
+        self._tombstones = 0
+        self._first_batch_max_timestamp_ms = -1
+        self._delete_horizon_ms: int | None = None
+
+    def append(self, data: pa.Buffer | memoryview | np.ndarray, batches: BatchTable, *, tombstones: int) -> None:
+        """Appends whole batches: `data` holds just their bytes, in order; positions in `batches` are ignored."""
+        if len(batches) == 0:
+            return
+        if self._log is None:
+            self._log = self._storage.create(self._stem + LOG_SUFFIX)
+            self._first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
+        self._log.write(data)
+        positions = self.log_bytes + np.cumsum(batches.size) - batches.size
+        self._index.add(dataclasses.replace(batches, position=positions))
+        self.log_bytes += int(batches.size.sum())
+        self.next_offset = int(batches.last_offset[-1]) + 1
+        self._records += int(batches.count.sum())
+        self._batches += len(batches)
+        self._tombstones += tombstones
+        horizons = batches.base_timestamp[batches.has_delete_horizon]
+        if len(horizons):
+            earliest = int(horizons.min())
+            self._delete_horizon_ms = earliest if self._delete_horizon_ms is None else min(earliest, self._delete_horizon_ms)
+
+    def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
+        """Finishes the files and returns their row, at the offsets that the file itself has."""
+        if self._log is None:
+            self._log = self._storage.create(self._stem + LOG_SUFFIX)
+        self._log.close()
+        index, time_index = self._index.finish()
+        self._storage.write(self._stem + INDEX_SUFFIX, index)
+        self._storage.write(self._stem + TIME_INDEX_SUFFIX, time_index)
+        return Segment(
+            topic_id=topic_id,
+            partition=self._partition,
+            base_offset=self._base_offset,
+            next_offset=self.next_offset,
+            path=self._stem + LOG_SUFFIX,
+            file_base_offset=self._base_offset,
+            log_bytes=self.log_bytes,
+            index_bytes=len(index),
+            time_index_bytes=len(time_index),
+            txn_index_bytes=0,
+            records=self._records,
+            batches=self._batches,
+            first_batch_max_timestamp_ms=self._first_batch_max_timestamp_ms,
+            max_timestamp_ms=self._index.max_timestamp,
+            offset_of_max_timestamp=self._index.offset_of_max_timestamp,
+            tombstones=self._tombstones,
+            delete_horizon_ms=self._delete_horizon_ms,
+            created_ms=created_ms,
+            state=state,
+        )
+
+
+class ChunkWriter:
+    """Writes one partition's encoded batches as chunks of at most segment.bytes each (a larger batch stands alone)."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        *,
+        segment_bytes: int,
+        index_interval_bytes: int,
+        segment_index_bytes: int,
+    ) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._topic_id = topic_id
+        self._partition = partition
+        self._segment_bytes = segment_bytes
+        self._index_interval_bytes = index_interval_bytes
+        self._segment_index_bytes = segment_index_bytes
+        self._writer: SegmentWriter | None = None
+        self._finished: list[Segment] = []
+
+    def append(self, encoded: Encoded) -> None:
+        """Appends batches whose offsets count from 0; they are moved to where the chunk has got to."""
+        batches, start = encoded.batches, 0
+        tombstones = encoded.tombstones  # all of them go with the first piece: a row's count is of its file only when nothing is cut
+        while start < len(batches):
+            if self._writer is None:
+                self._writer = self._new_writer()
+            free_bytes = self._segment_bytes - self._writer.log_bytes
+            sizes = np.cumsum(batches.size[start:])
+            fitting = int(np.searchsorted(sizes, free_bytes, side="right"))
+            first_offset = int(batches.base_offset[start])
+            span = batches.last_offset[start : start + fitting] - first_offset + self._writer.next_offset
+            fitting = min(fitting, int(np.searchsorted(span, MAX_RELATIVE_OFFSET, side="left")))
+            if fitting == 0:
+                if self._writer.log_bytes:
+                    self._finish()
+                    continue
+                fitting = 1
+            piece = batches.take(slice(start, start + fitting))
+            data, piece = _rebased(encoded.buffer, piece, self._writer.next_offset - first_offset)
+            self._writer.append(data, piece, tombstones=tombstones)
+            tombstones = 0
+            start += fitting
+
+    def close(self) -> list[Segment]:
+        """The rows of all chunks written, in order, each beginning at offset 0."""
+        if self._writer is not None:
+            self._finish()
+        return self._finished
+
+    def _new_writer(self) -> SegmentWriter:
+        return SegmentWriter(
+            self._storage,
+            self._topic,
+            self._partition,
+            0,
+            index_interval_bytes=self._index_interval_bytes,
+            segment_index_bytes=self._segment_index_bytes,
+        )
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        self._finished.append(self._writer.close(topic_id=self._topic_id, created_ms=self._storage.now_ms()))
+        self._writer = None
+
+
+def _rebased(buffer: np.ndarray, batches: BatchTable, shift: int) -> tuple[np.ndarray, BatchTable]:
+    first = int(batches.position[0])
+    end = int(batches.position[-1] + batches.size[-1])
+    data = buffer[first:end]
+    batches = dataclasses.replace(batches, position=batches.position - first)
+    if shift == 0:
+        return data, batches
+    rebase(data, batches, shift, None)
+    return data, dataclasses.replace(
+        batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
+    )

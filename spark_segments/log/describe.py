@@ -1,0 +1,68 @@
+"""What a topic looks like, from its snapshot's rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spark_segments.config import TopicConfig
+from spark_segments.log.rows import CHUNK, SEALED
+from spark_segments.log.snapshot import Snapshot
+
+
+def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
+    """The topic's id, version, effective configuration and, a partition, its offsets, segments, bytes and dirty ratio."""
+    partitions = snapshot.partitions.to_pylist()
+    count = len(partitions)
+    live = snapshot.live
+    owner = live.column("partition").to_numpy()
+    state = live.column("state").to_numpy(zero_copy_only=False)
+    log_bytes = live.column("log_bytes").to_numpy()
+
+    def per_partition(weights: np.ndarray) -> list[int]:
+        return [int(n) for n in np.bincount(owner, weights=weights, minlength=count)]
+
+    sealed, chunks = per_partition(state == SEALED), per_partition(state == CHUNK)
+    records, size_bytes = per_partition(live.column("records").to_numpy()), per_partition(log_bytes)
+    compacted = "compact" in config.cleanup_policy
+    ratios = dirty_ratios(snapshot) if compacted else {}
+    return {
+        "topic": snapshot.topic,
+        "topic_id": snapshot.topic_id,
+        "version": snapshot.version,
+        "config": config.effective(),
+        "partitions": [
+            {
+                "partition": row["partition"],
+                "log_start_offset": row["log_start_offset"],
+                "log_end_offset": row["log_end_offset"],
+                "segments": sealed[row["partition"]],
+                "chunks": chunks[row["partition"]],
+                "records": records[row["partition"]],
+                "size_bytes": size_bytes[row["partition"]],
+                "dirty_ratio": ratios.get(row["partition"], 0.0) if compacted else None,
+                "first_dirty_offset": row["first_dirty_offset"],
+            }
+            for row in partitions
+        ],
+    }
+
+
+def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
+    """{partition: cleanable bytes / (clean + cleanable bytes)} over sealed segments, without the lags that protect some of them.
+
+    A segment that the first dirty offset falls into counts by the share of its offsets on each side. 0.0 where nothing is sealed.
+    """
+    live = snapshot.live
+    sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == SEALED))
+    owner = sealed.column("partition").to_numpy()
+    base, end = sealed.column("base_offset").to_numpy(), sealed.column("next_offset").to_numpy()
+    log_bytes = sealed.column("log_bytes").to_numpy()
+    first_dirty = snapshot.partitions.column("first_dirty_offset").to_numpy()
+    count = len(first_dirty)
+    clean_share = np.clip((first_dirty[owner] - base) / np.maximum(end - base, 1), 0.0, 1.0)
+    clean = np.bincount(owner, weights=log_bytes * clean_share, minlength=count)
+    total = np.bincount(owner, weights=log_bytes, minlength=count)
+    ratio = np.divide(total - clean, total, out=np.zeros(count), where=total > 0)
+    return dict(enumerate(ratio.tolist()))

@@ -1,0 +1,348 @@
+"""A log directory: the topics in it, and everything that can be done to them without Spark."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.config import TopicConfig, check_new_topic_name, topic_config
+from spark_segments.errors import (
+    InvalidOptionError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    SegmentsError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.append import commit_append
+from spark_segments.log.appender import Appender, Chunks, ProducerOptions, Target
+from spark_segments.log.describe import describe
+from spark_segments.log.kafka_dir import KafkaDirectory
+from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change, Manifest
+from spark_segments.log.planning import check_partition, offset_bounds, read_ranges
+from spark_segments.log.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
+from spark_segments.log.records import record_batches
+from spark_segments.log.rows import Partition
+from spark_segments.log.snapshot import Snapshot
+from spark_segments.log.times import offsets_for_times
+from spark_segments.storage import Storage
+
+MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"
+FORMAT_VERSION = 1
+
+
+class LogDir:
+    """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
+
+    def __init__(
+        self, storage: Storage, *, kafka: KafkaDirectory | None = None, defaults: Mapping[str, str] | None = None
+    ) -> None:
+        """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is."""
+        self.storage = storage
+        self.defaults = dict(defaults or {})
+        self._kafka = kafka
+        self._manifests: dict[str, Manifest] = {}
+
+    @classmethod
+    def create(
+        cls,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, str] | None = None,
+    ) -> LogDir:
+        """Makes an empty log directory at `uri`, or opens the one that is there already.
+
+        A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
+        `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
+        """
+        storage = Storage(uri, storage_options)
+        if not storage.exists(MARKER):
+            if KafkaDirectory.recognises(storage):
+                raise LogDirError(
+                    "The location holds partitions that Kafka wrote",
+                    path=uri,
+                    hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
+                )
+            try:
+                storage.write(MARKER, json.dumps({"format.version": FORMAT_VERSION}).encode())
+            except FileExistsError:
+                pass  # somebody else made it at the same moment
+        return cls.open(uri, storage_options, defaults=defaults)
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, str] | None = None,
+    ) -> LogDir:
+        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka would recover it."""
+        storage = Storage(uri, storage_options)
+        if storage.exists(MARKER):
+            _check_format(storage)
+            return cls(storage, defaults=defaults)
+        if KafkaDirectory.recognises(storage):
+            return cls(storage, kafka=KafkaDirectory(storage), defaults=defaults)
+        raise LogDirError(
+            "Not a log directory",
+            path=uri,
+            expected="a log directory of ours or of Kafka's",
+            found="neither a manifest nor <topic>-<partition> directories",
+            hint="LogDir.create(uri) or segments topic create makes one",
+        )
+
+    @property
+    def uri(self) -> str:
+        return self.storage.uri
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether this is a plain Kafka log directory, which is never written to."""
+        return self._kafka is not None
+
+    # Topics
+
+    def topics(self) -> list[str]:
+        """The names of the topics, sorted."""
+        if self._kafka is not None:
+            return self._kafka.topics()
+        names = sorted(self.storage.directories(MANIFEST_DIRECTORY))
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            there = list(pool.map(lambda name: self.manifest(name).exists(), names))
+        return [name for name, exists in zip(names, there, strict=True) if exists]
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or configuration."""
+        self._check_writable()
+        check_new_topic_name(topic, self.topics())
+        if partitions < 1:
+            raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
+        overrides = {key: str(value) for key, value in (config or {}).items()}
+        topic_config(overrides, self.defaults)
+        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        rows = [Partition(topic_id, number) for number in range(partitions)]
+        self.manifest(topic).create(topic_id, overrides, rows)
+
+    def alter_topic(
+        self, topic: str, config: Mapping[str, str | None] | None = None, partitions: int | None = None
+    ) -> None:
+        """Sets configuration values (None takes an override away) and raises the number of partitions, in one commit."""
+        self._check_writable()
+
+        def plan(snapshot: Snapshot) -> Change | None:
+            overrides: dict[str, str] = dict(snapshot.config)
+            for key, value in (config or {}).items():
+                if value is None:
+                    overrides.pop(key, None)
+                else:
+                    overrides[key] = str(value)
+            topic_config(overrides, self.defaults)
+            count = snapshot.partitions.num_rows
+            if partitions is not None and partitions < count:
+                raise InvalidOptionError(
+                    "The number of partitions can only be raised", expected=f"at least {count}", found=partitions
+                )
+            added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
+            if overrides == snapshot.config and not added:
+                return None
+            return Change(config=overrides, partitions=added, operation="alter")
+
+        self._topic_manifest(topic).commit(plan)
+
+    def delete_topic(self, topic: str) -> None:
+        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum."""
+        self._check_writable()
+        self._topic_manifest(topic).delete(now_ms=self.storage.now_ms())
+
+    def config(self, topic: str) -> TopicConfig:
+        """The topic's configuration: its own values over the defaults of this log directory over Kafka's."""
+        return topic_config(self.snapshot(topic).config, self.defaults)
+
+    def describe(self, topic: str) -> dict[str, Any]:
+        """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio."""
+        snapshot = self.snapshot(topic)
+        return describe(snapshot, topic_config(snapshot.config, self.defaults))
+
+    def manifest(self, topic: str) -> Manifest:
+        """The manifest of a topic, whether or not it exists."""
+        if topic not in self._manifests:
+            self._manifests[topic] = Manifest(self.storage, topic)
+        return self._manifests[topic]
+
+    def snapshot(self, topic: str, version: int | None = None) -> Snapshot:
+        """What the log of a topic is now, or was at an earlier version. Raises UnknownTopicError."""
+        if self._kafka is not None:
+            if version is not None:
+                raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=version)
+            return self._kafka.snapshot(topic)
+        return self._topic_manifest(topic).snapshot(version)
+
+    # Records
+
+    def append(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+        txn: tuple[str, int] | None = None,
+        *,
+        options: ProducerOptions | None = None,
+    ) -> dict[int, tuple[int, int]]:
+        """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
+
+        Takes the columns of a writer (value, key, headers, partition, timestamp): without timestamp a record gets the time of now.
+        `txn` is (application id, version): a version not above the application's last one adds nothing.
+        """
+        self._check_writable()
+        appender = Appender(self.storage, self.target, topic=topic, options=options)
+        for batch in record_batches(table):
+            appender.write(batch)
+        for chunks in appender.close():
+            return self.commit_chunks([chunks], txn)
+        return {}
+
+    def target(self, topic: str) -> Target:
+        """The topic as a writer's tasks need it."""
+        self._check_writable()
+        snapshot = self.snapshot(topic)
+        return Target(
+            topic, snapshot.topic_id, snapshot.partitions.num_rows, topic_config(snapshot.config, self.defaults)
+        )
+
+    def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
+        """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that was written to."""
+        segments = [segment for one in chunks for segment in one.segments]
+        if not segments:
+            return {}
+        return commit_append(self._topic_manifest(chunks[0].topic), segments, txn)
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        isolation_level: str = READ_UNCOMMITTED,
+        include_control: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a topic, partition by partition and by offset, in batches of a few MiB.
+
+        `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the wanted order.
+        The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
+        """
+        names = _check_columns(columns)
+        if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            raise InvalidOptionError(
+                "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
+            )
+        snapshot = self.snapshot(topic, version)
+        if partition is not None:
+            check_partition(snapshot, partition)
+        offsets = {
+            number: (log_start if start_offset is None else start_offset, log_end if end_offset is None else end_offset)
+            for number, (log_start, log_end) in offset_bounds(snapshot).items()
+            if partition is None or number == partition
+        }
+        ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for one in ranges:
+                yield from read_range(self.storage, one, columns=names, include_control=include_control)
+
+        return batches()
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
+        return offset_bounds(self.snapshot(topic))
+
+    def offsets_for_times(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
+        """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where there is none."""
+        snapshot = self.snapshot(topic)
+        targets = dict.fromkeys(offset_bounds(snapshot), timestamp_ms)
+        return offsets_for_times(self.storage, snapshot, targets)
+
+    def delete_records(self, topic: str, before_offsets: Mapping[int, int]) -> dict[int, int]:
+        """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start offset}.
+
+        Files go with the next retention and vacuum. Raises OffsetOutOfRangeError for an offset above the log end.
+        """
+        self._check_writable()
+
+        def plan(snapshot: Snapshot) -> Change | None:
+            rows = []
+            for number, before in before_offsets.items():
+                check_partition(snapshot, number)
+                row = snapshot.partition(number)
+                before = row.log_end_offset if before == -1 else before
+                if not 0 <= before <= row.log_end_offset:
+                    raise OffsetOutOfRangeError(
+                        f"Cannot delete records of {topic}-{number}",
+                        expected=f"an offset from 0 to {row.log_end_offset}",
+                        found=before,
+                    )
+                if before > row.log_start_offset:
+                    first_dirty = max(before, row.first_dirty_offset)
+                    rows.append(replace(row, log_start_offset=before, first_dirty_offset=first_dirty))
+            return Change(partitions=rows, operation="delete-records") if rows else None
+
+        self._topic_manifest(topic).commit(plan)
+        bounds = self.offsets(topic)
+        return {number: bounds[number][0] for number in before_offsets}
+
+    def _topic_manifest(self, topic: str) -> Manifest:
+        manifest = self.manifest(topic)
+        if not manifest.exists():
+            raise UnknownTopicError(
+                f"Unknown topic {topic!r}",
+                path=self.uri,
+                hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
+            )
+        return manifest
+
+    def _check_writable(self) -> None:
+        if self._kafka is not None:
+            raise LogDirError(
+                "A Kafka log directory is read-only",
+                path=self.uri,
+                hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
+            )
+
+
+def _check_format(storage: Storage) -> None:
+    content = storage.read(MARKER).to_pybytes()
+    try:
+        version = int(json.loads(content)["format.version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogDirError("The log directory's marker file is damaged", path=MARKER, found=content[:80]) from error
+    if version > FORMAT_VERSION:
+        raise LogDirError(
+            "The log directory has a newer format",
+            path=MARKER,
+            expected=f"format.version {FORMAT_VERSION}",
+            found=version,
+            hint="Use a newer spark-segments",
+        )
+
+
+def _check_columns(columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return list(RECORD_SCHEMA.names)
+    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
+    if unknown:
+        raise InvalidOptionError(
+            "Unknown columns", expected=f"some of {', '.join(RECORD_SCHEMA.names)}", found=", ".join(unknown)
+        )
+    return list(columns)
+
+

@@ -1,0 +1,118 @@
+"""Which bytes of which files a read needs: pure functions over a snapshot's rows. No segment and no index is opened here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import UnknownTopicError
+from spark_segments.log.rows import Segment, segments_of
+from spark_segments.log.snapshot import Snapshot
+
+DEFAULT_MAX_PARTITION_BYTES = 128 << 20
+OPEN_COST_BYTES = 1 << 20  # what opening one more file weighs, as spark.sql.files.openCostInBytes does
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in [start_position, end_position)."""
+
+    topic: str
+    segment: Segment
+    start_offset: int
+    end_offset: int
+    start_position: int
+    end_position: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+
+def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
+    """{partition: (log start offset, log end offset)} of a snapshot."""
+    table = snapshot.partitions
+    return {
+        partition: (start, end)
+        for partition, start, end in zip(
+            table.column("partition").to_pylist(),
+            table.column("log_start_offset").to_pylist(),
+            table.column("log_end_offset").to_pylist(),
+            strict=True,
+        )
+    }
+
+
+def check_partition(snapshot: Snapshot, partition: int) -> None:
+    """Raises UnknownTopicError unless the topic has that partition."""
+    count = snapshot.partitions.num_rows
+    if not 0 <= partition < count:
+        raise UnknownTopicError(
+            f"Topic {snapshot.topic} has no such partition", expected=f"0 to {count - 1}", found=partition
+        )
+
+
+def read_ranges(
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    *,
+    max_partition_bytes: int | None = None,
+) -> list[ReadRange]:
+    """The ranges that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+
+    Offsets are clipped to what the log has. A segment larger than `max_partition_bytes` gives several ranges of about that size.
+    """
+    bounds = offset_bounds(snapshot)
+    ranges: list[ReadRange] = []
+    for partition, (start, end) in sorted(offsets.items()):
+        log_start, log_end = bounds[partition]
+        start, end = max(start, log_start), min(end, log_end)
+        if start >= end:
+            continue
+        for segment in _overlapping(snapshot.live_table(partition), start, end):
+            whole = ReadRange(
+                snapshot.topic,
+                segment,
+                max(start, segment.base_offset),
+                min(end, segment.next_offset),
+                0,
+                segment.log_bytes,
+            )
+            ranges.extend(_split(whole, max_partition_bytes))
+    return ranges
+
+
+def pack(ranges: Iterable[ReadRange], max_partition_bytes: int) -> list[list[ReadRange]]:
+    """Puts neighbouring small ranges of a partition together into tasks of about `max_partition_bytes`."""
+    tasks: list[list[ReadRange]] = []
+    size_bytes = 0
+    for one in ranges:
+        cost = one.size_bytes + OPEN_COST_BYTES
+        last = tasks[-1][-1] if tasks else None
+        if last is None or last.segment.partition != one.segment.partition or size_bytes + cost > max_partition_bytes:
+            tasks.append([])
+            size_bytes = 0
+        tasks[-1].append(one)
+        size_bytes += cost
+    return tasks
+
+
+def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> list[Segment]:
+    next_offsets = table.column("next_offset").to_numpy()
+    base_offsets = table.column("base_offset").to_numpy()
+    first = int(np.searchsorted(next_offsets, start_offset, side="right"))
+    last = int(np.searchsorted(base_offsets, end_offset, side="left"))
+    return [segment for segment in segments_of(table.slice(first, max(0, last - first))) if segment.log_bytes]
+
+
+def _split(whole: ReadRange, max_partition_bytes: int | None) -> list[ReadRange]:
+    if max_partition_bytes is None or whole.size_bytes <= max_partition_bytes * 1.1:
+        return [whole]
+    pieces = -(-whole.size_bytes // max_partition_bytes)
+    cuts = [whole.end_position * piece // pieces for piece in range(pieces + 1)]
+    return [
+        replace(whole, start_position=start, end_position=end) for start, end in zip(cuts[:-1], cuts[1:], strict=True)
+    ]

@@ -1,0 +1,114 @@
+"""The columns that a writer accepts, brought to one shape: what may be appended, with which types, and what stands in for nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.layout import HEADERS_TYPE
+
+# Every other column is left alone, as Spark's Kafka sink does: a frame read from a topic can be written to another one as it is.
+WRITER_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+
+_HINT = (
+    "A writer takes value (string or binary, required), key (string or binary), headers (array of struct key string, value binary), "
+    "topic (string), partition (integer) and timestamp"
+)
+
+
+def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
+    """Raises InvalidOptionError unless rows of `schema` can be written: before a job starts rather than in its tasks."""
+    if "value" not in schema.names:
+        raise InvalidOptionError("No column to write", expected="a column named value", found=schema.names, hint=_HINT)
+    if not topic_given and "topic" not in schema.names:
+        raise InvalidOptionError("No topic to write to", hint="Give the option topic, or a column of that name")
+    for field in schema:
+        if field.name in WRITER_SCHEMA.names and not _accepted(field):
+            raise InvalidOptionError(
+                f"Column {field.name} has a type that cannot be written",
+                expected=WRITER_SCHEMA.field(field.name).type,
+                found=field.type,
+                hint=_HINT,
+            )
+
+
+def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
+    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC, a null one is `now_ms`.
+
+    Columns that are absent come out as nulls. Types must have passed `check_columns`; a value that does not fit its type
+    (a partition above int32, say) raises InvalidOptionError.
+    """
+    columns = []
+    for field in WRITER_SCHEMA:
+        if field.name in batch.schema.names:
+            columns.append(_cast(batch.column(field.name), field))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    timestamp = columns[WRITER_SCHEMA.get_field_index("timestamp")]
+    if timestamp.null_count:
+        now = pa.scalar(now_ms * 1000, pa.timestamp("us", tz="UTC"))
+        columns[WRITER_SCHEMA.get_field_index("timestamp")] = pc.fill_null(timestamp, now)
+    return pa.RecordBatch.from_arrays(columns, schema=WRITER_SCHEMA)
+
+
+def record_batches(data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Whatever Arrow rows a caller has, as record batches."""
+    if isinstance(data, pa.RecordBatch):
+        return [data]
+    if isinstance(data, pa.Table):
+        return data.to_batches()
+    return data
+
+
+def _accepted(field: pa.Field) -> bool:
+    kind = field.type
+    if pa.types.is_null(kind):
+        return True
+    if field.name in ("key", "value"):
+        return _is_bytes(kind)
+    if field.name == "topic":
+        return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if field.name == "partition":
+        return pa.types.is_integer(kind)
+    if field.name == "timestamp":
+        return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    names = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]
+    return names == ["key", "value"] and all(_is_bytes(kind.value_type.field(name).type) for name in names)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(
+        check(kind)
+        for check in (
+            pa.types.is_binary,
+            pa.types.is_string,
+            pa.types.is_large_binary,
+            pa.types.is_large_string,
+            pa.types.is_fixed_size_binary,
+        )
+    )
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    if pa.types.is_timestamp(column.type) and column.type.unit == "us":
+        return column.cast(field.type)  # a time zone changes how a timestamp is shown, not its value
+    try:
+        return column.cast(field.type, safe=not pa.types.is_timestamp(column.type))
+    except pa.ArrowInvalid as error:
+        raise InvalidOptionError(f"Column {field.name} cannot be written as {field.type}: {error}", hint=_HINT) from error
