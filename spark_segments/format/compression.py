@@ -64,7 +64,7 @@ def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
             expected=f"one of {sorted(CODEC_NAMES)}",
             found=codec,
         )
-    limit = min(max(MIN_DECOMPRESSED_LIMIT, MAX_RATIO * buffer.size), MAX_DECOMPRESSED_LIMIT)
+    limit = decompressed_limit(buffer.size)
     try:
         if codec == SNAPPY:
             return _decompress_snappy(memoryview(buffer).cast("B"), limit)
@@ -75,7 +75,7 @@ def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
                     return _codec(ZSTD).decompress(buffer, size)
                 except OSError:
                     pass  # several frames in a row, or damage: reading it as a stream tells them apart
-        return _decompress_stream(CODEC_NAMES[codec], buffer, limit)
+        return _decompress_stream(codec, buffer, limit)
     except (OSError, pa.ArrowInvalid, _DamagedError) as error:
         raise CorruptBatchError(
             f"The {CODEC_NAMES[codec]} data of a record batch do not decompress ({error})",
@@ -85,23 +85,34 @@ def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
         ) from error
 
 
+def decompressed_limit(compressed_bytes: int) -> int:
+    """The most bytes that `decompress` gives for this many: what is larger must not be written either."""
+    return min(max(MIN_DECOMPRESSED_LIMIT, MAX_RATIO * compressed_bytes), MAX_DECOMPRESSED_LIMIT)
+
+
 def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
     """`data` (bytes-like) compressed with `codec` in the framing that Kafka's Java reader takes.
 
     `level` has the meaning of Kafka's compression.<codec>.level; None is Kafka's default. Raises InvalidOptionError
     for a level that the codec does not have.
     """
+    parts = compressed_parts(codec, data, level)
+    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+
+
+def compressed_parts(codec: int, data, level: int | None = None) -> list:
+    """What `compress` gives as a list of bytes-like parts, for a caller that copies them to their place anyway."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE:
-        return buffer
+        return [buffer]
     if codec not in CODEC_NAMES:
         raise InvalidOptionError("Unknown compression codec", expected=f"one of {sorted(CODEC_NAMES)}", found=codec)
     compressor = _codec(codec, level)
     if codec == LZ4:
-        return _compress_lz4(compressor, buffer)
+        return _lz4_parts(compressor, buffer)
     if codec == SNAPPY:
-        return _compress_snappy(compressor, buffer)
-    return compressor.compress(buffer)
+        return _snappy_parts(compressor, buffer)
+    return [compressor.compress(buffer)]
 
 
 def with_right_lz4_checksum(data) -> pa.Buffer:
@@ -145,11 +156,11 @@ _codecs = threading.local()  # a gzip codec of Arrow holds zlib's state, so no c
 
 
 def _codec(codec: int, level: int | None = None) -> pa.Codec:
-    cache: dict[tuple[int, int | None], pa.Codec] = _codecs.__dict__
-    key = (codec, level)
-    found = cache.get(key)
+    name = f"{codec} {level}"
+    found = getattr(_codecs, name, None)
     if found is None:
-        found = cache[key] = _new_codec(codec, level)
+        found = _new_codec(codec, level)
+        setattr(_codecs, name, found)
     return found
 
 
@@ -169,19 +180,43 @@ def _new_codec(codec: int, level: int | None) -> pa.Codec:
     return pa.Codec(name, compression_level=arrow_level)
 
 
-def _decompress_stream(name: str, buffer: pa.Buffer, limit: int) -> pa.Buffer:
-    # The codec's own end mark ends the stream; a stream that is cut raises. The first read mostly takes all of it.
-    stream = pa.CompressedInputStream(pa.BufferReader(buffer), name)
-    guess = min(max(8 * buffer.size, 64 * 1024), limit + 1)
+def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
+    # The codec's own end mark ends the stream; a stream that is cut raises. The first read mostly takes all of it, and
+    # a good guess saves a copy, as memory that shrinks by less than half stays where it is.
+    stream = pa.CompressedInputStream(pa.BufferReader(buffer), CODEC_NAMES[codec])
+    guess = 8 * buffer.size
+    if codec == LZ4:
+        guess = min(_lz4_size_bound(buffer), max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES))
+    elif codec == GZIP and buffer.size >= 18:  # gzip's last four bytes are the size
+        guess = min(_U32_LITTLE.unpack_from(buffer, buffer.size - 4)[0], guess)
+    guess = min(max(guess, 64 * 1024), limit) + 1
     parts = [stream.read_buffer(guess)]
     total = parts[0].size
     while parts[-1].size == guess:
         if total > limit:
             raise _DamagedError(f"more than {limit} bytes from {buffer.size}")
-        guess = min(max(total, 64 * 1024), limit + 1 - total)
+        guess = min(total, limit + 1 - total)
         parts.append(stream.read_buffer(guess))
         total += parts[-1].size
     return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+
+
+def _lz4_size_bound(buffer: pa.Buffer) -> int:
+    """What the blocks of an LZ4 frame hold when all are full: a guess, as nothing of the frame is checked."""
+    if buffer.size < 7:
+        return 0
+    flags, descriptor = buffer[4:6].to_pybytes()
+    block_bytes = 1 << (8 + 2 * (descriptor >> 4 & 7))
+    at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    between = 8 if flags & 0x10 else 4
+    total = 0
+    while at + 4 <= buffer.size:
+        (size,) = _U32_LITTLE.unpack_from(buffer, at)
+        if size == 0:
+            break
+        total += block_bytes
+        at += (size & ~LZ4_STORED_BIT) + between
+    return total
 
 
 def _zstd_content_size(buffer: pa.Buffer) -> int | None:
@@ -201,8 +236,29 @@ def _zstd_content_size(buffer: pa.Buffer) -> int | None:
 
 def _decompress_snappy(data: memoryview, limit: int) -> pa.Buffer:
     if data[:8] != XERIAL_MAGIC:
-        return _decompress_raw_snappy(data, limit) if len(data) else pa.py_buffer(b"")
-    parts: list[pa.Buffer] = []
+        blocks = [data] if len(data) else []
+    else:
+        blocks = _xerial_blocks(data)
+    # A snappy block is its size and then elements that refer back in the output only. So the elements of all blocks,
+    # one after another, are a block too, and one call decodes it to where it stays.
+    parts: list = [b""]
+    total = 0
+    for block in blocks:
+        size, start = _snappy_size(block)
+        if size > SNAPPY_MAX_RATIO * len(block):
+            raise _DamagedError(f"a block states {size} bytes from {len(block)}")
+        total += size
+        parts.append(block[start:])
+    if total > limit:
+        raise _DamagedError(f"more than {limit} bytes from {len(data)}")
+    if len(parts) == 2:
+        return _codec(SNAPPY).decompress(blocks[0], total)
+    parts[0] = _snappy_size_bytes(total)
+    return _codec(SNAPPY).decompress(b"".join(parts), total)
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks = []
     at = 0
     while at < len(data):
         if data[at : at + 8] == XERIAL_MAGIC:  # xerial's reader takes streams that were put one after another
@@ -214,29 +270,33 @@ def _decompress_snappy(data: memoryview, limit: int) -> pa.Buffer:
         at += 4
         if size == 0 or size > len(data) - at:
             raise _DamagedError(f"a block of {size} bytes where {len(data) - at} are left")
-        part = _decompress_raw_snappy(data[at : at + size], limit)
-        parts.append(part)
-        limit -= part.size
+        blocks.append(data[at : at + size])
         at += size
     if at > len(data):
         raise _DamagedError("cut in its header")
-    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+    return blocks
 
 
-def _decompress_raw_snappy(block: memoryview, limit: int) -> pa.Buffer:
+def _snappy_size(block: memoryview) -> tuple[int, int]:
+    """The size that a snappy block states, and where its elements start."""
     size = 0
-    for index in range(5):
-        if index >= len(block):
-            raise _DamagedError("cut in its size")
-        size |= (block[index] & 0x7F) << (7 * index)
-        if block[index] < 0x80:
-            break
-    if size > limit or size > SNAPPY_MAX_RATIO * len(block):
-        raise _DamagedError(f"it states {size} bytes from {len(block)}")
-    return _codec(SNAPPY).decompress(block, size)
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return size, index + 1
+    raise _DamagedError("cut in its size")
 
 
-def _compress_lz4(compressor: pa.Codec, buffer: pa.Buffer) -> pa.Buffer:
+def _snappy_size_bytes(size: int) -> bytes:
+    stated = bytearray()
+    while size >= 0x80:
+        stated.append(size & 0x7F | 0x80)
+        size >>= 7
+    stated.append(size)
+    return bytes(stated)
+
+
+def _lz4_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list:
     parts: list = [LZ4_FRAME_HEADER]
     for start in range(0, buffer.size, LZ4_BLOCK_BYTES):
         block = buffer[start : start + LZ4_BLOCK_BYTES]
@@ -246,15 +306,15 @@ def _compress_lz4(compressor: pa.Codec, buffer: pa.Buffer) -> pa.Buffer:
         else:
             parts += (_U32_LITTLE.pack(block.size | LZ4_STORED_BIT), block)
     parts.append(LZ4_END_MARK)
-    return pa.py_buffer(b"".join(parts))
+    return parts
 
 
-def _compress_snappy(compressor: pa.Codec, buffer: pa.Buffer) -> pa.Buffer:
+def _snappy_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list:
     parts: list = [XERIAL_HEADER]
     for start in range(0, buffer.size, XERIAL_BLOCK_BYTES):
         compressed = compressor.compress(buffer[start : start + XERIAL_BLOCK_BYTES])
         parts += (_U32_BIG.pack(compressed.size), compressed)
-    return pa.py_buffer(b"".join(parts))
+    return parts
 
 
 _DESCRIPTOR = bytes((LZ4_FLAGS, LZ4_BLOCK_DESCRIPTOR))
