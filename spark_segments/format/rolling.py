@@ -1,0 +1,143 @@
+"""Where a partition rolls to a new segment while batches are appended: Kafka's LogSegment.shouldRoll before each append.
+
+Only what record batches decide is here. Rolling an idle partition by the clock is a matter of its plan, which uses the
+same jitter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.index import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_ENTRIES,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRIES,
+    TIME_ENTRY_BYTES,
+    new_state,
+    note_append,
+)
+from spark_segments.format.jit import njit
+from spark_segments.format.layout import NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """The segment that the next batch may join: all that the rule looks at."""
+
+    base_offset: int
+    size_bytes: int = 0
+    first_batch_max_timestamp_ms: int = NO_TIMESTAMP
+    index_state: np.ndarray = field(default_factory=new_state)
+
+
+@dataclass(frozen=True, slots=True)
+class Rolls:
+    """`rows` (int64[]): the batches that begin a new segment. `open`: the last segment as it is after all batches."""
+
+    rows: np.ndarray
+    open: OpenSegment
+
+
+def segment_jitter_ms(
+    topic_id: str, partition: int, base_offset: int, *, segment_ms: int, segment_jitter_ms: int
+) -> int:
+    """What is taken off segment.ms for one segment: uniform below min(segment.jitter.ms, segment.ms).
+
+    Kafka draws it at random. Here it is the first eight bytes of BLAKE2b of "<topic id>/<partition>/<base offset>" as a
+    big-endian number, modulo that bound: every plan over the same rows says the same.
+    """
+    bound = min(segment_jitter_ms, segment_ms)
+    if bound <= 0:
+        return 0
+    digest = hashlib.blake2b(f"{topic_id}/{partition}/{base_offset}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % bound
+
+
+def roll_points(
+    batches: BatchTable,
+    *,
+    segment_bytes: int,
+    segment_ms: int,
+    index_interval_bytes: int,
+    index_bytes: int,
+    jitter_ms: Callable[[int], int] = lambda base_offset: 0,
+    open_segment: OpenSegment | None = None,
+    offset_shift: int = 0,
+    waited_ms: int = 0,
+) -> Rolls:
+    """Where new segments start as `batches` are appended in order, each by itself, to `open_segment`.
+
+    A batch rolls a non-empty segment when it would exceed `segment_bytes`; when its largest timestamp is more than
+    `segment_ms` − jitter after that of the segment's first batch (where that has none: when `waited_ms`, how long the
+    segment has been open, is); when the offset index is full or the time index has but one slot left; or when its last
+    offset is more than an int32 above the base offset. A new segment's base offset is its first batch's.
+
+    `jitter_ms` gives the jitter for a base offset; `offset_shift` is added to the offsets of `batches`. Without
+    `open_segment` the first batch starts one, which is not in `rows`. Call again with `Rolls.open` to go on.
+    """
+    rows: list[int] = []
+    segment = open_segment
+    if segment is None:
+        segment = OpenSegment(int(batches.base_offset[0]) + offset_shift if len(batches) else 0)
+    columns = (
+        np.ascontiguousarray(batches.size),
+        np.ascontiguousarray(batches.last_offset),
+        np.ascontiguousarray(batches.max_timestamp),
+    )
+    row = 0
+    while True:
+        state = segment.index_state.copy()
+        row, size_bytes, first_timestamp = _first_roll(
+            *columns,
+            row,
+            segment.base_offset - offset_shift,
+            segment.size_bytes,
+            segment.first_batch_max_timestamp_ms,
+            state,
+            segment_bytes,
+            segment_ms - jitter_ms(segment.base_offset),
+            waited_ms,
+            index_interval_bytes,
+            index_bytes // OFFSET_ENTRY_BYTES,
+            index_bytes // TIME_ENTRY_BYTES - 1,
+        )
+        if row == len(batches):
+            last = OpenSegment(segment.base_offset, int(size_bytes), int(first_timestamp), state)
+            return Rolls(np.array(rows, np.int64), last)
+        rows.append(int(row))
+        segment = OpenSegment(int(batches.base_offset[row]) + offset_shift)
+        waited_ms = 0
+
+
+@njit
+def _first_roll(
+    sizes, last_offsets, max_timestamps, row, base_offset, size_bytes, first_timestamp, state,
+    segment_bytes, roll_ms, waited_ms, interval_bytes, max_offset_entries, max_time_entries,
+):  # fmt: skip
+    """(first row from `row` on that does not join the segment or the number of rows, its size, its first timestamp)"""
+    while row < len(sizes):
+        size = sizes[row]
+        if size_bytes > 0:
+            waited = max_timestamps[row] - first_timestamp if first_timestamp >= 0 else waited_ms
+            if (
+                size_bytes > segment_bytes - size
+                or waited > roll_ms
+                or state[OFFSET_ENTRIES] >= max_offset_entries
+                or state[TIME_ENTRIES] >= max_time_entries
+                or last_offsets[row] - base_offset > MAX_RELATIVE_OFFSET
+            ):
+                break
+        else:
+            first_timestamp = max_timestamps[row]
+        note_append(
+            state, size, max_timestamps[row], last_offsets[row], interval_bytes, max_offset_entries, max_time_entries
+        )
+        size_bytes += size
+        row += 1
+    return row, size_bytes, first_timestamp
