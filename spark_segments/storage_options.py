@@ -93,6 +93,9 @@ _KNOWN = {name for table in (_S3, _GCS, _AZURE) for names in table.values() for 
 )
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|secs?|seconds?|m|mins?|minutes?)?$")
+# Azurite's, the same on every machine.
+_EMULATOR_ACCOUNT = "devstoreaccount1"
+_EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 
 
@@ -242,13 +245,12 @@ def _open_azure(location: Location) -> Any:
     settings: dict[str, Any] = {}
     if _flag(given, "emulator"):
         scheme, host = _endpoint(given.get("endpoint", "http://127.0.0.1:10000"), "azure_storage_endpoint")
-        host = host.partition("/")[0]
-        settings = {
-            f"{service}_storage_{part}": text
-            for service in ("blob", "dfs")
-            for part, text in (("authority", host), ("scheme", scheme))
-        }
-        account = account or "devstoreaccount1"
+        for service in ("blob", "dfs"):
+            settings[f"{service}_storage_authority"] = host.partition("/")[0]
+            settings[f"{service}_storage_scheme"] = scheme
+        if not account:
+            account = _EMULATOR_ACCOUNT
+            given.setdefault("key", _EMULATOR_KEY)
     elif authority and authority != "dfs.core.windows.net":
         blob = authority.replace("dfs.", "blob.", 1)
         settings = {"dfs_storage_authority": f".{authority}", "blob_storage_authority": f".{blob}"}

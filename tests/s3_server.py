@@ -1,0 +1,50 @@
+"""An S3 endpoint on loopback (moto) for the tests, in a process of its own.
+
+`s3_server()` starts it, makes a bucket and gives its storage options; it ends with the context, or with the tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+BUCKET = "bucket"
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+    """Storage options for an S3 service that holds one empty bucket, `BUCKET`."""
+    command = [sys.executable, "-m", "tests.s3_server"]
+    root = Path(__file__).resolve().parents[1]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=root, text=True, **pipes) as process:  # type: ignore[call-overload]
+        port = process.stdout.readline().strip()
+        assert port, "the S3 server did not start"
+        endpoint = f"http://127.0.0.1:{port}"
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")).close()
+        yield {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+        }
+        process.stdin.close()  # the server ends when nobody holds its standard input
+
+
+def _serve() -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    print(server.get_host_and_port()[1], flush=True)
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    _serve()
