@@ -1,4 +1,4 @@
-"""Where a partition rolls to a new segment while batches are appended: Kafka's LogSegment.shouldRoll before each append.
+"""Where a partition rolls to a new segment as batches are appended: Kafka's LogSegment.shouldRoll before each append.
 
 Only what record batches decide is here. Rolling an idle partition by the clock is a matter of its plan, which uses the
 same jitter.

@@ -1,0 +1,118 @@
+"""Control records: the markers that end transactions, read out of control batches by one kernel for all of a table.
+
+A control record's key is (version i16, type i16); the value of an end-of-transaction marker (version i16, coordinator
+epoch i32). Only the first record of a control batch counts, as in Kafka, and one that the cleaner emptied has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.compression import decompress
+from spark_segments.format.jit import byte_view, load_i16, load_i32, njit, read_varint, read_varlong
+from spark_segments.format.layout import BATCH_OVERHEAD, LOG_APPEND_TIME
+
+ABORT = 0
+COMMIT = 1
+NO_MARKER = -1  # a control batch without records
+CONTROL_TYPES = {
+    0: "ABORT",
+    1: "COMMIT",
+    2: "LEADER_CHANGE",
+    3: "SNAPSHOT_HEADER",
+    4: "SNAPSHOT_FOOTER",
+    5: "KRAFT_VERSION",
+    6: "KRAFT_VOTERS",
+}
+
+_BAD = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """One row a control batch: the type (ABORT, COMMIT, another of CONTROL_TYPES, NO_MARKER), epoch and timestamp."""
+
+    type: np.ndarray  # int64
+    coordinator_epoch: np.ndarray  # int64; -1 where the type is neither ABORT nor COMMIT
+    timestamp: np.ndarray  # int64
+
+
+def read_markers(buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "") -> Markers:
+    """The markers of control batches: rows of a scan of `buffer`, whose first byte is byte `file_position` of `path`.
+
+    Raises CorruptBatchError for a record that is none.
+    """
+    rows = len(batches)
+    markers = Markers(*(np.empty(rows, np.int64) for _ in range(3)))
+    starts = batches.position - file_position + BATCH_OVERHEAD
+    ends = batches.position - file_position + batches.size
+    counts = batches.count.astype(np.int64)
+    _read(byte_view(buffer), starts, ends, counts, batches.base_timestamp, markers.type, markers.coordinator_epoch,
+          markers.timestamp)  # fmt: skip
+    for row in np.flatnonzero((batches.codec != 0) & (counts > 0)):
+        # Kafka never compresses them, but its format lets others do so.
+        one = slice(row, row + 1)
+        compressed = memoryview(buffer).cast("B")[int(starts[row]) : int(ends[row])]
+        section = byte_view(
+            decompress(int(batches.codec[row]), compressed, path=path, position=int(batches.position[row]))
+        )
+        _read(section, np.zeros(1, np.int64), np.full(1, len(section)), counts[one], batches.base_timestamp[one],
+              markers.type[one], markers.coordinator_epoch[one], markers.timestamp[one])  # fmt: skip
+    bad = np.flatnonzero(markers.type == _BAD)
+    if len(bad):
+        raise CorruptBatchError(
+            "A control batch has no control record",
+            path=path or None,
+            position=int(batches.position[bad[0]]),
+            hint="Restore the file, or skip the batch's offsets",
+        )
+    appended = batches.timestamp_type == LOG_APPEND_TIME
+    markers.timestamp[appended] = batches.max_timestamp[appended]
+    return markers
+
+
+@njit
+def _read(data, starts, ends, counts, base_timestamps, types, coordinator_epochs, timestamps):
+    for row in range(len(starts)):
+        types[row] = NO_MARKER
+        coordinator_epochs[row] = -1
+        timestamps[row] = -1
+        if counts[row] > 0:
+            kind, epoch, delta = _first_record(data, starts[row], ends[row])
+            types[row] = kind
+            coordinator_epochs[row] = epoch
+            timestamps[row] = base_timestamps[row] + delta
+
+
+@njit
+def _first_record(data, start, end):
+    """(type or _BAD, coordinator epoch, timestamp delta)"""
+    bad = (np.int64(_BAD), np.int64(-1), np.int64(0))
+    length, position = read_varint(data, start, end)
+    if position < 0 or length < 0 or length > end - position:
+        return bad
+    end = position + length
+    if position + 1 > end:
+        return bad
+    delta, position = read_varlong(data, position + 1, end)
+    if position < 0:
+        return bad
+    _, position = read_varint(data, position, end)
+    if position < 0:
+        return bad
+    key_size, position = read_varint(data, position, end)
+    if position < 0 or key_size < 4 or key_size > end - position:
+        return bad
+    kind = load_i16(data, position + 2)
+    position += key_size
+    if kind != ABORT and kind != COMMIT:
+        return np.int64(max(kind, 2)), np.int64(-1), delta
+    value_size, position = read_varint(data, position, end)
+    if position < 0 or value_size < 6 or value_size > end - position:
+        return bad
+    return kind, load_i32(data, position + 2), delta

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.snapshot import (
+    ProducerEntry,
+    ProducerState,
+    parse_producer_snapshot,
+    producer_snapshot_bytes,
+    sequence_after,
+    sequence_before,
+)
+from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
+
+# The cleaner drops the last batches of producers that it knows to be gone, and markers with their epochs: what Kafka
+# still held in memory then cannot be had from the log.
+UNCLEANED = [name for name in CLEAN_DIRECTORIES if not ("clean-" in name or "dirty-" in name)]
+
+
+def snapshots(name: str) -> dict[int, list[ProducerEntry]]:
+    """The entries of all snapshot files of a directory by their offset, each by producer id."""
+    return {
+        int(path.stem): sorted(parse_producer_snapshot(path.read_bytes()), key=lambda entry: entry.producer_id)
+        for path in sorted(golden_dir(name).glob("*.snapshot"))
+    }
+
+
+def batches_of(name: str):
+    for path in log_files(name):
+        buffer = path.read_bytes()
+        yield int(path.stem), buffer, scan_batches(buffer).batches
+
+
+@pytest.mark.parametrize("name", UNCLEANED)
+def test_state_rebuilt_from_the_log_equals_kafkas_snapshots(name):
+    expected = snapshots(name)
+    state, end_offset = ProducerState(), 0
+    for base_offset, buffer, batches in batches_of(name):
+        if base_offset in expected:
+            assert state.entries() == expected.pop(base_offset)
+        state.add(buffer, batches)
+        end_offset = int(batches.last_offset[-1]) + 1 if len(batches) else end_offset
+    if end_offset:
+        assert state.entries() == expected.pop(end_offset)
+    assert expected == {}
+
+
+@pytest.mark.parametrize("name", ["txn-0", "broker-data/payments-0"])
+def test_walking_on_from_any_snapshot_gives_the_later_ones(name):
+    every = snapshots(name)
+    for start, entries in every.items():
+        state = ProducerState(entries)
+        for base_offset, buffer, batches in batches_of(name):
+            if base_offset >= start:
+                state.add(buffer, batches)
+        assert state.entries() == every[max(every)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_batches_may_come_in_pieces_of_any_size(sizes):
+    _, buffer, batches = next(batches_of("txn-0"))
+    whole, pieces = ProducerState(), ProducerState()
+    completed = whole.add(buffer, batches)
+    in_pieces = []
+    start = 0
+    for size in [*sizes, len(batches)]:
+        in_pieces += pieces.add(buffer, batches.take(slice(start, start + size)))
+        start += size
+    assert (pieces.entries(), in_pieces) == (whole.entries(), completed)
+
+
+def test_offsets_of_the_log_are_those_of_the_file_shifted():
+    _, buffer, batches = next(batches_of("txn-0"))
+    plain, shifted = ProducerState(), ProducerState()
+    completed = plain.add(buffer, batches)
+    for one, other in zip(completed, shifted.add(buffer, batches, offset_shift=1000), strict=True):
+        assert (one.first_offset + 1000, one.last_offset + 1000) == (other.first_offset, other.last_offset)
+        assert one.last_stable_offset + 1000 == other.last_stable_offset
+    assert [entry.last_offset + 1000 for entry in plain.entries()] == [entry.last_offset for entry in shifted.entries()]
+
+
+def test_last_stable_offset_of_an_open_transaction():
+    state = ProducerState()
+    for _, buffer, batches in batches_of("txn-0"):
+        state.add(buffer, batches)
+    assert state.last_stable_offset(3168) == 3138
+    assert ProducerState().last_stable_offset(7) == 7
+
+
+def test_the_commit_and_abort_markers_are_those_that_kafka_reads():
+    completed = []
+    state = ProducerState()
+    for _, buffer, batches in batches_of("txn-0"):
+        completed += state.add(buffer, batches)
+    markers = {record["offset"]: record for record in expected_records("txn-0") if record["isControl"]}
+    # Markers without data end no transaction.
+    assert {txn.last_offset for txn in completed} <= markers.keys()
+    assert len(completed) > 100
+    for txn in completed:
+        marker = markers[txn.last_offset]
+        assert (marker["producerId"], marker["controlType"] == "ABORT") == (txn.producer_id, txn.aborted)
+
+
+def test_an_emptied_control_batch_makes_its_producer_known():
+    state = ProducerState()
+    for _, buffer, batches in batches_of("txn-compact/clean-3/txnc-0"):
+        state.add(buffer, batches)
+    assert ProducerEntry(2003) in state.entries()
+
+
+def test_producers_expire_unless_in_a_transaction():
+    idle, busy = ProducerEntry(1, timestamp=1000), ProducerEntry(2, timestamp=1000, current_txn_first_offset=5)
+    state = ProducerState([busy, idle])
+    state.expire(1099, expiration_ms=100)
+    assert state.entries() == [idle, busy]
+    state.expire(1100, expiration_ms=100)
+    assert state.entries() == [busy]
+
+
+def test_sequences_wrap_from_the_largest_int32_to_zero():
+    assert sequence_after(2**31 - 3, 5) == 2
+    assert sequence_before(2, 5) == 2**31 - 3
+    assert (sequence_after(-1, 4), sequence_before(-1, 4)) == (-1, -1)
+
+
+def test_snapshot_bytes_come_back():
+    path = golden_dir("txn-0") / "00000000000000003168.snapshot"
+    entries = parse_producer_snapshot(path.read_bytes())
+    assert len(entries) == 8
+    assert producer_snapshot_bytes(entries) == path.read_bytes()
+    empty = golden_dir("plain-0") / "00000000000000000690.snapshot"
+    assert producer_snapshot_bytes([]) == empty.read_bytes()
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_damage_to_a_snapshot_is_found(data):
+    content = bytearray((golden_dir("txn-0") / "00000000000000003168.snapshot").read_bytes())
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CorruptBatchError):
+        parse_producer_snapshot(content, path="x.snapshot")
+
+
+def test_a_count_that_lies_is_an_error():
+    content = bytearray(producer_snapshot_bytes([ProducerEntry(7)]))
+    content[6:10] = (2**31 - 1).to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError):
+        parse_producer_snapshot(content)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
+def test_a_control_batch_of_any_bytes_is_read_or_refused(changes, compressed):
+    _, buffer, batches = next(batches_of("txn-0"))
+    row = int(np.flatnonzero(batches.is_control)[0])
+    batch = bytearray(buffer[int(batches.position[row]) :][: int(batches.size[row])])
+    for at, value in changes:
+        batch[61 + at] = value
+    scan = scan_batches(batch, check_crc=False)
+    table: BatchTable = scan.batches
+    if compressed:
+        table.attributes[:] |= 1
+    try:
+        ProducerState().add(bytes(batch), table)
+    except CorruptBatchError as error:
+        assert error.position == 0
