@@ -1,0 +1,31 @@
+"""Where Spark finds `format("segments")`: it imports every module named `pyspark_*` and registers its `DefaultSource`.
+
+An import error here would break every look-up of every data source, so nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+
+
+class DefaultSource(DataSource):
+    """Topics of a log directory as DataFrames, for reading and appending."""
+
+    @classmethod
+    def name(cls):
+        return "segments"
+
+    def __init__(self, options):
+        from spark_segments.spark.source import Source
+
+        super().__init__(options)
+        self._source = Source(options)
+
+    def schema(self):
+        return self._source.schema()
+
+    def reader(self, schema):
+        return self._source.reader(schema)
+
+    def writer(self, schema, overwrite):
+        return self._source.writer(schema, overwrite)

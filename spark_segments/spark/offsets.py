@@ -1,0 +1,191 @@
+"""From options to offsets: what of each partition a read covers, and how that is split into pieces.
+
+The rules are those of Spark's Kafka source: KafkaOffsetReader for the ends, KafkaOffsetRangeCalculator for the pieces.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
+from spark_segments.log.planning import check_partition, offset_bounds
+from spark_segments.log.snapshot import Snapshot
+from spark_segments.spark.option_values import TopicPartition
+from spark_segments.spark.options import EARLIEST, READ_COMMITTED, Limit, ReadOptions, Topics
+
+# Kafka's own topics, which a subscription by pattern leaves out.
+_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
+
+# (snapshot, {partition: timestamp in ms}) -> {partition: (offset, timestamp in ms) or None}
+TimeLookup = Callable[[Snapshot, Mapping[int, int]], Mapping[int, tuple[int, int] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def topic_names(topics: Topics, list_topics: Callable[[], Iterable[str]]) -> list[str]:
+    """The names of the topics that were asked for, sorted; `list_topics` is called for a pattern only."""
+    if topics.pattern is not None:
+        matches = re.compile(topics.pattern).fullmatch
+        return sorted(name for name in list_topics() if name not in _INTERNAL_TOPICS and matches(name))
+    return sorted(topics.partitions or topics.names)
+
+
+def offset_ranges(
+    options: ReadOptions, snapshots: Mapping[str, Snapshot], offsets_for_times: TimeLookup
+) -> list[OffsetRange]:
+    """What to read of every partition that was asked for and has records there, by topic and partition.
+
+    Raises InvalidOptionError where an option by partition does not name just those partitions, UnknownTopicError for a
+    partition that is not there, OffsetOutOfRangeError where records that were asked for are not in the log and
+    failOnDataLoss is not off.
+    """
+    partitions = _partitions(options.topics, snapshots)
+    for limit in (options.start, options.end):
+        _check_complete(limit, partitions)
+    ranges = []
+    for topic, numbers in partitions.items():
+        snapshot = snapshots[topic]
+        bounds = offset_bounds(snapshot)
+        ends = {number: bounds[number][1] for number in numbers}
+        if options.isolation_level == READ_COMMITTED:
+            stable = dict(zip(bounds, snapshot.partitions.column("last_stable_offset").to_pylist(), strict=True))
+            ends = {number: min(end, stable[number]) for number, end in ends.items()}
+        starts = _resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
+        stops = _resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
+        for number in numbers:
+            start, stop = starts[number], stops[number]
+            if start is None and not options.latest_where_no_time_matches:
+                raise OffsetOutOfRangeError(
+                    f"No record of {topic}-{number} is as late as {options.start.option} says",
+                    hint="Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest",
+                )
+            start = ends[number] if start is None else start
+            stop = ends[number] if stop is None else stop
+            if options.fail_on_data_loss:
+                _check_in_log(options.start, topic, number, start, bounds[number])
+                _check_in_log(options.end, topic, number, stop, bounds[number])
+            chosen = OffsetRange(topic, number, max(start, bounds[number][0]), min(stop, ends[number]))
+            if chosen.size > 0:
+                ranges.append(chosen)
+    return ranges
+
+
+def split(
+    ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
+) -> list[OffsetRange]:
+    """Pieces of at most `max_records_per_partition` offsets, and about `min_partitions` of them where there are fewer.
+
+    Offsets stand for records: where a log is compacted, a piece has fewer.
+    """
+    pieces = [one for one in ranges if one.size > 0]
+    if max_records_per_partition is not None:
+        pieces = [part for one in pieces for part in _divide(one, math.ceil(one.size / max_records_per_partition))]
+    if min_partitions is None or len(pieces) >= min_partitions:
+        return pieces
+    total = sum(one.size for one in pieces)
+    whole = [one for one in pieces if _parts(one.size, total, min_partitions) == 1]
+    # What is not split takes its share of the pieces away from what is.
+    split_total = total - sum(one.size for one in whole)
+    split_parts = max(min_partitions - len(whole), 1)
+    undivided = set(whole)
+    return [
+        part
+        for one in pieces
+        for part in _divide(one, 1 if one in undivided else _parts(one.size, split_total, split_parts))
+    ]
+
+
+def _parts(size: int, total: int, parts: int) -> int:
+    return max(math.floor(size / total * parts + 0.5), 1)
+
+
+def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    cuts = [whole.start]
+    for part in range(parts):
+        cuts.append(cuts[-1] + (whole.end - cuts[-1]) // (parts - part))
+    return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts) if start < end]
+
+
+def _partitions(topics: Topics, snapshots: Mapping[str, Snapshot]) -> dict[str, list[int]]:
+    chosen = {}
+    for topic, snapshot in sorted(snapshots.items()):
+        there = offset_bounds(snapshot)
+        chosen[topic] = list(there if topics.partitions is None else topics.partitions[topic])
+        for number in chosen[topic]:
+            if number not in there:
+                check_partition(snapshot, number)  # raises, and says which there are
+    return chosen
+
+
+def _check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> None:
+    given = limit.offsets if limit.offsets is not None else limit.timestamps_ms
+    if given is None:
+        return
+    wanted = {(topic, number) for topic, numbers in partitions.items() for number in numbers}
+    if given.keys() == wanted:
+        return
+    missing, unknown = wanted - given.keys(), given.keys() - wanted
+    found = [f"{_names(missing)} left out"] if missing else []
+    found += [f"{_names(unknown)} not being read"] if unknown else []
+    raise InvalidOptionError(
+        f"Option {limit.option} must name all partitions that are read, and no others",
+        expected=_names(wanted),
+        found=" and ".join(found),
+        hint="-2 stands for the earliest and -1 for the latest offset" if limit.offsets is not None else None,
+    )
+
+
+def _resolve(
+    limit: Limit,
+    snapshot: Snapshot,
+    numbers: Collection[int],
+    bounds: Mapping[int, tuple[int, int]],
+    ends: Mapping[int, int],
+    offsets_for_times: TimeLookup,
+) -> dict[int, int | None]:
+    """An offset a partition; None where a time was asked for that no record reaches."""
+    topic = snapshot.topic
+    if limit.timestamp_ms is not None or limit.timestamps_ms is not None:
+        times = limit.timestamps_ms or {}
+        targets = {number: times.get((topic, number), limit.timestamp_ms or 0) for number in numbers}
+        found = offsets_for_times(snapshot, targets)
+        return {number: None if answer is None else answer[0] for number, answer in found.items()}
+    resolved: dict[int, int | None] = {}
+    for number in numbers:
+        offset = limit.offset if limit.offsets is None else limit.offsets[topic, number]
+        if offset == EARLIEST:
+            resolved[number] = bounds[number][0]
+        else:
+            resolved[number] = offset if offset is not None and offset >= 0 else ends[number]
+    return resolved
+
+
+def _check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tuple[int, int]) -> None:
+    low, high = bounds
+    if limit.offsets is not None and not low <= offset <= high:
+        raise OffsetOutOfRangeError(
+            f"Option {limit.option} asks for an offset that {topic}-{number} does not have",
+            expected=f"{low} to {high}",
+            found=offset,
+            hint="Data may have been lost to retention; set failOnDataLoss to false to read what is there",
+        )
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))

@@ -1,0 +1,151 @@
+"""Single options of a reader or writer: found under any spelling of their case, checked for typing errors and parsed.
+
+Which options there are and what they mean together is options.py's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from spark_segments.errors import InvalidOptionError
+
+STORAGE_PREFIX = "storage."
+KAFKA_PREFIX = "kafka."
+
+# Passed on by Spark itself, or options of Spark's Kafka source that mean nothing here.
+_FOREIGN_NAMES = frozenset(
+    (
+        "paths",
+        "checkpointlocation",
+        "queryname",
+        "groupidprefix",
+        "usedeprecatedoffsetfetching",
+        "kafkaconsumer.polltimeoutms",
+    )
+)
+_FOREIGN_PREFIXES = (STORAGE_PREFIX, KAFKA_PREFIX, "fetchoffset.")
+# As alike as this to one of our names, an unknown one is taken for a misspelling.
+_LIKENESS = 0.8
+
+_SIZE_UNITS = {unit: 1024**power for power, unit in enumerate("bkmgtp")}
+
+T = TypeVar("T")
+TopicPartition = tuple[str, int]
+
+
+class OptionValues:
+    """The options that Spark hands over, read one at a time by name, in any case.
+
+    Kafka's own configuration keys (with a dot in them) may have the prefix kafka. as well.
+
+    Methods raise InvalidOptionError.
+    """
+
+    def __init__(self, options: Mapping[str, str], names: Sequence[str], side: str) -> None:
+        """`names` are those that the reader or writer (`side`, for messages) has."""
+        self._values = {key.lower(): str(value) for key, value in options.items()}
+        known = {name.lower(): name for name in names}
+        for name in sorted(self._values.keys() - known.keys() - _FOREIGN_NAMES):
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+            if nearest and not name.startswith(_FOREIGN_PREFIXES):
+                raise InvalidOptionError(
+                    f"Unknown option {name} of the {side}", hint=f"Did you mean {known[nearest[0]]}?"
+                )
+
+    def text(self, name: str) -> str | None:
+        """The option without white space around it; None where it is absent or empty."""
+        value = self._values.get(name.lower())
+        prefixed = self._values.get(KAFKA_PREFIX + name.lower()) if "." in name else None
+        if value is not None and prefixed is not None and value.strip() != prefixed.strip():
+            raise InvalidOptionError(
+                f"Options {name} and {KAFKA_PREFIX}{name} contradict each other", found=f"{value!r} and {prefixed!r}"
+            )
+        value = prefixed if value is None else value
+        return None if value is None else value.strip() or None
+
+    def parsed(self, name: str, parse: Callable[[str], T], expected: str) -> T | None:
+        """What `parse` makes of the option; where it raises ValueError, the error says what is `expected`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError:
+            raise InvalidOptionError(f"Option {name} cannot be used", expected=expected, found=repr(value)) from None
+
+    def number(self, name: str, *, at_least: int) -> int | None:
+        """A whole number of at most 64 bits."""
+
+        def parse(value: str) -> int:
+            number = int(value)
+            if not at_least <= number < 2**63:
+                raise ValueError(value)
+            return number
+
+        return self.parsed(name, parse, f"a whole number of at least {at_least}")
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false, in any case."""
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def choice(self, name: str, values: tuple[str, ...], default: str) -> str:
+        """One of `values`, given in any case."""
+
+        def parse(value: str) -> str:
+            if value.lower() not in values:
+                raise ValueError(value)
+            return value.lower()
+
+        return self.parsed(name, parse, " or ".join(values)) or default
+
+    def by_partition(self, name: str, example: str, *, at_least: int) -> dict[TopicPartition, int] | None:
+        """{"topic": {"0": number}} as {(topic, 0): number}."""
+
+        def parse(value: str) -> dict[TopicPartition, int]:
+            return {
+                (topic, _partition_number(partition)): whole_number(number, at_least)
+                for topic, numbers in json_object(value).items()
+                for partition, number in _object(numbers).items()
+            }
+
+        return self.parsed(name, parse, f"JSON such as {example}")
+
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """All options whose names begin so, under the rest of their names."""
+        return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of a size as Spark writes it: 131072, 128k, 64mb, 1g. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)\s*(?:([kmgtp])b?|b)?", text.strip().lower())
+    if match is None or int(match.group(1)) == 0:
+        raise ValueError(text)
+    return int(match.group(1)) * _SIZE_UNITS[match.group(2) or "b"]
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Raises ValueError where `text` is not the JSON of an object."""
+    return _object(json.loads(text))
+
+
+def whole_number(value: Any, at_least: int) -> int:
+    """A number out of JSON. Raises ValueError where it is none, is not whole or is out of range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value < 2**63:
+        raise ValueError(value)
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(value)
+    return value
+
+
+def _partition_number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text):
+        raise ValueError(text)
+    return int(text)

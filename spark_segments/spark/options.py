@@ -1,0 +1,288 @@
+"""The options of `format("segments")`: those of Spark's Kafka source and sink, and ours. Nothing is opened here.
+
+Names are case-insensitive. An option of ours that is misspelt is an error; what belongs to somebody else, such as
+kafka.bootstrap.servers, is left alone, so that a job moves here by its format and location alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.spark.option_values import (
+    STORAGE_PREFIX,
+    OptionValues,
+    TopicPartition,
+    json_object,
+    size_bytes,
+    whole_number,
+)
+
+EARLIEST = -2
+LATEST = -1
+
+READ_UNCOMMITTED = "read_uncommitted"
+READ_COMMITTED = "read_committed"
+
+_TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
+READER_OPTIONS = (
+    "path",
+    *_TOPIC_OPTIONS,
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxPartitionBytes",
+    "includeHeaders",
+    "failOnDataLoss",
+    "versionAsOf",
+    "isolation.level",
+    "view",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+WRITER_OPTIONS = (
+    "path",
+    "topic",
+    "compression.type",
+    "batch.size",
+    "txnAppId",
+    "txnVersion",
+    "includeHeaders",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What to read, one of: names, a regular expression for whole names, or single partitions of topics."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: dict[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where to start or end, one of: EARLIEST or LATEST (`offset`), a time, or offsets or times by partition.
+
+    `option` is the name of the option that says so, for errors.
+    """
+
+    option: str
+    offset: int | None = None
+    timestamp_ms: int | None = None
+    offsets: dict[TopicPartition, int] | None = None
+    timestamps_ms: dict[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The log directory and how to reach it. Keys of `storage_options` are in lower case: Spark gives no other."""
+
+    uri: str
+    storage_options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader was asked for; None stands for no limit."""
+
+    location: Location
+    topics: Topics
+    start: Limit
+    end: Limit
+    latest_where_no_time_matches: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_partition_bytes: int | None
+    include_headers: bool
+    fail_on_data_loss: bool
+    version: int | None
+    isolation_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a writer was asked for; None stands for the column, the topic's own or the default."""
+
+    location: Location
+    topic: str | None
+    compression_type: str | None
+    batch_bytes: int | None
+    txn: tuple[str, int] | None
+
+
+def is_read(options: Mapping[str, str]) -> bool:
+    """Whether options name topics to read: a data source is made before Spark says whether it will read or write."""
+    return any(name.lower() in (key.lower() for key in options) for name in _TOPIC_OPTIONS)
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a batch read. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
+    given = OptionValues(options, READER_OPTIONS, "reader")
+    if given.text("view") is not None:
+        raise InvalidOptionError("This version has no option view", hint="Read the topic, and pick rows in the query")
+    topics = _topics(given)
+    start = _limit(given, "starting", EARLIEST)
+    end = _limit(given, "ending", LATEST)
+    _refuse(start, LATEST, "latest", "a batch read would be empty. Start at earliest, an offset or a time")
+    _refuse(end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
+    _check_order(start, end)
+    version = given.number("versionAsOf", at_least=0)
+    if version is not None and (len(topics.names) or len(topics.partitions or ())) != 1:
+        raise InvalidOptionError(
+            "Option versionAsOf is the version of one topic",
+            hint="Subscribe to one topic by its name: each topic has versions of its own",
+        )
+    strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    return ReadOptions(
+        location=_location(given),
+        topics=topics,
+        start=start,
+        end=end,
+        latest_where_no_time_matches=strategy == "latest",
+        min_partitions=given.number("minPartitions", at_least=1),
+        max_records_per_partition=given.number("maxRecordsPerPartition", at_least=1),
+        max_partition_bytes=given.parsed("maxPartitionBytes", size_bytes, "a size in bytes, or one such as 64m or 1g"),
+        include_headers=given.flag("includeHeaders", False),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        version=version,
+        isolation_level=given.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a write. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
+    given = OptionValues(options, WRITER_OPTIONS, "writer")
+    app_id, version = given.text("txnAppId"), given.number("txnVersion", at_least=0)
+    if (app_id is None) != (version is None):
+        raise InvalidOptionError(
+            "Options txnAppId and txnVersion go together",
+            found=f"only {'txnAppId' if version is None else 'txnVersion'}",
+            hint="txnAppId names the job, txnVersion is a number that rises with each of its writes",
+        )
+    batch_bytes = given.number("batch.size", at_least=0)
+    return WriteOptions(
+        location=_location(given),
+        topic=given.text("topic"),
+        compression_type=given.text("compression.type"),
+        batch_bytes=None if batch_bytes is None else max(1, batch_bytes),  # 0 is a record a batch, as in Kafka
+        txn=None if app_id is None or version is None else (app_id, version),
+    )
+
+
+def _location(given: OptionValues) -> Location:
+    path, several = given.text("path"), given.text("paths")
+    if path is None:
+        raise InvalidOptionError(
+            "No log directory was given" if several is None else "One log directory at a time can be read",
+            found=several,
+            hint='Give its location as the path: .load("/data/log"), .save("/data/log") or .option("path", …)',
+        )
+    return Location(path, given.prefixed(STORAGE_PREFIX))
+
+
+def _topics(given: OptionValues) -> Topics:
+    chosen = [name for name in _TOPIC_OPTIONS if given.text(name) is not None]
+    if len(chosen) != 1:
+        writes = given.text("topic") is not None
+        raise InvalidOptionError(
+            "A reader needs to know its topics",
+            expected=f"exactly one of the options {', '.join(_TOPIC_OPTIONS)}",
+            found=" and ".join(chosen) or "none of them",
+            hint="The option topic is the writer's; a reader's is subscribe" if writes else None,
+        )
+    if chosen == ["subscribe"]:
+        names = [name.strip() for name in (given.text("subscribe") or "").split(",")]
+        names = list(dict.fromkeys(filter(None, names)))
+        if not names:
+            raise InvalidOptionError(
+                "Option subscribe names no topic", expected="names of topics, with commas between them"
+            )
+        return Topics(names=tuple(names))
+    if chosen == ["subscribePattern"]:
+        return Topics(
+            pattern=given.parsed("subscribePattern", _pattern, "a regular expression that a topic's whole name matches")
+        )
+    partitions = given.parsed("assign", _assignment, 'JSON such as {"topicA":[0,1],"topicB":[2,4]}')
+    if not partitions:
+        raise InvalidOptionError("Option assign names no partition", expected='JSON such as {"topicA":[0,1]}')
+    return Topics(partitions=partitions)
+
+
+def _limit(given: OptionValues, side: str, default: int) -> Limit:
+    """The first of the three ways to say it, in the order in which Spark's Kafka source prefers them."""
+    name = f"{side}Timestamp"
+    timestamp_ms = given.number(name, at_least=0)
+    if timestamp_ms is not None:
+        return Limit(name, timestamp_ms=timestamp_ms)
+    name = f"{side}OffsetsByTimestamp"
+    timestamps_ms = given.by_partition(name, '{"topicA":{"0":1700000000000}}', at_least=0)
+    if timestamps_ms is not None:
+        return Limit(name, timestamps_ms=timestamps_ms)
+    name = f"{side}Offsets"
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    value = given.text(name)
+    if value is None or value.lower() in words:
+        return Limit(name, offset=default if value is None else words[value.lower()])
+    example = '{"topicA":{"0":23,"1":-1}}, where -2 is the earliest and -1 the latest offset'
+    if not value.startswith("{"):
+        example = f"earliest, latest or {example}"
+    return Limit(name, offsets=given.by_partition(name, example, at_least=EARLIEST))
+
+
+def _refuse(limit: Limit, offset: int, word: str, why: str) -> None:
+    wrong = [one for one, number in (limit.offsets or {}).items() if number == offset]
+    if limit.offset == offset or wrong:
+        where = f" for {wrong[0][0]}-{wrong[0][1]}" if wrong else ""
+        raise InvalidOptionError(f"Option {limit.option} cannot be {word}{where}: {why}")
+
+
+def _check_order(start: Limit, end: Limit) -> None:
+    for low, high in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
+        if low is None or high is None:
+            continue
+        if low.keys() != high.keys():
+            raise InvalidOptionError(
+                f"Options {start.option} and {end.option} must name the same partitions",
+                expected=_names(low.keys()),
+                found=_names(high.keys()),
+            )
+        for (topic, partition), number in low.items():
+            last = high[topic, partition]
+            if 0 <= last < number:
+                raise InvalidOptionError(
+                    f"{start.option} is above {end.option} for {topic}-{partition}",
+                    expected=f"at most {last}",
+                    found=number,
+                )
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(value) from error
+    return value
+
+
+def _assignment(value: str) -> dict[str, tuple[int, ...]]:
+    chosen = {}
+    for topic, numbers in json_object(value).items():
+        if not isinstance(numbers, list):
+            raise ValueError(numbers)
+        if numbers:
+            chosen[topic] = tuple(sorted({whole_number(number, 0) for number in numbers}))
+    return chosen

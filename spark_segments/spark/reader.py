@@ -1,0 +1,104 @@
+"""The batch reader: a plan of byte ranges on the driver, records as Arrow batches in the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_segments.log.planning import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
+from spark_segments.log.snapshot import Snapshot
+from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
+from spark_segments.spark.options import ReadOptions
+from spark_segments.spark.schema import projection
+from spark_segments.storage import Storage
+
+# Batches below this are put together: handing a batch to the JVM has a price of its own.
+MIN_BATCH_BYTES = 1 << 20
+
+
+class RangesPartition(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, ranges: list[ReadRange]) -> None:
+        super().__init__(ranges)
+
+
+class Reader(DataSourceReader):
+    """Records of some topics as their snapshots have them."""
+
+    def __init__(self, options: ReadOptions, snapshots: Mapping[str, Snapshot], schema: StructType) -> None:
+        self._options = options
+        self._snapshots = snapshots
+        self._schema = projection(schema)
+        self._storage = Storage(options.location.uri, options.location.storage_options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_snapshots": {}}  # tasks get their ranges; the plan is made on the driver
+
+    def partitions(self) -> list[InputPartition]:
+        return [RangesPartition(task) for task in self._plan()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return merged(self._batches(partition.value or []), self._schema)
+
+    def _plan(self) -> list[list[ReadRange]]:
+        from spark_segments.log.times import offsets_for_times
+
+        options = self._options
+        max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
+        wanted = offset_ranges(options, self._snapshots, partial(offsets_for_times, self._storage))
+        pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
+        tasks: list[list[ReadRange]] = []
+        for group in _groups(pieces, whole=len(pieces) == len(wanted)):
+            ranges = read_ranges(
+                self._snapshots[group[0].topic],
+                {one.partition: (one.start, one.end) for one in group},
+                max_partition_bytes=max_bytes,
+                isolation_level=options.isolation_level,
+            )
+            tasks.extend(pack(ranges, max_bytes))
+        return tasks
+
+    def _batches(self, ranges: Iterable[ReadRange]) -> Iterator[pa.RecordBatch]:
+        from spark_segments.log.read import read_range  # numba, which only tasks need
+
+        for one in ranges:
+            yield from read_range(self._storage, one, columns=self._schema.names)
+
+
+def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:
+    """Pieces that are planned together: all of a topic where none is split, else one by one."""
+    if not whole:
+        yield from ([piece] for piece in pieces)
+        return
+    topics: dict[str, list[OffsetRange]] = {}
+    for piece in pieces:
+        topics.setdefault(piece.topic, []).append(piece)
+    yield from topics.values()
+
+
+def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows in just this schema, small batches put together up to MIN_BATCH_BYTES."""
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if batch.schema != schema:  # nullability, where a user's schema says that an offset cannot be null
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        if pending_bytes >= MIN_BATCH_BYTES:
+            yield _one(pending)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield _one(pending)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

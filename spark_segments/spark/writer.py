@@ -1,0 +1,105 @@
+"""The batch writer: tasks write chunks, the driver's commit gives them their offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.records import WRITER_SCHEMA, check_columns
+from spark_segments.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    from spark_segments.log.appender import Chunks, Target
+
+# A write that leaves so many chunks in a topic, smaller than that on average, says how to leave fewer.
+MANY_CHUNKS = 1000
+SMALL_CHUNK_BYTES = 1 << 20
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class ChunksMessage(WriterCommitMessage):
+    """What one task wrote, one entry a topic."""
+
+    chunks: tuple[Chunks, ...]
+
+
+class Writer(DataSourceArrowWriter):
+    """Appends a DataFrame's rows to topics: none of them is in the log before the commit, all of them are after it."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        """Raises what is wrong before any task starts: InvalidOptionError, UnknownTopicError, LogDirError."""
+        if overwrite:
+            raise InvalidOptionError(
+                "Topics are appended to, never overwritten",
+                hint='Use .mode("append"); to start anew, delete the topic and create it again',
+            )
+        check_writable_columns(schema, topic_given=options.topic is not None)
+        self._options = options
+        self._log_dir = LogDir.open(options.location.uri, options.location.storage_options)
+        self._target = None if options.topic is None else self._log_dir.target(options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ChunksMessage:
+        from spark_segments.log.appender import (
+            DEFAULT_BATCH_BYTES,
+            Appender,
+            ProducerOptions,
+        )  # numba, which only tasks need
+
+        options = self._options
+        producer = ProducerOptions(options.compression_type, options.batch_bytes or DEFAULT_BATCH_BYTES)
+        appender = Appender(self._log_dir.storage, self._resolve, topic=options.topic, options=producer)
+        for batch in iterator:
+            appender.write(batch)
+        return ChunksMessage(tuple(appender.close()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """One commit a topic, its chunks in the order of tasks and then of rows."""
+        topics: dict[str, list[Chunks]] = {}
+        for message in messages:  # Spark gives them by task number
+            assert isinstance(message, ChunksMessage)
+            for chunks in message.chunks:
+                topics.setdefault(chunks.topic, []).append(chunks)
+        for topic, written in sorted(topics.items()):
+            self._log_dir.commit_chunks(written, self._options.txn)
+            warn_of_small_chunks(topic, written)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Deletes nothing: Spark aborts after a commit that raised, too. What no commit names is vacuum's."""
+
+    def _resolve(self, topic: str) -> Target:
+        return self._target or self._log_dir.target(topic)
+
+
+def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
+    """Raises InvalidOptionError unless a DataFrame of this schema can be appended; further columns are left alone."""
+    used = [field for field in schema.fields if field.name in WRITER_SCHEMA.names]
+    names = [field.name for field in used]
+    if len(set(names)) < len(names):
+        raise InvalidOptionError("A column to be written is there twice", found=", ".join(names))
+    if not used:
+        check_columns(pa.schema([pa.field(name, pa.null()) for name in schema.names]), topic_given=topic_given)
+    check_columns(to_arrow_schema(StructType(used), timezone="UTC"), topic_given=topic_given)
+
+
+def warn_of_small_chunks(topic: str, chunks: Sequence[Chunks]) -> None:
+    """Says once, where a write left very many small chunks, how a next one leaves fewer."""
+    sizes = [segment.log_bytes for one in chunks for segment in one.segments]
+    if len(sizes) >= MANY_CHUNKS and sum(sizes) < SMALL_CHUNK_BYTES * len(sizes):
+        _log.warning(
+            "The write left %d chunks of %d KiB on average in topic %s: one for each task and partition. Fewer tasks "
+            "leave fewer (df.coalesce(n), or repartition by the key); rolling puts them together (segments roll)",
+            len(sizes),
+            sum(sizes) // len(sizes) // 1024,
+            topic,
+        )
