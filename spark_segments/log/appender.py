@@ -27,6 +27,7 @@ DEFAULT_BATCH_BYTES = 131072
 BUFFER_BYTES = 32 << 20
 MAX_OPEN_CHUNKS = 256
 DEFAULT_ZSTD_LEVEL = 1
+NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,8 @@ class _Open:
 class Appender:
     """Buffers rows up to BUFFER_BYTES, then encodes them partition by partition into open chunks.
 
-    At most MAX_OPEN_CHUNKS chunks are open at a time; where a topic has more partitions, the chunk that was written to least recently is closed and
-    a further one is begun later.
+    At most MAX_OPEN_CHUNKS chunks are open at a time; where a topic has more partitions, the chunk that was written to
+    least recently is closed and a further one is begun later.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Appender:
         options: ProducerOptions | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """`resolve` looks a topic up by name (UnknownTopicError); `topic`, where given, beats the column of that name."""
+        """`resolve` looks a topic up by name (UnknownTopicError); `topic`, where given, beats the column of the name."""
         self._storage = storage
         self._resolve = resolve
         self._topic = topic
@@ -120,7 +121,8 @@ class Appender:
             for partition in list(opened.writers):
                 self._close_chunk(opened, partition)
         return [
-            Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished)) for opened in self._topics.values()
+            Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished))
+            for opened in self._topics.values()
         ]
 
     def _flush(self) -> None:
@@ -135,7 +137,10 @@ class Appender:
             topics = batch.column("topic").dictionary_encode()
             if topics.null_count:
                 raise InvalidOptionError(
-                    "A row has no topic", expected="a topic name", found="null", hint="Give the option topic, or fill the column"
+                    "A row has no topic",
+                    expected="a topic name",
+                    found="null",
+                    hint="Give the option topic, or fill the column",
                 )
             for number, name in enumerate(topics.dictionary.to_pylist()):
                 chosen = batch if len(topics.dictionary) == 1 else batch.filter(pc.equal(topics.indices, number))
@@ -172,6 +177,7 @@ class Appender:
                 batch_bytes=self._options.batch_bytes,
                 max_message_bytes=config.max_message_bytes,
                 timestamp_type=opened.timestamp_type,
+                leader_epoch=NO_LEADER_EPOCH,
             )
             self._chunk(opened, int(partition)).append(encoded)
 
@@ -198,7 +204,9 @@ class Appender:
         return partitions
 
     def _sticky(self, opened: _Open, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
-        """Rows without key stay with one partition for batch.size bytes, then go on to the next, as Kafka's producer does."""
+        """Rows without key stay with one partition for batch.size bytes, then go on to the next, as Kafka's producer
+        does.
+        """
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy(zero_copy_only=False)[rows] + 1
         written = opened.sticky_bytes + np.cumsum(sizes, dtype=np.int64) - sizes
         opened.sticky_bytes += int(sizes.sum())
@@ -238,7 +246,9 @@ def compression(config: TopicConfig, compression_type: str | None) -> tuple[int,
         name = "none"
     if name not in CODECS:
         raise InvalidOptionError(
-            "Unknown compression.type", expected=f"one of {', '.join([*CODECS, 'producer'])}", found=repr(compression_type)
+            "Unknown compression.type",
+            expected=f"one of {', '.join([*CODECS, 'producer'])}",
+            found=repr(compression_type),
         )
     levels = {
         "gzip": config.compression_gzip_level,

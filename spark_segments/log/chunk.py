@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.format.batches import BatchTable
+from spark_segments.format.decode import decode_batches
 from spark_segments.format.encode import Encoded
 from spark_segments.format.index import IndexBuilder
 from spark_segments.format.patch import rebase
@@ -54,7 +55,11 @@ class SegmentWriter:
         self._first_batch_max_timestamp_ms = -1
         self._delete_horizon_ms: int | None = None
 
-    def append(self, data: pa.Buffer | memoryview | np.ndarray, batches: BatchTable, *, tombstones: int) -> None:
+    def add_tombstones(self, count: int) -> None:
+        """Says that `count` of the records appended have a null value."""
+        self._tombstones += count
+
+    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
         """Appends whole batches: `data` holds just their bytes, in order; positions in `batches` are ignored."""
         if len(batches) == 0:
             return
@@ -68,11 +73,12 @@ class SegmentWriter:
         self.next_offset = int(batches.last_offset[-1]) + 1
         self._records += int(batches.count.sum())
         self._batches += len(batches)
-        self._tombstones += tombstones
         horizons = batches.base_timestamp[batches.has_delete_horizon]
         if len(horizons):
             earliest = int(horizons.min())
-            self._delete_horizon_ms = earliest if self._delete_horizon_ms is None else min(earliest, self._delete_horizon_ms)
+            self._delete_horizon_ms = (
+                earliest if self._delete_horizon_ms is None else min(earliest, self._delete_horizon_ms)
+            )
 
     def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets that the file itself has."""
@@ -132,26 +138,29 @@ class ChunkWriter:
     def append(self, encoded: Encoded) -> None:
         """Appends batches whose offsets count from 0; they are moved to where the chunk has got to."""
         batches, start = encoded.batches, 0
-        tombstones = encoded.tombstones  # all of them go with the first piece: a row's count is of its file only when nothing is cut
         while start < len(batches):
             if self._writer is None:
                 self._writer = self._new_writer()
-            free_bytes = self._segment_bytes - self._writer.log_bytes
-            sizes = np.cumsum(batches.size[start:])
-            fitting = int(np.searchsorted(sizes, free_bytes, side="right"))
-            first_offset = int(batches.base_offset[start])
-            span = batches.last_offset[start : start + fitting] - first_offset + self._writer.next_offset
-            fitting = min(fitting, int(np.searchsorted(span, MAX_RELATIVE_OFFSET, side="left")))
-            if fitting == 0:
-                if self._writer.log_bytes:
-                    self._finish()
-                    continue
-                fitting = 1
-            piece = batches.take(slice(start, start + fitting))
-            data, piece = _rebased(encoded.buffer, piece, self._writer.next_offset - first_offset)
-            self._writer.append(data, piece, tombstones=tombstones)
-            tombstones = 0
-            start += fitting
+            fitting = self._fitting(batches, start)
+            if fitting == 0 and self._writer.log_bytes:
+                self._finish()
+                continue
+            piece = batches.take(slice(start, start + max(1, fitting)))
+            data, moved = _rebased(encoded.buffer, piece, self._writer.next_offset - int(piece.base_offset[0]))
+            self._writer.append(data, moved)
+            if encoded.tombstones:
+                whole = len(piece) == len(batches)
+                count = encoded.tombstones if whole else count_tombstones(encoded.buffer, piece)
+                self._writer.add_tombstones(count)
+            start += len(piece)
+
+    def _fitting(self, batches: BatchTable, start: int) -> int:
+        """How many batches from `start` on the open chunk has room for."""
+        assert self._writer is not None
+        sizes = np.cumsum(batches.size[start:])
+        fitting = int(np.searchsorted(sizes, self._segment_bytes - self._writer.log_bytes, side="right"))
+        ends = batches.last_offset[start : start + fitting] - batches.base_offset[start] + self._writer.next_offset
+        return int(np.searchsorted(ends, MAX_RELATIVE_OFFSET, side="right"))
 
     def close(self) -> list[Segment]:
         """The rows of all chunks written, in order, each beginning at offset 0."""
@@ -175,13 +184,21 @@ class ChunkWriter:
         self._writer = None
 
 
-def _rebased(buffer: np.ndarray, batches: BatchTable, shift: int) -> tuple[np.ndarray, BatchTable]:
+def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:
+    """How many records of `batches`, whose positions count from `data[0]`, have a null value."""
+    values = decode_batches(data, batches, topic="", partition=0, columns=("value",))
+    return sum(records.column(0).null_count for records in values)
+
+
+def _rebased(buffer: pa.Buffer, batches: BatchTable, shift: int) -> tuple[np.ndarray, BatchTable]:
+    """The bytes of `batches` alone, their offsets moved by `shift`, and the table that fits them."""
     first = int(batches.position[0])
-    end = int(batches.position[-1] + batches.size[-1])
-    data = buffer[first:end]
+    size = int(batches.position[-1] + batches.size[-1]) - first
+    data = np.frombuffer(buffer, np.uint8, count=size, offset=first)
     batches = dataclasses.replace(batches, position=batches.position - first)
     if shift == 0:
         return data, batches
+    data = data.copy()
     rebase(data, batches, shift, None)
     return data, dataclasses.replace(
         batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift

@@ -12,7 +12,7 @@ from spark_segments.log.snapshot import Snapshot
 
 
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
-    """The topic's id, version, effective configuration and, a partition, its offsets, segments, bytes and dirty ratio."""
+    """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio."""
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
     live = snapshot.live
@@ -50,9 +50,11 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
 
 
 def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
-    """{partition: cleanable bytes / (clean + cleanable bytes)} over sealed segments, without the lags that protect some of them.
+    """{partition: cleanable bytes / (clean + cleanable bytes)} over sealed segments, without the lags that protect some
+    of them.
 
-    A segment that the first dirty offset falls into counts by the share of its offsets on each side. 0.0 where nothing is sealed.
+    A segment that the first dirty offset falls into counts by the share of its offsets on each side. 0.0 where nothing
+    is sealed.
     """
     live = snapshot.live
     sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == SEALED))

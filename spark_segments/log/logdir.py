@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,13 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig, check_new_topic_name, topic_config
+from spark_segments.config import TopicConfig, normal_overrides, topic_config, validate_topic_name
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
     OffsetOutOfRangeError,
-    SegmentsError,
-    TopicExistsError,
     UnknownTopicError,
 )
 from spark_segments.format.layout import RECORD_SCHEMA
@@ -72,10 +71,8 @@ class LogDir:
                     path=uri,
                     hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
                 )
-            try:
+            with contextlib.suppress(FileExistsError):  # somebody else may make it at the same moment
                 storage.write(MARKER, json.dumps({"format.version": FORMAT_VERSION}).encode())
-            except FileExistsError:
-                pass  # somebody else made it at the same moment
         return cls.open(uri, storage_options, defaults=defaults)
 
     @classmethod
@@ -86,7 +83,9 @@ class LogDir:
         *,
         defaults: Mapping[str, str] | None = None,
     ) -> LogDir:
-        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka would recover it."""
+        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
+        would recover it.
+        """
         storage = Storage(uri, storage_options)
         if storage.exists(MARKER):
             _check_format(storage)
@@ -122,12 +121,14 @@ class LogDir:
         return [name for name, exists in zip(names, there, strict=True) if exists]
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or configuration."""
+        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
+        configuration.
+        """
         self._check_writable()
-        check_new_topic_name(topic, self.topics())
+        validate_topic_name(topic, existing=self.topics())
         if partitions < 1:
             raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
-        overrides = {key: str(value) for key, value in (config or {}).items()}
+        overrides = normal_overrides(config or {})
         topic_config(overrides, self.defaults)
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         rows = [Partition(topic_id, number) for number in range(partitions)]
@@ -136,7 +137,7 @@ class LogDir:
     def alter_topic(
         self, topic: str, config: Mapping[str, str | None] | None = None, partitions: int | None = None
     ) -> None:
-        """Sets configuration values (None takes an override away) and raises the number of partitions, in one commit."""
+        """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
         self._check_writable()
 
         def plan(snapshot: Snapshot) -> Change | None:
@@ -145,7 +146,7 @@ class LogDir:
                 if value is None:
                     overrides.pop(key, None)
                 else:
-                    overrides[key] = str(value)
+                    overrides |= normal_overrides({key: value})
             topic_config(overrides, self.defaults)
             count = snapshot.partitions.num_rows
             if partitions is not None and partitions < count:
@@ -169,7 +170,9 @@ class LogDir:
         return topic_config(self.snapshot(topic).config, self.defaults)
 
     def describe(self, topic: str) -> dict[str, Any]:
-        """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio."""
+        """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
+        ratio.
+        """
         snapshot = self.snapshot(topic)
         return describe(snapshot, topic_config(snapshot.config, self.defaults))
 
@@ -199,8 +202,8 @@ class LogDir:
     ) -> dict[int, tuple[int, int]]:
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
 
-        Takes the columns of a writer (value, key, headers, partition, timestamp): without timestamp a record gets the time of now.
-        `txn` is (application id, version): a version not above the application's last one adds nothing.
+        Takes the columns of a writer (value, key, headers, partition, timestamp): without timestamp a record gets the
+        time of now. `txn` is (application id, version): a version not above the application's last one adds nothing.
         """
         self._check_writable()
         appender = Appender(self.storage, self.target, topic=topic, options=options)
@@ -219,7 +222,9 @@ class LogDir:
         )
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
-        """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that was written to."""
+        """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that
+        was written to.
+        """
         segments = [segment for one in chunks for segment in one.segments]
         if not segments:
             return {}
@@ -238,8 +243,8 @@ class LogDir:
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition and by offset, in batches of a few MiB.
 
-        `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the wanted order.
-        The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
+        `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the
+        wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
         """
         names = _check_columns(columns)
         if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -267,13 +272,16 @@ class LogDir:
         return offset_bounds(self.snapshot(topic))
 
     def offsets_for_times(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
-        """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where there is none."""
+        """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
+        there is none.
+        """
         snapshot = self.snapshot(topic)
         targets = dict.fromkeys(offset_bounds(snapshot), timestamp_ms)
         return offsets_for_times(self.storage, snapshot, targets)
 
     def delete_records(self, topic: str, before_offsets: Mapping[int, int]) -> dict[int, int]:
-        """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start offset}.
+        """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start
+        offset}.
 
         Files go with the next retention and vacuum. Raises OffsetOutOfRangeError for an offset above the log end.
         """
@@ -344,5 +352,3 @@ def _check_columns(columns: Sequence[str] | None) -> list[str]:
             "Unknown columns", expected=f"some of {', '.join(RECORD_SCHEMA.names)}", found=", ".join(unknown)
         )
     return list(columns)
-
-

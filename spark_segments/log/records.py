@@ -1,4 +1,6 @@
-"""The columns that a writer accepts, brought to one shape: what may be appended, with which types, and what stands in for nulls."""
+"""The columns that a writer accepts, brought to one shape: what may be appended, with which types, and what stands in
+for nulls.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pyarrow.compute as pc
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import HEADERS_TYPE
 
-# Every other column is left alone, as Spark's Kafka sink does: a frame read from a topic can be written to another one as it is.
+# Every other column is left alone, as Spark's Kafka sink does: a frame read from a topic can be written to another one
+# as it is.
 WRITER_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -23,13 +26,13 @@ WRITER_SCHEMA = pa.schema(
 )
 
 _HINT = (
-    "A writer takes value (string or binary, required), key (string or binary), headers (array of struct key string, value binary), "
-    "topic (string), partition (integer) and timestamp"
+    "A writer takes value (string or binary, required), key (string or binary), topic (string), partition (integer), "
+    "timestamp and headers (array of struct key string, value binary)"
 )
 
 
 def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
-    """Raises InvalidOptionError unless rows of `schema` can be written: before a job starts rather than in its tasks."""
+    """Raises InvalidOptionError unless rows of `schema` can be written: before a job starts, not in its tasks."""
     if "value" not in schema.names:
         raise InvalidOptionError("No column to write", expected="a column named value", found=schema.names, hint=_HINT)
     if not topic_given and "topic" not in schema.names:
@@ -45,10 +48,11 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
-    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC, a null one is `now_ms`.
+    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC, a null one is
+    `now_ms`.
 
-    Columns that are absent come out as nulls. Types must have passed `check_columns`; a value that does not fit its type
-    (a partition above int32, say) raises InvalidOptionError.
+    Columns that are absent come out as nulls. Types must have passed `check_columns`; a value that does not fit its
+    type (a partition above int32, say) raises InvalidOptionError.
     """
     columns = []
     for field in WRITER_SCHEMA:
@@ -111,4 +115,6 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return column.cast(field.type, safe=not pa.types.is_timestamp(column.type))
     except pa.ArrowInvalid as error:
-        raise InvalidOptionError(f"Column {field.name} cannot be written as {field.type}: {error}", hint=_HINT) from error
+        raise InvalidOptionError(
+            f"Column {field.name} cannot be written as {field.type}: {error}", hint=_HINT
+        ) from error

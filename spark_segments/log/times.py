@@ -1,7 +1,8 @@
 """From a time to an offset: the first record of a partition that is not older than the time.
 
-Timestamps of a log need not rise. A segment whose largest timestamp is below the target cannot hold the answer; the first one
-whose largest is not below it does, unless the record that made it so lies outside the part of the file that is in the log.
+Timestamps of a log need not rise. A segment whose largest timestamp is below the target cannot hold the answer; the
+first one whose largest is not below it does, unless the record that made it so lies outside the part of the file that
+is in the log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from spark_segments.storage import Storage
 def offsets_for_times(
     storage: Storage, snapshot: Snapshot, targets_ms: Mapping[int, int]
 ) -> dict[int, tuple[int, int] | None]:
-    """{partition: (offset, timestamp in ms)} of the first offset whose timestamp is ≥ the partition's target, None where there is none.
+    """{partition: (offset, timestamp in ms)} of the first offset whose timestamp is ≥ the partition's target, None
+    where there is none.
 
     The rule is that of Kafka's `offsetsForTimes`: first by offset, whatever the order of timestamps.
     """
@@ -33,7 +35,8 @@ def offsets_for_times(
         start, end = bounds[partition]
         table = snapshot.live_table(partition)
         late_enough = pc.and_(
-            pc.greater_equal(table.column("max_timestamp_ms"), target_ms), pc.greater(table.column("next_offset"), start)
+            pc.greater_equal(table.column("max_timestamp_ms"), target_ms),
+            pc.greater(table.column("next_offset"), start),
         )
         candidates = segments_of(table.filter(late_enough))
         found[partition] = _first(storage, snapshot.topic, candidates, target_ms, start, end)

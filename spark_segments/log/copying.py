@@ -1,0 +1,104 @@
+"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.patch import rebase
+from spark_segments.log.chunk import SegmentWriter, count_tombstones
+from spark_segments.log.rows import CHUNK, SEALED, Segment
+from spark_segments.log.segment import locate, windows
+from spark_segments.storage import Storage
+
+
+def copy_batches(
+    storage: Storage,
+    topic: str,
+    sources: Sequence[Segment],
+    base_offset: int,
+    next_offset: int,
+    *,
+    sealed: bool,
+    leader_epoch: int | None,
+    index_interval_bytes: int,
+    segment_index_bytes: int,
+) -> Segment:
+    """Writes the batches of `sources` with log offsets in [base_offset, next_offset) as one segment with absolute
+    offsets.
+
+    Every batch's CRC is checked on the way. `leader_epoch`, where given, is written into batches that have none (a
+    writer's, as a producer's, say -1). Returns the new file's row; raises CorruptBatchError where the sources hold
+    fewer records than their rows say.
+    """
+    first = sources[0]
+    writer = SegmentWriter(
+        storage,
+        topic,
+        first.partition,
+        base_offset,
+        index_interval_bytes=index_interval_bytes,
+        segment_index_bytes=segment_index_bytes,
+    )
+    for source in sources:
+        start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+        whole = (start, end) == (source.base_offset, source.next_offset)
+        copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not whole)
+        if whole and copied != source.records and source.file_base_offset == source.name_offset:
+            raise CorruptBatchError(
+                "The file does not hold the records of its row",
+                path=source.path,
+                expected=f"{source.records} records",
+                found=f"{copied} records",
+                hint="Run segments verify, and restore the file from a backup",
+            )
+        if whole:
+            writer.add_tombstones(source.tombstones)
+    row = writer.close(topic_id=first.topic_id, created_ms=storage.now_ms(), state=SEALED if sealed else CHUNK)
+    return dataclasses.replace(row, next_offset=next_offset)
+
+
+def _copy(
+    storage: Storage,
+    writer: SegmentWriter,
+    source: Segment,
+    start: int,
+    end: int,
+    leader_epoch: int | None,
+    *,
+    with_tombstones: bool,
+) -> int:
+    """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
+    shift = source.offset_shift
+    begin = locate(storage, source, start) if start > source.base_offset else 0
+    records = 0
+    for window in windows(storage, source, begin):
+        batches = window.batches
+        past_end = len(batches) and int(batches.base_offset[-1]) + shift >= end
+        wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
+        batches = batches.take(wanted)
+        if len(batches):
+            low = int(batches.position[0]) - window.position
+            high = int(batches.position[-1] + batches.size[-1]) - window.position
+            data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
+            batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
+            without_epoch = batches.leader_epoch < 0
+            if shift or (leader_epoch is not None and without_epoch.any()):
+                data = data.copy()
+                rebase(data, batches, shift, None)
+                if leader_epoch is not None:
+                    rebase(data, batches.take(without_epoch), 0, leader_epoch)
+                batches = dataclasses.replace(
+                    batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
+                )
+            writer.append(data, batches)
+            if with_tombstones:
+                writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
+            records += int(batches.count.sum())
+        if past_end:
+            break
+    return records

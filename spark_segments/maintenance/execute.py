@@ -1,0 +1,73 @@
+"""Running a job's tasks: on Spark's executors where there is a session, else in the calling process.
+
+A task is a picklable value and the work a picklable function of it; results come back in the order of the tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_RESULT_SCHEMA = "number int, result binary"
+
+
+def run_tasks(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    spark: SparkSession | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """`[function(task) for task in tasks]`, in parallel. `progress` is told (tasks done, tasks in all).
+
+    On Spark each task is a partition of a DataFrame, so a session of Spark Connect will do as well. The first error
+    stops the job.
+    """
+    if not tasks:
+        return []
+    results: dict[int, Result] = {}
+    runner = _in_process(function, tasks) if spark is None else _on_spark(function, tasks, spark)
+    for done, (number, result) in enumerate(runner, start=1):
+        results[number] = result
+        if progress is not None:
+            progress(done, len(tasks))
+    return [results[number] for number in range(len(tasks))]
+
+
+def _in_process(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    # Threads suffice: kernels and file reads let go of the interpreter's lock.
+    with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), os.cpu_count() or 1))) as pool:
+        futures = [pool.submit(function, task) for task in tasks]
+        try:
+            for number, future in enumerate(futures):
+                yield number, future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: SparkSession) -> Iterator[tuple[int, Any]]:
+    payload = [(number, pickle.dumps(task)) for number, task in enumerate(tasks)]
+    frame = spark.createDataFrame(payload, "number int, task binary").repartitionByRange(len(tasks), "number")
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, task in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                result = pickle.dumps(function(pickle.loads(task)))
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([number], pa.int32()), pa.array([result], pa.binary())], names=["number", "result"]
+                )
+
+    for row in frame.mapInArrow(work, _RESULT_SCHEMA).collect():
+        yield row["number"], pickle.loads(bytes(row["result"]))

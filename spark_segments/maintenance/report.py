@@ -1,0 +1,72 @@
+"""What a maintenance job did, or in a dry run would do: for people and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Report:
+    """records_in = records_out + all of `dropped`. `partitions` has an entry a partition that the job looked into:
+    topic, partition, action, figures.
+    """
+
+    job: str
+    dry_run: bool
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    partitions: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    _started: float = field(default_factory=time.monotonic, repr=False)
+
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        action: str,
+        *,
+        records_in: int = 0,
+        records_out: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        dropped: dict[str, int] | None = None,
+        **figures: Any,
+    ) -> None:
+        """Adds one partition's line and its share of the totals."""
+        dropped = dropped or {}
+        assert records_in == records_out + sum(dropped.values()), "every record is kept or dropped for a reason"
+        self.records_in += records_in
+        self.records_out += records_out
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
+        self.dropped.update(dropped)
+        line: dict[str, Any] = {"topic": topic, "partition": partition, "action": action}
+        line |= {"records_in": records_in, "records_out": records_out, "bytes_in": bytes_in, "bytes_out": bytes_out}
+        if dropped:
+            line["dropped"] = dict(dropped)
+        self.partitions.append(line | figures)
+
+    def finish(self) -> Report:
+        """Stops the clock and returns the report."""
+        self.seconds = time.monotonic() - self._started
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain values, ready for JSON."""
+        return {
+            "job": self.job,
+            "dry_run": self.dry_run,
+            "seconds": round(self.seconds, 3),
+            "records_in": self.records_in,
+            "records_out": self.records_out,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "dropped": dict(self.dropped),
+            "partitions": self.partitions,
+        }
