@@ -142,9 +142,8 @@ class Storage:
         return sorted((FileInfo(prefix + name, size, mtime) for name, size, mtime in found), key=lambda info: info.path)
 
     def directories(self, path: str = "") -> Names:
-        """The directories directly in a directory, as paths relative to the root, sorted; none where it is missing."""
-        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        return sorted(prefix + name for name in self._retried(path, lambda store, full: store.directories(full)))
+        """The names (not paths) of the directories directly in a directory, sorted; none where it is missing."""
+        return sorted(self._retried(path, lambda store, full: store.directories(full)))
 
     # Writing
 

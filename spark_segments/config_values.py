@@ -1,0 +1,186 @@
+"""One setting of Kafka's kind: its type, the values it takes, how they are read from text and written back.
+
+Types and readings are those of Kafka's ConfigDef: whole numbers are plain digits (no units), truth values are true or
+false, lists are separated by commas. Which settings there are is config.py's business.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from spark_segments.errors import InvalidOptionError
+
+BOOLEAN, INT, LONG, DOUBLE, STRING, LIST = "boolean", "int", "long", "double", "string", "list"
+INT_MAX, LONG_MAX, DOUBLE_MAX = 2**31 - 1, 2**63 - 1, 1.7976931348623157e308
+
+_LIMITS = {INT: (-(2**31), INT_MAX), LONG: (-(2**63), LONG_MAX)}
+_NOUNS = {
+    BOOLEAN: "true or false",
+    INT: "a 32-bit integer",
+    LONG: "a 64-bit integer",
+    DOUBLE: "a number",
+    STRING: "text",
+    LIST: "a list separated by commas",
+}
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TIMES_MS = {
+    name: factor
+    for names, factor in (
+        (("ms",), 1),
+        (("s", "sec", "second"), 1000),
+        (("m", "min", "minute"), 60_000),
+        (("h", "hour"), 3_600_000),
+        (("d", "day"), 86_400_000),
+        (("w", "week"), 604_800_000),
+    )
+    for name in names
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """Which values are right: inclusive limits of a number, single numbers beside them, or a choice of words."""
+
+    low: float | None = None
+    high: float | None = None
+    also: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def accepts(self, value: Any) -> bool:
+        if self.words:
+            return all(word in self.words for word in ([value] if isinstance(value, str) else value))
+        if not isinstance(value, int | float) or value in self.also:
+            return True
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.words:
+            return ", ".join(self.words)
+        limits = ""
+        if self.low is not None:
+            limits = f"at least {self.low}" if self.high is None else f"{self.low} to {self.high}"
+        return " or ".join([str(number) for number in self.also] + ([limits] if limits else []))
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A name that a setting goes by in the defaults file; `factor` turns its unit into the setting's."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A configuration key. `server`: its names in the defaults file, the first that is there wins (ms before hours).
+
+    `has_effect` is False for keys that only a broker has a use for: they are accepted, kept and shown.
+    """
+
+    name: str
+    type: str
+    default: Any
+    valid: Valid
+    doc: str
+    server: tuple[Synonym, ...] = ()
+    has_effect: bool = True
+
+    @property
+    def expected(self) -> str:
+        """The values it takes, in words."""
+        limits = str(self.valid)
+        if self.valid.words:
+            return f"one of {limits}" if self.type == STRING else f"{_NOUNS[self.type]} of {limits}"
+        return f"{_NOUNS[self.type]}, {limits}" if limits else _NOUNS[self.type]
+
+    def parse(self, value: Any) -> Any:
+        """The typed value of a text (or of a Python value), or InvalidOptionError. Lists become frozensets."""
+        parsed = read_value(self.type, value)
+        if parsed is None or not self.valid.accepts(parsed):
+            raise self.refusal(value)
+        return parsed
+
+    def refusal(self, value: Any, name: str | None = None) -> InvalidOptionError:
+        """The error for a value it does not take; `name`: what the user called the setting."""
+        name = name or self.name
+        hint = plain_number_hint(name, value) if isinstance(value, str) else None
+        return InvalidOptionError(f"Invalid value for {name}", expected=self.expected, found=repr(value), hint=hint)
+
+
+def read_value(kind: str, value: Any) -> Any:
+    """Reads a value as Kafka reads one of that type; None where it is none."""
+    if isinstance(value, str):
+        value = value.strip()
+    if kind == BOOLEAN:
+        if isinstance(value, str):
+            return {"true": True, "false": False}.get(value.lower())
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool):
+        return None
+    if kind in _LIMITS:
+        if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,19}", value):
+            value = int(value)
+        low, high = _LIMITS[kind]
+        return value if isinstance(value, int) and low <= value <= high else None
+    if kind == DOUBLE:
+        if isinstance(value, str) and re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
+            value = float(value)
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if kind == STRING:
+        return value if isinstance(value, str) else None
+    if isinstance(value, str):
+        return frozenset(re.split(r"\s*,\s*", value)) if value else frozenset()
+    if isinstance(value, Iterable):
+        words = frozenset(value)
+        return words if all(isinstance(word, str) for word in words) else None
+    return None
+
+
+def render_value(value: Any) -> str:
+    """A typed value as Kafka writes it: `true`, `0.5`, `compact,delete` (lists in alphabetical order)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _java_double(value)
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    return str(value)
+
+
+def _java_double(value: float) -> str:
+    # Both languages write the fewest digits that tell a double from its neighbours, but Java has limits of its own for
+    # scientific notation, and another form of it.
+    number = Decimal(repr(value)).normalize()
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        plain = f"{number:f}"
+        return plain if "." in plain else f"{plain}.0"
+    sign, digits, exponent = number.as_tuple()
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{rest}E{int(exponent) + len(digits) - 1}"
+
+
+def plain_number_hint(name: str, text: str) -> str | None:
+    """For a size or a time with a unit ("1 GiB", "7d"): the plain number that Kafka takes instead."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", text)
+    if match is None:
+        return None
+    number, unit = float(match.group(1)), match.group(2).lower()
+    if name.endswith(".ms"):
+        factor, noun = _TIMES_MS.get(unit if len(unit) < 3 else unit.removesuffix("s")), "milliseconds"
+    elif "bytes" in name or name.endswith(".size"):
+        factor, noun = _SIZES.get(re.sub(r"i?b(ytes?)?$", "", unit)), "bytes"
+    else:
+        factor, noun = None, ""
+    return f"It is a plain number of {noun}: write {int(number * factor)}" if factor else None
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The most similar of some names, if one is similar enough to be what was meant."""
+    close = difflib.get_close_matches(name, names, 1, 0.6)
+    return close[0] if close else None
