@@ -7,7 +7,7 @@ few rows that a plan looks at or makes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ import pyarrow as pa
 CHUNK = "chunk"  # appended by a writer since the last roll: part of the active segment
 SEALED = "sealed"  # rolled, compacted or imported: never the active segment
 REMOVED = "removed"  # out of the log; the file stays for readers of earlier snapshots until vacuum takes it
+
+FORMAT_VERSION = 1
+"""The newest format of manifest and files that this package knows; a topic of a newer one is refused."""
 
 # The values of the table's partition column.
 KIND = "kind"
@@ -28,6 +31,8 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
+
+BASE_OFFSET_DIGITS = 20  # every file of a segment is named by its base offset, with leading zeros
 
 _LEADER_EPOCHS = pa.list_(pa.struct([pa.field("epoch", pa.int32()), pa.field("start_offset", pa.int64())]))
 
@@ -84,6 +89,20 @@ MANIFEST_SCHEMA = pa.schema(
 )
 
 
+_FORMAT_KEY = "format.version"
+_DELETED_KEY = "deleted_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The topic itself: `config` has its own settings only, `deleted_ms` is None unless it was deleted."""
+
+    topic_id: str
+    config: Mapping[str, str]
+    deleted_ms: int | None = None
+    format_version: int = FORMAT_VERSION
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One `.log` file, or the part of it that [base_offset, next_offset) names, and the sizes of its sidecars.
@@ -123,7 +142,7 @@ class Segment:
     @property
     def name_offset(self) -> int:
         """The number in the file's name: the base that the relative offsets of its index entries count from."""
-        return int(self.path.rpartition("/")[2].partition(".")[0])
+        return int(self.path.rpartition("/")[2][:BASE_OFFSET_DIGITS])
 
     @property
     def stem(self) -> str:
@@ -132,15 +151,19 @@ class Segment:
 
     @property
     def index_path(self) -> str:
-        return self.stem + INDEX_SUFFIX
+        return self._sidecar(INDEX_SUFFIX)
 
     @property
     def time_index_path(self) -> str:
-        return self.stem + TIME_INDEX_SUFFIX
+        return self._sidecar(TIME_INDEX_SUFFIX)
 
     @property
     def txn_index_path(self) -> str:
-        return self.stem + TXN_INDEX_SUFFIX
+        return self._sidecar(TXN_INDEX_SUFFIX)
+
+    def _sidecar(self, suffix: str) -> str:
+        stem, _, rest = self.path.rpartition(LOG_SUFFIX)
+        return stem + suffix + rest  # `rest` is `.swap` where Kafka's cleaner crashed, else nothing
 
     @property
     def is_live(self) -> bool:
@@ -180,6 +203,23 @@ class Partition:
     producer_snapshot: bytes | None = None
 
 
+def topic_table(topic: Topic) -> pa.Table:
+    """The one row of TOPIC_SCHEMA."""
+    properties = {**topic.config, _FORMAT_KEY: str(topic.format_version)}
+    if topic.deleted_ms is not None:
+        properties[_DELETED_KEY] = str(topic.deleted_ms)
+    return pa.Table.from_pylist([{"topic_id": topic.topic_id, "properties": list(properties.items())}], TOPIC_SCHEMA)
+
+
+def topic_of(table: pa.Table) -> Topic:
+    """The inverse of `topic_table`."""
+    [row] = table.to_pylist()
+    config = dict(row["properties"])
+    format_version = int(config.pop(_FORMAT_KEY))
+    deleted_ms = config.pop(_DELETED_KEY, None)
+    return Topic(row["topic_id"], config, None if deleted_ms is None else int(deleted_ms), format_version)
+
+
 def segments_table(segments: Iterable[Segment]) -> pa.Table:
     """Rows of SEGMENT_SCHEMA in the order given."""
     return _table(list(segments), SEGMENT_SCHEMA)
@@ -188,6 +228,16 @@ def segments_table(segments: Iterable[Segment]) -> pa.Table:
 def segments_of(table: pa.Table) -> list[Segment]:
     """The inverse of `segments_table`."""
     return [Segment(*row) for row in _rows(table, SEGMENT_SCHEMA)]
+
+
+def removed_rows(segments: pa.Table, now_ms: int) -> pa.Table:
+    """The same rows once their files have left the log."""
+    count = segments.num_rows
+    columns = {"state": pa.array([REMOVED], pa.string()), "removed_ms": pa.array([now_ms], pa.int64())}
+    for name, value in columns.items():
+        position = SEGMENT_SCHEMA.get_field_index(name)
+        segments = segments.set_column(position, SEGMENT_SCHEMA.field(name), value.take(pa.repeat(0, count)))
+    return segments
 
 
 def partitions_table(partitions: Iterable[Partition]) -> pa.Table:

@@ -12,10 +12,14 @@ from spark_segments.log.rows import (
     SEGMENT_SCHEMA,
     Partition,
     Segment,
+    Topic,
     partitions_of,
     partitions_table,
+    removed_rows,
     segments_of,
     segments_table,
+    topic_of,
+    topic_table,
 )
 
 CHUNK = Segment(
@@ -56,6 +60,18 @@ def test_rows_survive_a_round_trip():
         Partition("t", 2, leader_epochs=()),
     ]
     assert partitions_of(partitions_table(partitions)) == partitions
+
+
+def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
+    for topic in (Topic("t", {}), Topic("t", {"retention.ms": "-1"}, deleted_ms=5), Topic("t", {}, format_version=2)):
+        assert topic_of(topic_table(topic)) == topic
+    assert topic_of(topic_table(Topic("t", {"a": "b"}))).config == {"a": "b"}
+
+
+def test_a_whole_table_leaves_the_log_at_once():
+    table = segments_table([CHUNK, CHUNK.at(10)])
+    assert segments_of(removed_rows(table, 7)) == [CHUNK.removed(7), CHUNK.at(10).removed(7)]
+    assert removed_rows(table, 7).schema == SEGMENT_SCHEMA
 
 
 def test_no_rows_keep_the_schema():
