@@ -101,7 +101,10 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
 
 
 def compressed_parts(codec: int, data, level: int | None = None) -> list:
-    """What `compress` gives as a list of bytes-like parts, for a caller that copies them to their place anyway."""
+    """What `compress` gives as a list of bytes-like parts, for a caller that copies them to their place anyway.
+
+    They do not refer to `data`, save for codec 0.
+    """
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE:
         return [buffer]
@@ -235,10 +238,9 @@ def _zstd_content_size(buffer: pa.Buffer) -> int | None:
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> pa.Buffer:
-    if data[:8] != XERIAL_MAGIC:
-        blocks = [data] if len(data) else []
-    else:
-        blocks = _xerial_blocks(data)
+    if len(data) == 0:
+        return pa.py_buffer(b"")
+    blocks = _xerial_blocks(data) if data[:8] == XERIAL_MAGIC else [data]
     # A snappy block is its size and then elements that refer back in the output only. So the elements of all blocks,
     # one after another, are a block too, and one call decodes it to where it stays.
     parts: list = [b""]
@@ -304,7 +306,7 @@ def _lz4_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list:
         if compressed.size < block.size:
             parts += (_U32_LITTLE.pack(compressed.size), compressed)
         else:
-            parts += (_U32_LITTLE.pack(block.size | LZ4_STORED_BIT), block)
+            parts += (_U32_LITTLE.pack(block.size | LZ4_STORED_BIT), block.to_pybytes())
     parts.append(LZ4_END_MARK)
     return parts
 
