@@ -6,7 +6,7 @@ invariant of the log is refused before anything is committed. Reading, committin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,30 +107,42 @@ class ChangeWriter:
     ) -> None:
         present = [file for file in files if file.kind == SEGMENT_KIND]
         self._check_new(present, add)
+        # A large file is written again by itself; small ones, and what is new, become one.
+        merged, merged_files = [add], []
+        for file, kept in self._holders(present, replace, drop):
+            done.removed.append(file)
+            if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 4:
+                merged.append(kept)
+                merged_files.append(file)
+            else:
+                done.added.extend(self._write_again([file], kept))
+        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND)))
+
+    def _holders(
+        self, present: Sequence[RowFile], replace: pa.Table, drop: Sequence[str]
+    ) -> Iterator[tuple[RowFile, pa.Table]]:
+        """The files that hold rows to be replaced or dropped, with the rows that take the place of theirs."""
         gone = pa.concat_arrays([replace.column("path").combine_chunks(), pa.array(drop, pa.string())])
         numbers = _partitions_of(replace, drop)
-        near = [file for file in present if numbers is None or file.may_hold(numbers)]
-        holders = self._holders(near, gone) if len(gone) else []
-        if sum(count for _, _, count in holders) != len(gone):
+        near = [file for file in present if numbers is None or file.may_hold(numbers)] if len(gone) else []
+        tables = self.store.read_all(near)
+        # One look-up for all files: where a row's path is among those that go, if it is.
+        position = pc.index_in(concat(tables, SEGMENT_KIND).column("path"), value_set=gone).combine_chunks()
+        if len(position) - position.null_count != len(gone):
             raise CommitConflictError(
                 "Rows that the plan replaces are not in the manifest",
                 path=self.store.storage.location(self.store.directory),
                 expected=f"{len(gone)} rows",
-                found=sum(count for _, _, count in holders),
+                found=len(position) - position.null_count,
                 hint="A plan must be made anew from the snapshot that it is given",
             )
-        # A large file is written again by itself; small ones, and what is new, become one.
-        merged, merged_files = [add], []
-        for file, rows, _ in holders:
-            kept = rows.filter(pc.invert(pc.is_in(rows.column("path"), gone)))
-            taken = replace.filter(pc.is_in(replace.column("path"), rows.column("path").combine_chunks()))
-            if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 4:
-                merged += [kept, taken]
-                merged_files.append(file)
-            else:
-                done.added.extend(self._write_again([file], concat([kept, taken], SEGMENT_KIND)))
-        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND)))
-        done.removed.extend(file for file, _, _ in holders)
+        start = 0
+        for file, rows in zip(near, tables, strict=True):
+            there = position.slice(start, rows.num_rows)
+            start += rows.num_rows
+            if there.null_count < rows.num_rows:
+                taken = there.filter(pc.less(there, replace.num_rows))
+                yield file, concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
 
     def _write_again(self, files: Sequence[RowFile], rows: pa.Table) -> list[RowFile]:
         key = frozenset(file.path for file in files)
@@ -139,15 +151,6 @@ class ChangeWriter:
         if before is None or not before[0].equals(rows):
             before = self._written[key] = (rows, self.store.write_all(SEGMENT_KIND, rows))
         return before[1]
-
-    def _holders(self, files: Sequence[RowFile], paths: pa.Array) -> list[tuple[RowFile, pa.Table, int]]:
-        """Those of the files that hold rows of these paths, with all their rows and how many of them it is about."""
-        found = []
-        for file, rows in zip(files, self.store.read_all(files), strict=True):
-            count = pc.sum(pc.is_in(rows.column("path"), paths)).as_py() or 0
-            if count:
-                found.append((file, rows, count))
-        return found
 
     def _check_new(self, present: Sequence[RowFile], add: pa.Table) -> None:
         """No path is added twice. A row carries the time its file was made, so files of older rows need no look."""
