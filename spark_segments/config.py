@@ -84,23 +84,23 @@ def load_defaults(path: str | os.PathLike[str]) -> dict[str, str]:
     `log.retention.hours=24` gives `{"retention.ms": "86400000"}`, unless the file has minutes or milliseconds too.
     """
     pairs = read_properties(path)
-    for name, (_, line) in pairs.items():
-        if name not in _BY_SERVER_NAME and name not in SERVER_KEYS:
-            raise _unknown(name, {*_BY_SERVER_NAME, *SERVER_KEYS}, f" in line {line}", os.fspath(path))
-    try:
-        found = {
-            name: render_value(SERVER_KEYS[name].parse(text))
-            for name, (text, _) in pairs.items()
-            if name in SERVER_KEYS
-        }
-        for setting in KEYS.values():
-            # All are read, so that a wrong value does not hide behind one that wins.
-            values = [_from_server(setting, way, pairs[way.name][0]) for way in setting.server if way.name in pairs]
-            if values:
-                found[setting.name] = render_value(values[0])
-    except InvalidOptionError as error:
-        error.path = os.fspath(path)
-        raise
+    found: dict[str, str] = {}
+    for name, (text, line) in pairs.items():
+        try:
+            if name in SERVER_KEYS:
+                found[name] = render_value(SERVER_KEYS[name].parse(text))
+            elif name in _BY_SERVER_NAME:
+                # Each is read, so that a wrong value cannot hide behind one that wins over it.
+                setting, synonym = _BY_SERVER_NAME[name]
+                value = _from_server(setting, synonym, text)
+                if synonym.name == next(other.name for other in setting.server if other.name in pairs):
+                    found[setting.name] = render_value(value)
+            else:
+                raise _unknown(name, {*_BY_SERVER_NAME, *SERVER_KEYS})
+        except InvalidOptionError as error:
+            error.message += f" in line {line}"
+            error.path = os.fspath(path)
+            raise
     topic_config({}, found)
     return found
 
@@ -161,9 +161,8 @@ def _known(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:
     return settings[name]
 
 
-def _unknown(name: str, names: Iterable[str], where: str = "", path: str | None = None) -> InvalidOptionError:
+def _unknown(name: str, names: Iterable[str]) -> InvalidOptionError:
     """The error for a key that is not there, with the right name where one can be guessed."""
-    names = set(names)
     hint = _GONE.get(name.removeprefix("log."))
     if name in _BY_SERVER_NAME:  # a server's name where a topic's belongs
         setting, synonym = _BY_SERVER_NAME[name]
@@ -175,20 +174,23 @@ def _unknown(name: str, names: Iterable[str], where: str = "", path: str | None 
         hint = "It can only be set on a topic"
     elif name in SERVER_KEYS:
         hint = "It is no setting of a topic: it belongs into the defaults file"
-    elif hint is None and (close := nearest(name, names)):
+    elif hint is None and (close := nearest(name, set(names))):
         hint = f"Did you mean {close}?"
-    return InvalidOptionError(f"Unknown configuration key {name}{where}", path=path, hint=hint)
+    return InvalidOptionError(f"Unknown configuration key {name}", hint=hint)
 
 
 def _from_server(setting: Setting, synonym: Synonym, text: str) -> Any:
     """A topic setting's value from one of its server names."""
-    # Kafka has a 32-bit integer for the coarser units.
-    value = read_value(INT if synonym.factor > 1 else setting.type, text)
+    value = read_value(INT if synonym.factor > 1 else setting.type, text)  # Kafka has an int for the coarser units
     if setting.name == "retention.ms" and isinstance(value, int):
-        # The one setting that Kafka reads more freely in the file than on a topic, and more strictly: any negative
-        # number is no limit, and zero is refused.
-        value = None if value == 0 else max(value * synonym.factor, -1)
-    elif value is not None and synonym.factor > 1:
+        # The one setting that Kafka reads otherwise in a file than on a topic: any negative number is no limit, and
+        # zero is refused.
+        if value == 0:
+            raise InvalidOptionError(
+                f"Invalid value for {synonym.name}", expected="at least 1, or -1 for no limit", found=0
+            )
+        value = max(value, -1)
+    if synonym.factor > 1 and value is not None and value > 0:
         value *= synonym.factor
     if value is None or not setting.valid.accepts(value):
         raise setting.refusal(text, synonym.name)

@@ -53,7 +53,7 @@ class TopicConfig:
     cleanup_policy: frozenset[str] = _setting(
         LIST,
         frozenset({"delete"}),
-        "What retention may do: delete old segments, compact to the newest record of each key, or both",
+        "What becomes of old records: delete whole segments, compact to the newest record of each key, or both",
         server=["log.cleanup.policy"],
         words=("compact", "delete"),
     )
