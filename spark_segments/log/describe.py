@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from spark_segments.config import TopicConfig
 from spark_segments.log.rows import CHUNK, SEALED
@@ -16,15 +17,15 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
     live = snapshot.live
-    owner = live.column("partition").to_numpy()
+    owner = _owner_rows(snapshot, live)
     state = live.column("state").to_numpy(zero_copy_only=False)
     log_bytes = live.column("log_bytes").to_numpy()
 
-    def per_partition(weights: np.ndarray) -> list[int]:
+    def by_row(weights: np.ndarray) -> list[int]:
         return [int(n) for n in np.bincount(owner, weights=weights, minlength=count)]
 
-    sealed, chunks = per_partition(state == SEALED), per_partition(state == CHUNK)
-    records, size_bytes = per_partition(live.column("records").to_numpy()), per_partition(log_bytes)
+    sealed, chunks = by_row(state == SEALED), by_row(state == CHUNK)
+    records, size_bytes = by_row(live.column("records").to_numpy()), by_row(log_bytes)
     compacted = "compact" in config.cleanup_policy
     ratios = dirty_ratios(snapshot) if compacted else {}
     return {
@@ -37,14 +38,14 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
                 "partition": row["partition"],
                 "log_start_offset": row["log_start_offset"],
                 "log_end_offset": row["log_end_offset"],
-                "segments": sealed[row["partition"]],
-                "chunks": chunks[row["partition"]],
-                "records": records[row["partition"]],
-                "size_bytes": size_bytes[row["partition"]],
+                "segments": sealed[number],
+                "chunks": chunks[number],
+                "records": records[number],
+                "size_bytes": size_bytes[number],
                 "dirty_ratio": ratios.get(row["partition"], 0.0) if compacted else None,
                 "first_dirty_offset": row["first_dirty_offset"],
             }
-            for row in partitions
+            for number, row in enumerate(partitions)
         ],
     }
 
@@ -58,7 +59,7 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
     """
     live = snapshot.live
     sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == SEALED))
-    owner = sealed.column("partition").to_numpy()
+    owner = _owner_rows(snapshot, sealed)
     base, end = sealed.column("base_offset").to_numpy(), sealed.column("next_offset").to_numpy()
     log_bytes = sealed.column("log_bytes").to_numpy()
     first_dirty = snapshot.partitions.column("first_dirty_offset").to_numpy()
@@ -67,4 +68,9 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
     clean = np.bincount(owner, weights=log_bytes * clean_share, minlength=count)
     total = np.bincount(owner, weights=log_bytes, minlength=count)
     ratio = np.divide(total - clean, total, out=np.zeros(count), where=total > 0)
-    return dict(enumerate(ratio.tolist()))
+    return dict(zip(snapshot.partitions.column("partition").to_pylist(), ratio.tolist(), strict=True))
+
+
+def _owner_rows(snapshot: Snapshot, segments: pa.Table) -> np.ndarray:
+    """int64[]: the row of `snapshot.partitions` that each segment belongs to; partitions of Kafka's may have gaps."""
+    return np.searchsorted(snapshot.partitions.column("partition").to_numpy(), segments.column("partition").to_numpy())

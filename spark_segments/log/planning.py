@@ -1,7 +1,10 @@
-"""Which bytes of which files a read needs: pure functions over a snapshot's rows. No segment and no index is opened here."""
+"""Which bytes of which files a read needs: pure functions over a snapshot's rows. No segment and no index is opened
+here.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -9,6 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import UnknownTopicError
+from spark_segments.format.index import position_for_offset
+from spark_segments.log.isolation import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TransactionIndex,
+    check_isolation_level,
+    transaction_indexes,
+)
 from spark_segments.log.rows import Segment, segments_of
 from spark_segments.log.snapshot import Snapshot
 
@@ -18,7 +29,12 @@ OPEN_COST_BYTES = 1 << 20  # what opening one more file weighs, as spark.sql.fil
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in [start_position, end_position)."""
+    """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in
+    [start_position, end_position).
+
+    `begin_position`: where a batch begins, at or before the first one wanted, known without the .index; 0 says nothing.
+    `transactions`: for read_committed, where the aborted transactions of this piece are told of.
+    """
 
     topic: str
     segment: Segment
@@ -26,6 +42,8 @@ class ReadRange:
     end_offset: int
     start_position: int
     end_position: int
+    begin_position: int = 0
+    transactions: tuple[TransactionIndex, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -48,11 +66,12 @@ def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
 
 def check_partition(snapshot: Snapshot, partition: int) -> None:
     """Raises UnknownTopicError unless the topic has that partition."""
-    count = snapshot.partitions.num_rows
-    if not 0 <= partition < count:
-        raise UnknownTopicError(
-            f"Topic {snapshot.topic} has no such partition", expected=f"0 to {count - 1}", found=partition
-        )
+    numbers = snapshot.partitions.column("partition").to_numpy()
+    if (numbers == partition).any():
+        return
+    dense = bool((numbers == np.arange(len(numbers))).all())  # a directory of Kafka's may hold some partitions only
+    expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
+    raise UnknownTopicError(f"Topic {snapshot.topic} has no such partition", expected=expected, found=partition)
 
 
 def read_ranges(
@@ -60,19 +79,24 @@ def read_ranges(
     offsets: Mapping[int, tuple[int, int]],
     *,
     max_partition_bytes: int | None = None,
+    isolation_level: str = READ_UNCOMMITTED,
 ) -> list[ReadRange]:
     """The ranges that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
 
-    Offsets are clipped to what the log has. A segment larger than `max_partition_bytes` gives several ranges of about that size.
+    Offsets are clipped to what the log has; with read_committed, to what lies before the last stable offset. A segment
+    larger than `max_partition_bytes` gives several ranges of about that size.
     """
-    bounds = offset_bounds(snapshot)
+    committed = check_isolation_level(isolation_level) == READ_COMMITTED
+    bounds = _readable(snapshot, committed)
     ranges: list[ReadRange] = []
     for partition, (start, end) in sorted(offsets.items()):
         log_start, log_end = bounds[partition]
         start, end = max(start, log_start), min(end, log_end)
         if start >= end:
             continue
-        for segment in _overlapping(snapshot.live_table(partition), start, end):
+        live = snapshot.live_table(partition)
+        transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if committed else []
+        for segment in _overlapping(live, start, end):
             whole = ReadRange(
                 snapshot.topic,
                 segment,
@@ -80,8 +104,9 @@ def read_ranges(
                 min(end, segment.next_offset),
                 0,
                 segment.log_bytes,
+                transactions=_from(transactions, segment.base_offset),
             )
-            ranges.extend(_split(whole, max_partition_bytes))
+            ranges.extend(_begin(one, snapshot.stand_ins.offset_indexes) for one in _split(whole, max_partition_bytes))
     return ranges
 
 
@@ -98,6 +123,32 @@ def pack(ranges: Iterable[ReadRange], max_partition_bytes: int) -> list[list[Rea
         tasks[-1].append(one)
         size_bytes += cost
     return tasks
+
+
+def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[TransactionIndex, ...]:
+    return tuple(indexes[bisect_left(indexes, base_offset, key=lambda index: index.base_offset) :])
+
+
+def _readable(snapshot: Snapshot, committed: bool) -> dict[int, tuple[int, int]]:
+    bounds = offset_bounds(snapshot)
+    if not committed:
+        return bounds
+    stable = snapshot.partitions.column("last_stable_offset").to_pylist()
+    return {
+        partition: (start, min(end, last_stable))
+        for (partition, (start, end)), last_stable in zip(bounds.items(), stable, strict=True)
+    }
+
+
+def _begin(one: ReadRange, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> ReadRange:
+    """Where an index in memory stands in for a file, the batch at which it says to begin."""
+    index = indexes.get(one.segment.path)
+    if index is None:
+        return one
+    relative_offset = one.start_offset - one.segment.offset_shift - one.segment.name_offset
+    by_offset = position_for_offset(index, relative_offset)
+    entry = int(np.searchsorted(index[1], one.start_position, side="right")) - 1
+    return replace(one, begin_position=max(by_offset, int(index[1][entry]) if entry >= 0 else 0))
 
 
 def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> list[Segment]:

@@ -1,7 +1,7 @@
 """Reading one segment: from the sidecar look-up to decoded batches of records.
 
-A read touches the .index once and then only the bytes of the .log that it needs, in windows: memory is bounded by the window
-and the largest record batch, whatever the size of the file.
+A read touches the .index once and then only the bytes of the .log that it needs, in windows: memory is bounded by the
+window and the largest record batch, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.decode import decode_batches
 from spark_segments.format.index import parse_offset_index, parse_time_index, position_for_offset
 from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.format.txn_index import AbortedTransactions
 from spark_segments.log.rows import Segment
 from spark_segments.storage import Storage
 
@@ -34,7 +35,9 @@ class Window:
 
 
 def locate(storage: Storage, segment: Segment, offset: int) -> int:
-    """The position of a batch at or before the one that holds log offset `offset`: 0 where the index has nothing closer."""
+    """The position of a batch at or before the one that holds log offset `offset`: 0 where the index has nothing
+    closer.
+    """
     relative_offset = offset - segment.offset_shift - segment.name_offset
     if segment.index_bytes == 0 or relative_offset <= 0:
         return 0
@@ -54,8 +57,8 @@ def locate_position(storage: Storage, segment: Segment, position: int) -> int:
 def locate_time(storage: Storage, segment: Segment, timestamp_ms: int) -> int:
     """A position before which no record of the segment has a timestamp ≥ `timestamp_ms`.
 
-    A time index entry is the largest timestamp so far, so whatever comes before the last entry below the target is older than
-    the target, in whatever order the timestamps are.
+    A time index entry is the largest timestamp so far, so whatever comes before the last entry below the target is
+    older than the target, in whatever order the timestamps are.
     """
     if segment.time_index_bytes == 0:
         return 0
@@ -78,7 +81,8 @@ def windows(
 ) -> Iterator[Window]:
     """The batches that begin in [start_position, end_position) of a .log, in windows that grow to WINDOW_BYTES.
 
-    `start_position` must be the start of a batch. Raises CorruptBatchError where the bytes are damaged or end too early.
+    `start_position` must be the start of a batch. Raises CorruptBatchError where the bytes are damaged or end too
+    early.
     """
     path, position, window_bytes = segment.path, start_position, first_window_bytes
     end_position = segment.log_bytes if end_position is None else min(end_position, segment.log_bytes)
@@ -126,23 +130,26 @@ def read_segment(
     end_offset: int,
     start_position: int = 0,
     end_position: int | None = None,
+    begin_position: int = 0,
     columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
     include_control: bool = False,
     aborted: AbortedTransactions | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one segment with log offsets in [start_offset, end_offset) whose batches begin in [start_position, end_position).
+    """The records of one segment with log offsets in [start_offset, end_offset) whose batches begin in [start_position,
+    end_position).
 
-    Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns come in
-    the order of `columns` with the types of RECORD_SCHEMA. `aborted`, where given, leaves out the data of aborted transactions.
+    Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
+    come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, before which
+    none is wanted. `aborted`, where given, leaves out the data of aborted transactions.
     """
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
-    begin = 0
+    begin = begin_position
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
-        begin = locate(storage, segment, start_offset)
+        begin = max(begin, locate(storage, segment, start_offset))
     if start_position > begin:
-        begin = locate_position(storage, segment, start_position)
+        begin = max(begin, locate_position(storage, segment, start_position))
     shift = segment.offset_shift
     for window in windows(storage, segment, begin, end_position):
         batches = window.batches
