@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import base64
+import dataclasses
+
+import numpy as np
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.layout import CODEC_NAMES
+from spark_segments.format.upconvert import to_magic2
+from tests.format.test_legacy import INNER, message, wrapper
+from tests.golden_files import LEGACY_DIRECTORIES, expected_records, log_files
+
+
+def aiokafka_records(data) -> list:
+    """Every record, as aiokafka decodes it with its CRC check."""
+    records, found = MemoryRecords(bytes(data)), []
+    while records.has_next():
+        batch = records.next_batch()
+        assert batch.validate_crc()
+        found += list(batch)
+    return found
+
+
+@pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
+def test_converted_batches_hold_the_same_records_for_another_reader(name):
+    records, codecs = [], set()
+    for path in log_files(name):
+        data = path.read_bytes()
+        converted = to_magic2(data, scan_batches(data).batches, leader_epoch=4)
+        scan = scan_batches(converted.buffer)
+        assert scan.error is None and scan.consumed == converted.buffer.size
+        assert all(
+            np.array_equal(getattr(scan.batches, field.name), getattr(converted.batches, field.name))
+            for field in dataclasses.fields(scan.batches)
+        )
+        assert set(converted.batches.leader_epoch.tolist()) == {4}
+        assert np.all(converted.batches.base_offset[1:] == converted.batches.last_offset[:-1] + 1)
+        codecs |= {CODEC_NAMES[int(codec)] for codec in converted.batches.codec}
+        found = aiokafka_records(converted.buffer)
+        assert converted.tombstones == sum(record.value is None for record in found)
+        records += found
+    assert codecs == {"none", "gzip", "snappy", "lz4"}
+    for record, kafka in zip(records, expected_records(name), strict=True):
+        key, value = (None if kafka[name] is None else base64.b64decode(kafka[name]) for name in ("key", "value"))
+        assert (record.offset, record.key, record.value) == (kafka["offset"], key, value)
+        assert (record.timestamp, list(record.headers)) == (kafka["timestamp"], [])
+        assert record.timestamp_type == (kafka["timestampType"] == "LogAppendTime")
+
+
+def converted_batches(data: bytes, **options):
+    return to_magic2(data, scan_batches(data).batches, **options).batches
+
+
+def test_uncompressed_messages_are_gathered_up_to_the_batch_size():
+    data = b"".join(message(offset, bytes(100), timestamp=offset) for offset in range(100))
+    batches = converted_batches(data, batch_bytes=1000)
+    assert batches.size.max() <= 1000 and batches.size[:-1].min() > 700
+    assert batches.count.sum() == 100
+    assert converted_batches(data).count.tolist() == [100]
+    assert converted_batches(data, batch_bytes=10).count.tolist() == [1] * 100
+
+
+def test_one_batch_never_has_two_append_times():
+    times = [(5, 8), (5, 8), (6, 8), (6, 0), (7, 0), (7, 8)]
+    data = b"".join(
+        message(offset, b"v", timestamp=timestamp, attributes=attributes)
+        for offset, (timestamp, attributes) in enumerate(times)
+    )
+    batches = converted_batches(data)
+    assert batches.count.tolist() == [2, 1, 2, 1]
+    assert batches.timestamp_type.tolist() == [1, 1, 0, 1]
+    assert batches.max_timestamp.tolist() == [5, 6, 7, 7]
+
+
+def test_offsets_with_gaps_are_kept_and_far_ones_part_batches():
+    data = message(3, b"a") + message(9, None, key=b"k") + message(9 + 2**31, b"c")
+    converted = to_magic2(data, scan_batches(data).batches)
+    assert [record.offset for record in aiokafka_records(converted.buffer)] == [3, 9, 9 + 2**31]
+    assert converted.batches.last_offset.tolist() == [9, 9 + 2**31]
+    assert converted.tombstones == 1
+
+
+def test_an_entry_without_messages_or_with_a_bad_crc_is_an_error():
+    for data in (wrapper(3, b""), wrapper(3, INNER[:-1] + b"x")):
+        with pytest.raises(CorruptBatchError) as caught:
+            converted_batches(data, path="t-0/x.log")
+        assert (caught.value.path, caught.value.position) == ("t-0/x.log", 0)
+
+
+def test_nothing_becomes_nothing():
+    converted = to_magic2(b"", scan_batches(b"").batches)
+    assert (converted.buffer.size, len(converted.batches), converted.tombstones) == (0, 0, 0)
