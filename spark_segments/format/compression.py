@@ -97,7 +97,7 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
     for a level that the codec does not have.
     """
     parts = compressed_parts(codec, data, level)
-    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+    return parts[0] if isinstance(parts[0], pa.Buffer) else pa.py_buffer(b"".join(parts))
 
 
 def compressed_parts(codec: int, data, level: int | None = None) -> list:
