@@ -17,11 +17,12 @@ import errno
 import os
 import random
 import re
+import stat
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -53,6 +54,7 @@ _PERMANENT_REMOTE = re.compile(
 
 T = TypeVar("T")
 Names = list[str]  # inside the classes below, `list` is a method
+Found = list[tuple[str, int, int]]  # name, size, modification time in ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Storage:
         try:
             return WriteStream(self._files().create(full), self.location(path))
         except FileExistsError:
-            raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
         except (OSError, pa.ArrowException) as error:
             raise _failure(error, self.location(path)) from error
 
@@ -286,22 +288,24 @@ class _LocalFiles:
 
     def size(self, path: str) -> int:
         status = os.stat(path)
-        if os.path.isdir(path):
+        if stat.S_ISDIR(status.st_mode):
             raise FileNotFoundError(path)
         return status.st_size
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
-    def list(self, path: str, recursive: bool) -> Iterator[tuple[str, int, int]]:
+    def list(self, path: str, recursive: bool) -> Found:
+        found: Found = []
         for entry in self._entries(path):
             with contextlib.suppress(FileNotFoundError):  # gone since the directory was read
                 if not entry.is_dir():
                     status = entry.stat()
-                    yield entry.name, status.st_size, status.st_mtime_ns // 1_000_000
+                    found.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
                 elif recursive:
-                    for name, size, mtime_ms in self.list(entry.path, True):
-                        yield f"{entry.name}/{name}", size, mtime_ms
+                    below = self.list(entry.path, True)
+                    found += [(f"{entry.name}/{name}", size, mtime_ms) for name, size, mtime_ms in below]
+        return found
 
     def directories(self, path: str) -> Names:
         return [entry.name for entry in self._entries(path) if entry.is_dir()]
@@ -373,10 +377,10 @@ class _Objects:
     def exists(self, path: str) -> bool:
         return self._info(path).type.name != "NotFound"
 
-    def list(self, path: str, recursive: bool) -> Iterator[tuple[str, int, int]]:
-        for info in self._select(path, recursive):
-            if info.is_file:
-                yield info.path[len(path.rstrip("/")) + 1 :], info.size, info.mtime_ns // 1_000_000
+    def list(self, path: str, recursive: bool) -> Found:
+        below = len(path.rstrip("/")) + 1
+        files = [info for info in self._select(path, recursive) if info.is_file]
+        return [(info.path[below:], info.size, info.mtime_ns // 1_000_000) for info in files]
 
     def directories(self, path: str) -> Names:
         return [info.base_name for info in self._select(path, False) if not info.is_file]
@@ -389,7 +393,7 @@ class _Objects:
     def create(self, path: str) -> Any:
         # The store would replace an object of this name without a word. Names are unique, so asking first is enough.
         if self._info(path).type.name != "NotFound":
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            raise FileExistsError(path)
         return self._filesystem.open_output_stream(path, compression=None)
 
     def delete(self, path: str) -> None:

@@ -33,6 +33,9 @@ _S3 = {
     "connect_timeout": ("connect_timeout",),
     "proxy": ("proxy_url",),
 }
+# Amazon's client looks for these there itself, and as a whole: a key of the options with a token of the environment
+# would be nobody's.
+_NOT_FROM_ENVIRONMENT = ("access_key", "secret_key", "session_token")
 _GCS = {
     "account": (
         "google_service_account",
@@ -270,14 +273,14 @@ def _open_azure(location: Location) -> Any:
 
 
 def _values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Our name -> value: the first name that an option has, else the first that an environment variable has."""
+    """Our name -> value: the first of its names that the options have, else the first that the environment has."""
     given = {name.lower(): text for name, text in options.items()}
     found = {}
     for ours, names in table.items():
-        prefixed = [name for name in names if name.startswith(("aws_", "azure_", "google_"))]
-        texts = [given[name] for name in names if name in given] + [
-            os.environ[name.upper()] for name in prefixed if os.environ.get(name.upper())
-        ]
+        texts = [given[name] for name in names if name in given]
+        if not texts and ours not in _NOT_FROM_ENVIRONMENT:
+            variables = [name.upper() for name in names if name.startswith(("aws_", "azure_", "google_"))]
+            texts = [os.environ[name] for name in variables if os.environ.get(name)]
         if texts:
             found[ours] = texts[0]
     return found

@@ -132,6 +132,13 @@ def test_the_environment_stands_in_for_what_is_not_given(monkeypatch):
     assert (made["endpoint_override"], made["region"]) == ("from.environment", "eu-north-1")
 
 
+def test_credentials_are_never_put_together_from_options_and_environment(monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody else")
+    options = {"aws_access_key_id": "id", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
+    made = settings("s3://bucket", options)
+    assert (made["access_key"], made["secret_key"], made["session_token"]) == ("id", "secret", "")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
