@@ -1,0 +1,47 @@
+"""The `segments` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+import spark_segments
+from spark_segments.cli import maintenance, records, topics
+from spark_segments.cli.output import errors_in_one_line
+
+app = typer.Typer(
+    name="segments",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Kafka's topics, segments, retention and compaction as files. Each command's --help has an example.",
+)
+app.add_typer(topics.app, name="topic", rich_help_panel="Topics")
+app.command("offsets", rich_help_panel="Records")(records.offsets)
+app.command("produce", rich_help_panel="Records")(records.produce)
+app.command("consume", rich_help_panel="Records")(records.consume)
+app.command("delete-records", rich_help_panel="Records")(records.delete_records)
+app.command("roll", rich_help_panel="Maintenance")(maintenance.roll)
+app.command("retain", rich_help_panel="Maintenance")(maintenance.retain)
+app.command("vacuum", rich_help_panel="Maintenance")(maintenance.vacuum)
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        print(f"segments {spark_segments.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command. Exit codes: 0 done, 1 an error (one line says which), 2 wrong usage, 3 faults were found."""
+    with errors_in_one_line():
+        app(args=list(sys.argv[1:] if arguments is None else arguments))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig, normal_overrides, topic_config, validate_topic_name
+from spark_segments.config import TopicConfig, check_new_topic_name, normal_overrides, topic_config
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
@@ -125,7 +125,7 @@ class LogDir:
         configuration.
         """
         self._check_writable()
-        validate_topic_name(topic, existing=self.topics())
+        check_new_topic_name(topic, self.topics())
         if partitions < 1:
             raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
         overrides = normal_overrides(config or {})

@@ -5,6 +5,7 @@ The rules are those of Kafka's UnifiedLog.deleteOldSegments; the active segment 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,13 @@ def retain(
     topic: str | None = None,
     now_ms: int | None = None,
     dry_run: bool = False,
+    *,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Applies retention.ms, retention.bytes and the log start to one topic or all. Files stay until vacuum.
 
-    It moves no data, so there is nothing for `spark` to do; the argument is there because all jobs take it.
+    It moves no data, so there is nothing for `spark` to do or `progress` to tell; they are there because all jobs take
+    them.
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms

@@ -7,7 +7,6 @@ that no row names go when they are older than any writer may be. Old versions of
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,10 +17,9 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError
-from spark_segments.log.append import ORPHAN_AGE_MS
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change
-from spark_segments.log.manifest_upkeep import vacuum_manifest
+from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
 from spark_segments.log.rows import LOG_SUFFIX, REMOVED, SEGMENT_SCHEMA, Segment, segments_of
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.execute import run_tasks
@@ -125,7 +123,7 @@ def _vacuum_topic(
         run_tasks(_DeleteFiles(log.storage), pieces, spark, progress=progress)
         if segments:
             _drop(log, topic, [segment.path for segment in segments])
-        vacuum_manifest(manifest, retention_ms=config.file_delete_delay_ms, now_ms=now_ms)
+        manifest.vacuum(retention_ms=config.file_delete_delay_ms, now_ms=now_ms)
     _note(report, topic, segments, stray)
 
 
@@ -187,46 +185,3 @@ def _note(report: Report, topic: str, segments: Sequence[Segment], stray: Sequen
             bytes_in=log_bytes + sum(file.size for file in lost),
             removed_segments=len(mine), orphan_files=len(lost),
         )  # fmt: skip
-
-
-def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]:
-    """Brings a topic's records back to what `version` held, in one commit, while its files are still there.
-
-    Offsets given out since stay given out: the log end does not go back, nor does anything else but the segments in the
-    log. Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of
-    that version.
-    """
-    wanted = log.snapshot(topic, version)
-
-    def plan(current: Snapshot) -> Change | None:
-        if wanted.topic_id != current.topic_id:
-            raise LogDirError(
-                f"Version {version} is of another topic of that name", expected=current.topic_id, found=wanted.topic_id
-            )
-        now_ms = log.storage.now_ms()
-        there = {segment.path: segment for segment in segments_of(current.segments)}
-        replaced, names = [], set()
-        for segment in segments_of(wanted.live):
-            row = there.get(segment.path)
-            if row is None or row.removed_ms == BEING_DELETED_MS:
-                raise LogDirError(
-                    f"Version {version} of {topic} cannot be restored: vacuum has taken a file of it",
-                    path=segment.path,
-                    hint="Restore a newer version; a larger file.delete.delay.ms keeps files longer",
-                )
-            names.add(segment.path)
-            if row != segment:
-                replaced.append(segment)
-        replaced += [row.removed(now_ms) for row in there.values() if row.is_live and row.path not in names]
-        starts = dict(
-            zip(*(wanted.partitions.column(n).to_pylist() for n in ("partition", "log_start_offset")), strict=True)
-        )
-        rows = []
-        for number in range(current.partitions.num_rows):
-            row = current.partition(number)
-            start = starts.get(number, row.log_start_offset)
-            rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=start))
-        return Change("restore", replace=replaced, partitions=rows)
-
-    log.manifest(topic).commit(plan)
-    return log.offsets(topic)

@@ -1,0 +1,92 @@
+"""Arguments and options that several commands take, and how they become values."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_segments.cli.output import Output
+from spark_segments.config import load_defaults, parse_overrides
+from spark_segments.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_segments.log.logdir import LogDir
+
+LogDirArgument = Annotated[
+    str, typer.Argument(metavar="LOG_DIR", help="The log directory: a path or an s3://, gs://, abfs:// URI.")
+]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+OptionalTopicArgument = Annotated[
+    str | None, typer.Argument(metavar="[TOPIC]", help="The topic; all where it is left out.")
+]
+OutputOption = Annotated[Output, typer.Option("--output", help="How to print the result.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage", metavar="NAME=VALUE", help="A storage option in delta-rs's names, such as AWS_REGION=eu-west-1."
+    ),
+]
+DefaultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--defaults",
+        metavar="FILE",
+        help="Configuration defaults in Kafka's server names (conf/segments.properties).",
+        exists=True,
+    ),
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A topic setting; may be given several times."),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Run the work on this Spark master (local[4], spark://…, yarn, sc://…)."
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+NowOption = Annotated[
+    int | None, typer.Option("--now-ms", metavar="MS", help="The clock to plan by, in ms since 1970.")
+]
+
+
+def open_log(uri: str, storage: list[str] | None, defaults: Path | None = None) -> LogDir:
+    """Opens the log directory of a command."""
+    from spark_segments.log.logdir import LogDir
+
+    return LogDir.open(uri, storage_options(storage), defaults=load_defaults(defaults) if defaults else None)
+
+
+def storage_options(texts: list[str] | None) -> dict[str, str]:
+    """`--storage NAME=VALUE` as a mapping."""
+    return parse_overrides(texts or [])
+
+
+def session(master: str | None, app_name: str) -> SparkSession | None:
+    """A Spark session where a master is given, else None: the work is done in this process."""
+    if master is None:
+        return None
+    from spark_segments.spark.session import spark_session
+
+    return spark_session(app_name, master=master)
+
+
+def timestamp_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of ms or an ISO time (UTC where it names no zone)."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidOptionError(
+            "Not a time", expected="milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z", found=text
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

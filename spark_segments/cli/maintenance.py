@@ -1,0 +1,97 @@
+"""`segments roll | retain | compact | vacuum`: the jobs, in this process or on a Spark master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spark_segments.cli.arguments import (
+    DefaultsOption,
+    DryRunOption,
+    LogDirArgument,
+    MasterOption,
+    NowOption,
+    OptionalTopicArgument,
+    OutputOption,
+    StorageOption,
+    open_log,
+    session,
+)
+from spark_segments.cli.output import Output, print_report, progress_bar
+
+
+def roll(
+    log_dir: LogDirArgument,
+    topic: OptionalTopicArgument = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Output.TEXT,
+    master: MasterOption = None,
+    now_ms: NowOption = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Seals what segment.bytes, segment.ms or a full index says is due, and merges small chunks.
+
+    Example: segments roll /data/log orders --dry-run
+    """
+    from spark_segments.maintenance import roll as job
+
+    _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+
+
+def retain(
+    log_dir: LogDirArgument,
+    topic: OptionalTopicArgument = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Output.TEXT,
+    master: MasterOption = None,
+    now_ms: NowOption = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
+
+    Example: segments retain /data/log --output json
+    """
+    from spark_segments.maintenance import retain as job
+
+    _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+
+
+def vacuum(
+    log_dir: LogDirArgument,
+    topic: OptionalTopicArgument = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Output.TEXT,
+    master: MasterOption = None,
+    now_ms: NowOption = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Deletes files that left the log more than file.delete.delay.ms ago, files that nothing names, and old manifest
+    files.
+
+    Example: segments vacuum /data/log --dry-run
+    """
+    from spark_segments.maintenance import vacuum as job
+
+    _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+
+
+def _run(
+    job: Callable[..., Any],
+    log_dir: str,
+    topic: str | None,
+    dry_run: bool,
+    output: Output,
+    master: str | None,
+    now_ms: int | None,
+    storage: list[str] | None,
+    defaults: Any,
+    **settings: Any,
+) -> None:
+    log = open_log(log_dir, storage, defaults)
+    spark = session(master, job.__name__)
+    with progress_bar(job.__name__) as progress:
+        report = job(log, spark, topic, now_ms, dry_run, progress=progress, **settings)
+    print_report(report.to_dict(), output)

@@ -1,0 +1,116 @@
+"""What all commands share: text or JSON on standard output, errors in one line on standard error, progress on a
+terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spark_segments.errors import SegmentsError
+
+FAILED = 1
+FOUND_FAULTS = 3
+
+
+class Output(enum.StrEnum):
+    """How a command prints its result."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented where a person looks at it."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """A table for people; numbers to the right, with thousands separated."""
+    rows = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        numeric = all(isinstance(row[number], (int, float)) or row[number] is None for row in rows) and rows
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+
+
+def human_bytes(size: float) -> str:
+    """1536 → "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def print_report(report: Mapping[str, Any], output: Output) -> None:
+    """A maintenance report: a line a partition and the totals, or the whole of it as JSON."""
+    if output is Output.JSON:
+        print_json(report)
+        return
+    lines = report["partitions"]
+    if lines:
+        columns = list(dict.fromkeys(name for line in lines for name in line))
+        print_table(columns, ([_text(line.get(name)) for name in columns] for line in lines))
+    tense = "would be" if report["dry_run"] else "were"
+    dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
+    print(
+        f"{report['job']}{' (dry run)' if report['dry_run'] else ''}: {len(lines):,} partitions, "
+        f"{report['records_in']:,} records in, {report['records_out']:,} out, {tense} dropped: {dropped}; "
+        f"{human_bytes(report['bytes_in'])} in, {human_bytes(report['bytes_out'])} out, {report['seconds']:.1f} s"
+    )
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value[:6])) + (f" … ({len(value)})" if len(value) > 6 else "")
+    return value
+
+
+@contextlib.contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to tell (done, in all), shown as a bar on standard error where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Turns what this package raises into one line on standard error and exit code 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        # The reader of our output (head, say) has gone: nothing is wrong.
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    except SegmentsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(FAILED) from error

@@ -1,0 +1,213 @@
+"""Records as lines of text, both ways, with the properties of Kafka's console producer and consumer."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.layout import HEADERS_TYPE
+
+LINES_A_BATCH = 10_000
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE),
+        pa.field("partition", pa.int32()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+_DEFAULTS = {
+    "parse.key": "false",
+    "parse.headers": "false",
+    "key.separator": "\t",
+    "headers.delimiter": "\t",
+    "headers.separator": ",",
+    "headers.key.separator": ":",
+    "null.marker": "",
+    "null.literal": "null",
+    "line.separator": "\n",
+    "print.key": "false",
+    "print.value": "true",
+    "print.offset": "false",
+    "print.partition": "false",
+    "print.timestamp": "false",
+    "print.headers": "false",
+    "print.json": "false",
+}
+
+
+class LineFormat(enum.StrEnum):
+    """What a line of a producer's input is."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Kafka's console properties that are known here, with Kafka's defaults."""
+
+    values: dict[str, str]
+
+    @classmethod
+    def of(cls, texts: Sequence[str] | None, more: Sequence[str] = ()) -> Properties:
+        """Reads NAME=VALUE texts; an unknown name raises InvalidOptionError."""
+        values = dict(_DEFAULTS)
+        for text in [*(texts or []), *more]:
+            name, equals, value = text.partition("=")
+            if name not in values or not equals:
+                raise InvalidOptionError("Unknown property", expected=", ".join(sorted(values)), found=text)
+            values[name] = value.encode().decode("unicode_escape") if "\\" in value else value
+        return cls(values)
+
+    def flag(self, name: str) -> bool:
+        return self.values[name].lower() == "true"
+
+    def bytes(self, name: str) -> bytes:
+        return self.values[name].encode()
+
+
+def read_lines(
+    stream: BinaryIO, line_format: LineFormat, properties: Properties, partition: int | None
+) -> Iterator[pa.RecordBatch]:
+    """The lines of a stream as rows for a writer, LINES_A_BATCH at a time."""
+    parse = _parse_json if line_format is LineFormat.JSON else _parse_text
+    lines = enumerate(stream, start=1)
+    while piece := list(itertools.islice(lines, LINES_A_BATCH)):
+        rows = [parse(line.rstrip(b"\r\n"), number, properties) for number, line in piece]
+        if partition is not None:
+            rows = [row | {"partition": partition} for row in rows]
+        yield pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+
+
+def write_records(
+    stream: BinaryIO, batches: Iterable[pa.RecordBatch], properties: Properties, limit: int | None
+) -> int:
+    """Writes records as lines and returns how many; stops after `limit`."""
+    written = 0
+    show = _show_json if properties.flag("print.json") else _show_text
+    for batch in batches:
+        if limit is not None:
+            batch = batch.slice(0, max(0, limit - written))
+        columns = [batch.column(name).to_pylist() for name in batch.schema.names if name != "timestamp"]
+        names = [name for name in batch.schema.names if name != "timestamp"]
+        timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        for *values, timestamp_us in zip(*columns, timestamps, strict=True):
+            row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
+            stream.write(show(row, properties))
+        written += batch.num_rows
+        if limit is not None and written >= limit:
+            break
+    stream.flush()
+    return written
+
+
+def _parse_text(line: bytes, number: int, properties: Properties) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    rest = line
+    if properties.flag("parse.headers"):
+        text, separator, rest = rest.partition(properties.bytes("headers.delimiter"))
+        if not separator:
+            raise InvalidOptionError(
+                f"Line {number} has no headers", expected="headers, a tab, the rest", found=line[:80]
+            )
+        pairs = [
+            pair.partition(properties.bytes("headers.key.separator"))
+            for pair in text.split(properties.bytes("headers.separator"))
+            if pair
+        ]
+        row["headers"] = [{"key": name.decode(), "value": value} for name, _, value in pairs]
+    if properties.flag("parse.key"):
+        key, separator, rest = rest.partition(properties.bytes("key.separator"))
+        if not separator:
+            raise InvalidOptionError(
+                f"Line {number} has no key",
+                expected=f"a key, {properties.values['key.separator']!r} and a value",
+                found=line[:80].decode(errors="replace"),
+                hint="Set --property key.separator=…, or leave parse.key out",
+            )
+        row["key"] = _unless_null(key, properties)
+    row["value"] = _unless_null(rest, properties)
+    return row
+
+
+def _unless_null(text: bytes, properties: Properties) -> bytes | None:
+    marker = properties.bytes("null.marker")
+    return None if marker and text == marker else text
+
+
+def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        headers = [{"key": one["key"], "value": _bytes(one, "value")} for one in row.get("headers") or []]
+        timestamp_ms = row.get("timestamp")
+        return {
+            "key": _bytes(row, "key"),
+            "value": _bytes(row, "value"),
+            "headers": headers,
+            "partition": row.get("partition"),
+            "timestamp": None if timestamp_ms is None else timestamp_ms * 1000,
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidOptionError(
+            f"Line {number} is not a record",
+            expected='a JSON object such as {"key": "a", "value": "b", "headers": [{"key": "h", "value": "1"}]}',
+            found=line[:80].decode(errors="replace"),
+        ) from error
+
+
+def _bytes(row: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in row:
+        return base64.b64decode(row[f"{name}_base64"], validate=True)
+    value = row.get(name)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _show_text(row: dict[str, Any], properties: Properties) -> bytes:
+    null = properties.bytes("null.literal")
+    parts = []
+    if properties.flag("print.timestamp"):
+        kind = {0: "CreateTime", 1: "LogAppendTime"}.get(row["timestampType"], "NoTimestampType")
+        parts.append(f"{kind}:{row['timestamp']}".encode())
+    if properties.flag("print.partition"):
+        parts.append(f"Partition:{row['partition']}".encode())
+    if properties.flag("print.offset"):
+        parts.append(f"Offset:{row['offset']}".encode())
+    if properties.flag("print.headers"):
+        headers = [h["key"].encode() + b":" + (null if h["value"] is None else h["value"]) for h in row["headers"]]
+        parts.append(b",".join(headers) or b"NO_HEADERS")
+    if properties.flag("print.key"):
+        parts.append(null if row["key"] is None else row["key"])
+    if properties.flag("print.value"):
+        parts.append(null if row["value"] is None else row["value"])
+    return properties.bytes("key.separator").join(parts) + properties.bytes("line.separator")
+
+
+def _show_json(row: dict[str, Any], properties: Properties) -> bytes:
+    shown = {name: row[name] for name in ("topic", "partition", "offset", "timestamp", "timestampType")}
+    shown |= _shown("key", row["key"]) | _shown("value", row["value"])
+    shown["headers"] = [{"key": header["key"]} | _shown("value", header["value"]) for header in row["headers"]]
+    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+
+
+def _shown(name: str, value: bytes | None) -> dict[str, Any]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}

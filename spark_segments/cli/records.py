@@ -1,0 +1,239 @@
+"""`segments produce`, `consume`, `offsets`, `delete-records`: what Kafka's console producer, consumer and offset tools
+do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from spark_segments.cli.arguments import (
+    LogDirArgument,
+    OutputOption,
+    StorageOption,
+    TopicArgument,
+    open_log,
+    timestamp_ms,
+)
+from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.record_text import LineFormat, Properties, read_lines, write_records
+from spark_segments.errors import InvalidOptionError
+
+PropertyOption = Annotated[
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
+]
+
+
+def produce(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Where to read; standard input by default.")
+    ] = None,
+    line_format: Annotated[LineFormat, typer.Option("--format", help="What a line is.")] = LineFormat.TEXT,
+    properties: PropertyOption = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="Append to this partition only.")] = None,
+    compression_codec: Annotated[
+        str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Uncompressed bytes of a record batch.", min=1)
+    ] = 131072,
+    txn: Annotated[
+        str | None, typer.Option("--txn", metavar="APP:VERSION", help="Append this once, however often it runs.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Appends the lines of a file, all in one commit, and prints the offsets that they got.
+
+    Text lines are values; with parse.key=true (and key.separator, a tab by default) keys and values, with
+    parse.headers=true headers before them (h1:v1,h2:v2). JSON lines are objects with value, key, headers, partition,
+    timestamp.
+
+    Example: segments produce /data/log orders --file orders.txt --property parse.key=true --property key.separator=:
+    """
+    from spark_segments.log.appender import ProducerOptions
+
+    log = open_log(log_dir, storage)
+    options = ProducerOptions(compression_codec, batch_size)
+    stream: BinaryIO = sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb")
+    with stream:
+        rows = read_lines(stream, line_format, Properties.of(properties), partition)
+        offsets = log.append(topic, rows, _transaction(txn), options=options)
+    rows_out = [
+        {"partition": number, "first_offset": a, "last_offset": b} for number, (a, b) in sorted(offsets.items())
+    ]
+    if output is Output.JSON:
+        print_json({"topic": topic, "partitions": rows_out, "repeated": txn is not None and not offsets})
+    elif rows_out:
+        print_table(["partition", "first_offset", "last_offset"], (list(row.values()) for row in rows_out))
+    else:
+        print("Nothing appended.")
+
+
+def consume(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None,
+    offset: Annotated[
+        str, typer.Option("--offset", metavar="N|earliest|latest", help="Where to begin; -n from the end with -N.")
+    ] = "earliest",
+    end_offset: Annotated[int | None, typer.Option("--end-offset", help="Stop before this offset.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="TIME", help="Begin at the first record not older.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", metavar="TIME", help="Stop at the first record not older.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after so many records.")
+    ] = None,
+    properties: PropertyOption = None,
+    isolation_level: Annotated[
+        str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
+    ] = "read_uncommitted",
+    version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Prints records, partition by partition and by offset. It reads what is there and ends.
+
+    What to print: print.key, print.value, print.offset, print.partition, print.timestamp, print.headers (true or
+    false), key.separator, line.separator, null.literal. With --output json a record is a line that `produce --format
+    json` takes.
+
+    Example: segments consume /data/log orders --from-time 2026-01-31T12:00:00Z -n 10 --property print.key=true
+    """
+    log = open_log(log_dir, storage)
+    snapshot_offsets = log.offsets(topic)
+    wanted = sorted(snapshot_offsets) if partition is None else [partition]
+    for number in wanted:
+        if number not in snapshot_offsets:
+            raise InvalidOptionError(
+                f"Topic {topic} has no such partition", expected=sorted(snapshot_offsets), found=number
+            )
+    starts = log.offsets_for_times(topic, timestamp_ms(from_time)) if from_time else {}
+    ends = log.offsets_for_times(topic, timestamp_ms(to_time)) if to_time else {}
+
+    def batches(number: int):  # type: ignore[no-untyped-def]  # an iterator of record batches
+        log_start, log_end = snapshot_offsets[number]
+        start = _start(offset, log_start, log_end)
+        if from_time:
+            start = starts[number][0] if starts[number] else log_end
+        end = log_end if end_offset is None else end_offset
+        if to_time and ends[number]:
+            end = min(end, ends[number][0])
+        return log.read(topic, number, start, end, version=version, isolation_level=isolation_level)
+
+    records = itertools.chain.from_iterable(batches(number) for number in wanted)
+    shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
+    write_records(sys.stdout.buffer, records, shown, max_messages)
+
+
+def offsets(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    time: Annotated[
+        str,
+        typer.Option(
+            "--time", metavar="TIME|earliest|latest", help="-1 or latest, -2 or earliest, ms since 1970 or an ISO time."
+        ),
+    ] = "latest",
+    partitions: Annotated[
+        str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Prints topic:partition:offset lines: the log end, the log start, or the first offset not older than a time.
+
+    Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
+    """
+    log = open_log(log_dir, storage)
+    bounds = log.offsets(topic)
+    if time in ("latest", "-1"):
+        found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
+    elif time in ("earliest", "-2"):
+        found = {number: start for number, (start, _) in bounds.items()}
+    else:
+        answers = log.offsets_for_times(topic, timestamp_ms(time))
+        found = {number: answer[0] if answer else None for number, answer in answers.items()}
+    wanted = {int(number) for number in partitions.split(",")} if partitions else set(found)
+    rows = [(number, found[number]) for number in sorted(wanted & set(found))]
+    if output is Output.JSON:
+        print_json({"topic": topic, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
+    else:
+        for number, at in rows:
+            print(f"{topic}:{number}:{'' if at is None else at}")
+
+
+def delete_records(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    partition: Annotated[int | None, typer.Option("--partition", help="Of this partition; of all by default.")] = None,
+    before_offset: Annotated[
+        int | None, typer.Option("--before-offset", help="Delete below this offset; -1: everything.")
+    ] = None,
+    before_time: Annotated[
+        str | None, typer.Option("--before-time", metavar="TIME", help="Delete below the first record not older.")
+    ] = None,
+    offset_json_file: Annotated[
+        Path | None,
+        typer.Option("--offset-json-file", help="Kafka's JSON file of partitions and offsets.", exists=True),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Moves the log start up. Files go with the next retain and vacuum.
+
+    Example: segments delete-records /data/log orders --before-time 2026-01-01
+    """
+    log = open_log(log_dir, storage)
+    bounds = log.offsets(topic)
+    chosen = list(bounds) if partition is None else [partition]
+    if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
+        raise InvalidOptionError(
+            "What is to be deleted?", expected="one of --before-offset, --before-time, --offset-json-file"
+        )
+    if offset_json_file is not None:
+        entries = json.loads(offset_json_file.read_text())["partitions"]
+        before = {entry["partition"]: entry["offset"] for entry in entries if entry["topic"] == topic}
+    elif before_time is not None:
+        answers = log.offsets_for_times(topic, timestamp_ms(before_time))
+        before = {number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen}
+    else:
+        assert before_offset is not None
+        before = dict.fromkeys(chosen, before_offset)
+    started = log.delete_records(topic, before)
+    if output is Output.JSON:
+        print_json({"topic": topic, "partitions": [{"partition": n, "low_watermark": at} for n, at in started.items()]})
+    else:
+        for number, at in started.items():
+            print(f"partition: {topic}-{number}\tlow_watermark: {at}")
+
+
+def _start(offset: str, log_start: int, log_end: int) -> int:
+    if offset == "earliest":
+        return log_start
+    if offset == "latest":
+        return log_end
+    try:
+        number = int(offset)
+    except ValueError:
+        raise InvalidOptionError("Not an offset", expected="a number, earliest or latest", found=offset) from None
+    return number if number >= 0 else max(log_start, log_end + number)
+
+
+def _transaction(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    application, _, version = text.rpartition(":")
+    if not application or not version.isdigit():
+        raise InvalidOptionError("Not a transaction", expected="APP:VERSION, such as nightly:42", found=text)
+    return application, int(version)

@@ -1,0 +1,154 @@
+"""`segments topic …`: what Kafka's kafka-topics and kafka-configs do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.arguments import (
+    ConfigOption,
+    DefaultsOption,
+    LogDirArgument,
+    OptionalTopicArgument,
+    OutputOption,
+    StorageOption,
+    TopicArgument,
+    open_log,
+    storage_options,
+)
+from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.config import load_defaults, parse_overrides
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete and restore topics.")
+
+PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="How many partitions.")]
+
+
+@app.command("create")
+def create(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    partitions: PartitionsOption = 1,
+    config: ConfigOption = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing where the topic exists.")] = False,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Makes a topic, and the log directory where there is none yet.
+
+    Example: segments topic create /data/log orders --partitions 6 --config retention.ms=604800000
+    """
+    from spark_segments.log.logdir import LogDir
+
+    log = LogDir.create(log_dir, storage_options(storage), defaults=load_defaults(defaults) if defaults else None)
+    if if_not_exists and topic in log.topics():
+        return
+    log.create_topic(topic, partitions, parse_overrides(config or []))
+    print(f"Created topic {topic}.")
+
+
+@app.command("list")
+def list_topics(log_dir: LogDirArgument, output: OutputOption = Output.TEXT, storage: StorageOption = None) -> None:
+    """Lists the topics.
+
+    Example: segments topic list /data/log
+    """
+    topics = open_log(log_dir, storage).topics()
+    if output is Output.JSON:
+        print_json(topics)
+    else:
+        print("\n".join(topics))
+
+
+@app.command("describe")
+def describe(
+    log_dir: LogDirArgument,
+    topic: OptionalTopicArgument = None,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Shows a topic's configuration and its partitions: offsets, segments, records, bytes, dirty ratio.
+
+    Example: segments topic describe /data/log orders
+    """
+    log = open_log(log_dir, storage, defaults)
+    described = [log.describe(name) for name in ([topic] if topic else log.topics())]
+    if output is Output.JSON:
+        print_json(described if topic is None else described[0])
+        return
+    for one in described:
+        sources = log.config(one["topic"]).sources()
+        own = [f"{name}={value}" for name, value in one["config"].items() if sources.get(name) != "default"]
+        print(
+            f"Topic: {one['topic']}  TopicId: {one['topic_id']}  Version: {one['version']}",
+            f"Configs: {', '.join(own) or '-'}",
+            sep="  ",
+        )
+        columns = list(one["partitions"][0])
+        print_table(columns, (list(row.values()) for row in one["partitions"]))
+
+
+@app.command("alter")
+def alter(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", help="Raise the number of partitions to this.")
+    ] = None,
+    config: ConfigOption = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Take a setting back to its default.")
+    ] = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Changes a topic's configuration, or raises its number of partitions.
+
+    Example: segments topic alter /data/log orders --config cleanup.policy=compact --delete-config retention.ms
+    """
+    changes: dict[str, str | None] = dict(parse_overrides(config or []))
+    changes |= dict.fromkeys(delete_config or [])
+    open_log(log_dir, storage, defaults).alter_topic(topic, changes, partitions)
+    print(f"Altered topic {topic}.")
+
+
+@app.command("delete")
+def delete(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing where there is no such topic.")] = False,
+    storage: StorageOption = None,
+) -> None:
+    """Deletes a topic. Its files go with vacuum, once file.delete.delay.ms has passed.
+
+    Example: segments topic delete /data/log orders
+    """
+    log = open_log(log_dir, storage)
+    if if_exists and topic not in log.topics():
+        return
+    log.delete_topic(topic)
+    print(f"Deleted topic {topic}.")
+
+
+@app.command("restore")
+def restore(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    version: Annotated[int, typer.Option("--version", help="The version to go back to (see describe).")],
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Brings a topic's records back to what an earlier version held, while its files are still there.
+
+    Example: segments topic restore /data/log orders --version 41
+    """
+    from spark_segments.maintenance.restore import restore as restore_topic
+
+    offsets = restore_topic(open_log(log_dir, storage), topic, version)
+    rows = [{"partition": number, "log_start_offset": a, "log_end_offset": b} for number, (a, b) in offsets.items()]
+    if output is Output.JSON:
+        print_json({"topic": topic, "version": version, "partitions": rows})
+    else:
+        print_table(["partition", "log_start_offset", "log_end_offset"], (list(row.values()) for row in rows))
