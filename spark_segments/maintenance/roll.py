@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from spark_segments.execution import run_tasks
 from spark_segments.log.copying import copy_batches
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import Change
 from spark_segments.log.rows import SEALED, Segment
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.cuts import Piece, find_pieces
-from spark_segments.maintenance.execute import run_tasks
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.roll_plan import RollRules, RollTask, plan_roll
 from spark_segments.maintenance.selection import selected_topics

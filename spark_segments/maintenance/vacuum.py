@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError
+from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change
 from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
 from spark_segments.log.rows import LOG_SUFFIX, REMOVED, SEGMENT_SCHEMA, Segment, segments_of
 from spark_segments.log.snapshot import Snapshot
-from spark_segments.maintenance.execute import run_tasks
 from spark_segments.maintenance.report import Report
 from spark_segments.storage import FileInfo, Storage
 
