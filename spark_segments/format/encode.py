@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, RecordTooLargeError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.columns import RecordColumns, readonly
+from spark_segments.format.column_views import RecordColumns, readonly
 from spark_segments.format.compression import NONE, compressed_parts, decompressed_limit
 from spark_segments.format.crc import crc32c_range
 from spark_segments.format.jit import (
