@@ -1,160 +1,164 @@
-"""The columns of records to be written as kernels see them: typed views of Arrow's buffers, nothing copied."""
+"""The Arrow columns of records: memory for the kernels of records.py to fill, and RecordBatches of what they filled in.
+
+Memory is taken by upper bounds, from Arrow's pool, which gives the same pages again and again; what was not needed goes
+back before a column is given away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
-from spark_segments.format.jit import byte_view
-from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.format import records
+from spark_segments.format.jit import COPY_SLACK
+from spark_segments.format.layout import HEADERS_TYPE, RECORD_SCHEMA
+
+# Rows of a RecordBatch: more are only in a huge batch of tiny records, and become several RecordBatches.
+MOST_ROWS = 1 << 18
+_FEWEST_CONSTANT_ROWS = 1 << 12
+
+_NO_BINARY = records.Binary(False, 0, 0, 0)
+_NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
 
 
-class BinaryView(NamedTuple):
-    """Byte strings. Row i is data[offsets[i]:offsets[i + 1]], and null where its validity bit is there and unset."""
-
-    offsets: np.ndarray  # int32[n + 1]
-    data: np.ndarray  # uint8
-    validity: np.ndarray  # uint8, one bit a row; empty when no row is null
-    first_bit: int  # the bit of row 0
-
-
-class TimestampView(NamedTuple):
-    ticks: np.ndarray  # int64[n]
-    validity: np.ndarray
-    first_bit: int
-    ticks_per_ms: int  # 1, 1,000 or 1,000,000
-
-
-class HeadersView(NamedTuple):
-    """Headers of row i: those from offsets[i] to offsets[i + 1]. Without any headers, `offsets` is empty."""
-
-    offsets: np.ndarray  # int32[n + 1]
-    validity: np.ndarray
-    first_bit: int
-    key: BinaryView
-    value: BinaryView
-
-
-@dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """What a record is made of; a column that is not there reads as all null."""
+    """The columns of one portion of records: `fill` once, then `record_batches`."""
 
-    count: int
-    key: BinaryView
-    value: BinaryView
-    timestamp: TimestampView
-    headers: HeadersView
+    def __init__(self, schema: pa.Schema, topic: str, partition: int, timestamp_type: int) -> None:
+        self._schema = schema
+        self._same = {"topic": topic, "partition": partition, "timestampType": timestamp_type}
+        self._rows = 0
+        self._arrays: dict[str, pa.Array] = {}
 
-    @staticmethod
-    def of(records: pa.RecordBatch | pa.Table | Mapping[str, Any]) -> RecordColumns:
-        """Views of the columns key, value, timestamp and headers, of which only the last and the first may be missing.
+    def fill(self, sections: np.ndarray, start_offset: int, end_offset: int) -> records.Outcome:
+        """Reads the records of `sections` (see records.py) with offsets in [start_offset, end_offset)."""
+        names = self._schema.names
+        most_rows = int(sections[:, records.COUNT].sum())
+        most_bytes = int((sections[:, records.END] - sections[:, records.ADDRESS]).sum())
+        offsets, timestamps = _memory(most_rows * 8), _memory(most_rows * 8)
+        if not {"key", "value", "headers"}.isdisjoint(names):
+            key = _BinaryMemory(most_rows, most_bytes) if "key" in names else None
+            value = _BinaryMemory(most_rows, most_bytes) if "value" in names else None
+            places = _PlacesMemory(most_rows) if "headers" in names else None
+            outcome = records.Outcome(
+                *records.decode_records(
+                    sections,
+                    start_offset,
+                    end_offset,
+                    offsets.address,
+                    timestamps.address,
+                    key.addresses if key else _NO_BINARY,
+                    value.addresses if value else _NO_BINARY,
+                    places.addresses if places else _NO_PLACES,
+                )
+            )
+            if outcome.problem:
+                return outcome
+            if key:
+                self._arrays["key"] = key.array(pa.binary(), outcome.rows, outcome.key_bytes, outcome.null_keys)
+            if value:
+                self._arrays["value"] = value.array(pa.binary(), outcome.rows, outcome.value_bytes, outcome.null_values)
+            if places and outcome.headers:
+                self._arrays["headers"] = places.array(outcome)
+        else:
+            outcome = records.Outcome(
+                *records.decode_offsets(sections, start_offset, end_offset, offsets.address, timestamps.address)
+            )
+            if outcome.problem:
+                return outcome
+        self._rows = outcome.rows
+        for name, memory in (("offset", offsets), ("timestamp", timestamps)):
+            content = _shrunk(memory, self._rows * 8)
+            self._arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, self._rows, [None, content])
+        return outcome
 
-        Strings count as their UTF-8 bytes, int64 timestamps as milliseconds. Raises InvalidOptionError for other types.
-        """
-        names = records.keys() if isinstance(records, Mapping) else records.schema.names
-        columns = {name: one_array(records[name]) for name in ("key", "value", "timestamp", "headers") if name in names}
-        for name in ("value", "timestamp"):
-            if name not in columns:
-                raise InvalidOptionError(f"Records need a column {name}", found=", ".join(names))
-        count = len(columns["value"])
-        if any(len(column) != count for column in columns.values()):
-            raise InvalidOptionError("The columns of records differ in length", expected=count)
-        return RecordColumns(
-            count,
-            binary_view(columns.get("key"), "key", count),
-            binary_view(columns["value"], "value", count),
-            _timestamp(columns["timestamp"]),
-            _headers(columns.get("headers")),
-        )
+    def record_batches(self) -> Iterator[pa.RecordBatch]:
+        """What was filled in, in order; nothing where no record was."""
+        for first in range(0, self._rows, MOST_ROWS):
+            rows = min(self._rows - first, MOST_ROWS)
+            yield pa.RecordBatch.from_arrays(
+                [self._column(name, first, rows) for name in self._schema.names], schema=self._schema
+            )
+
+    def _column(self, name: str, first: int, rows: int) -> pa.Array:
+        if name in self._arrays:
+            array = self._arrays[name]
+            return array if rows == len(array) else array.slice(first, rows)
+        # The pool is asked for such a column once, not for every RecordBatch.
+        most = max(_FEWEST_CONSTANT_ROWS, 1 << (rows - 1).bit_length())
+        return (_no_headers(most) if name == "headers" else _repeated(self._same[name], most)).slice(0, rows)
 
 
-def one_array(column: Any) -> pa.Array:
-    """A column in one piece."""
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _memory(size: int) -> pa.ResizableBuffer:
+    return pa.allocate_buffer(size, resizable=True)
 
 
-def _cast(array: pa.Array, wanted: pa.DataType, name: str, right: str) -> pa.Array:
-    if array.type.equals(wanted):
-        return array
+def _shrunk(memory: pa.ResizableBuffer, size: int) -> pa.ResizableBuffer:
+    if size < memory.size:
+        memory.resize(size, shrink_to_fit=True)
+    return memory
+
+
+class _BinaryMemory:
+    """Room for a binary column of at most so many rows and bytes."""
+
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._offsets = _memory((most_rows + 1) * 4)
+        self._validity = _memory((most_rows + 7) // 8)
+        self._data = _memory(most_bytes + COPY_SLACK)
+        np.frombuffer(self._offsets, np.int32, 1)[0] = 0
+        np.frombuffer(self._validity, np.uint8).fill(0xFF)
+        self.addresses = records.Binary(True, self._offsets.address, self._validity.address, self._data.address)
+
+    def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
+        """The column, of the rows and bytes that were filled in."""
+        validity = _shrunk(self._validity, (rows + 7) // 8) if nulls else None
+        offsets, data = _shrunk(self._offsets, (rows + 1) * 4), _shrunk(self._data, size)
+        return pa.Array.from_buffers(array_type, rows, [validity, offsets, data], null_count=nulls)
+
+
+class _PlacesMemory:
+    """Room for where the headers of at most so many rows lie."""
+
+    def __init__(self, most_rows: int) -> None:
+        self._offsets = _memory((most_rows + 1) * 4)
+        self._addresses, self._ends = _memory(most_rows * 8), _memory(most_rows * 8)
+        np.frombuffer(self._offsets, np.int32, 1)[0] = 0
+        self.addresses = records.HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
+
+    def array(self, outcome: records.Outcome) -> pa.Array:
+        """The column of the headers that lie there."""
+        key = _BinaryMemory(outcome.headers, outcome.header_bytes)
+        value = _BinaryMemory(outcome.headers, outcome.header_bytes)
+        found = records.Outcome(*records.decode_headers(outcome.rows, self.addresses, key.addresses, value.addresses))
+        assert (found.problem, found.headers) == (0, outcome.headers), "the bytes changed while they were read"
+        names = _text(key.array(pa.binary(), found.headers, found.key_bytes, 0))
+        values = value.array(pa.binary(), found.headers, found.value_bytes, found.null_values)
+        items = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
+        offsets = _shrunk(self._offsets, (outcome.rows + 1) * 4)
+        return pa.Array.from_buffers(HEADERS_TYPE, outcome.rows, [None, offsets], null_count=0, children=[items])
+
+
+def _text(names: pa.BinaryArray) -> pa.StringArray:
     try:
-        return array.cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidOptionError(
-            f"The column {name} cannot be written ({error})", expected=right, found=array.type
-        ) from error
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
 
 
-def binary_view(array: pa.Array | None, name: str, count: int) -> BinaryView:
-    """The view of a column of any binary or string type; of None, one of `count` nulls. `name` is for errors."""
-    if array is None:
-        array = pa.nulls(count, pa.binary())
-    array = _cast(array, pa.binary(), name, "binary or string")
-    _, offsets, data = array.buffers()
-    return BinaryView(
-        _numbers(offsets, np.int32, array.offset, len(array) + 1), _bytes(data), _validity(array), array.offset
-    )
+@lru_cache(maxsize=16)
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    if isinstance(value, int):
+        return pa.array(np.full(rows, value, np.int32))
+    text = value.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text * rows))
 
 
-def _timestamp(array: pa.Array) -> TimestampView:
-    ticks_per_ms = 1
-    if pa.types.is_timestamp(array.type):
-        ticks_per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
-        if ticks_per_ms == 0:
-            array, ticks_per_ms = array.cast(pa.timestamp("ms", array.type.tz)), 1
-    elif not pa.types.is_int64(array.type):
-        raise InvalidOptionError(
-            "The column timestamp cannot be written", expected="a timestamp or int64 ms", found=array.type
-        )
-    ticks = _numbers(array.buffers()[1], np.int64, array.offset, len(array))
-    return TimestampView(ticks, _validity(array), array.offset, ticks_per_ms)
-
-
-def _headers(array: pa.Array | None) -> HeadersView:
-    if array is None or pa.types.is_null(array.type):
-        nothing = binary_view(None, "headers", 0)
-        return HeadersView(_EMPTY_OFFSETS, _EMPTY_BYTES, 0, nothing, nothing)
-    element = getattr(array.type, "value_type", None)
-    right = "list<struct<key: string, value: binary>>"
-    if element is None or not pa.types.is_struct(element) or {field.name for field in element} != {"key", "value"}:
-        raise InvalidOptionError("The column headers cannot be written", expected=right, found=array.type)
-    array = _cast(array, HEADERS_TYPE, "headers", right)
-    key, value = array.values.flatten()  # a header that is null as a whole becomes one without a name
-    return HeadersView(
-        _numbers(array.buffers()[1], np.int32, array.offset, len(array) + 1),
-        _validity(array),
-        array.offset,
-        binary_view(key, "headers", 0),
-        binary_view(value, "headers", 0),
-    )
-
-
-def _validity(array: pa.Array) -> np.ndarray:
-    return _bytes(array.buffers()[0]) if array.null_count else _EMPTY_BYTES
-
-
-def _bytes(buffer: pa.Buffer | None) -> np.ndarray:
-    return _EMPTY_BYTES if buffer is None else byte_view(buffer)
-
-
-def _numbers(buffer: pa.Buffer | None, dtype: type, start: int, count: int) -> np.ndarray:
-    # An empty Arrow array may come without its buffer, also without the one offset that it should have.
-    if buffer is None or buffer.size < np.dtype(dtype).itemsize * (start + count):
-        return readonly(np.zeros(count, dtype))
-    numbers: np.ndarray = np.frombuffer(buffer, dtype, count, start * np.dtype(dtype).itemsize)
-    return readonly(np.require(numbers, requirements="A"))
-
-
-def readonly(array: np.ndarray) -> np.ndarray:
-    """The array as a view that kernels take: they are compiled for read-only ones."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-_EMPTY_BYTES = readonly(np.empty(0, np.uint8))
-_EMPTY_OFFSETS = readonly(np.empty(0, np.int32))
+@lru_cache(maxsize=4)
+def _no_headers(rows: int) -> pa.Array:
+    offsets = pa.py_buffer(np.zeros(rows + 1, np.int32))
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, offsets], children=[pa.array([], HEADERS_TYPE.value_type)])

@@ -85,9 +85,17 @@ def byte_view(buffer: Any) -> np.ndarray:
     return view
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [position])
+# In place of an array: positions are addresses then, so that one call may read many buffers.
+MEMORY = np.int64(0)
+
+
+def _pointer(context: Any, builder: Any, data_type: Any, data: Any, position: Any) -> Any:
+    byte_pointer = ir.IntType(8).as_pointer()
+    if isinstance(data_type, types.Integer):
+        return builder.inttoptr(builder.add(data, position), byte_pointer)
+    return builder.gep(
+        builder.bitcast(context.make_array(data_type)(context, builder, data).data, byte_pointer), [position]
+    )
 
 
 def _swapped(builder: Any, value: Any, big_endian: bool) -> Any:
@@ -140,8 +148,48 @@ store_i8 = _store(8)
 store_i16 = _store(16)
 store_i32 = _store(32)
 store_i64 = _store(64)
+# The same in the host's own byte order, for Arrow's buffers.
+load_native_i32 = _load(32, big_endian=False)
+load_native_i64 = _load(64, big_endian=False)
+store_native_i32 = _store(32, big_endian=False)
+store_native_i64 = _store(64, big_endian=False)
 # Eight bytes as they lie, low byte first: uint64, for reading ahead of varints and for CRCs.
 load_u64_le = _load(64, big_endian=_SWAP is False, signed=False)
+
+
+@intrinsic
+def prefetch(typing_context, data, position):
+    """Asks for the cache line at `position`, which may lie outside of `data`: nothing is read for the program."""
+
+    def generate(context, builder, signature, arguments):
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        name, function_type = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
+        read, into_second_level, of_data = number(0), number(2), number(1)
+        builder.call(
+            function, [_pointer(context, builder, signature.args[0], *arguments), read, into_second_level, of_data]
+        )
+        return context.get_dummy_value()
+
+    return types.void(data, types.intp), generate
+
+
+_CHUNK_BYTES = 32
+
+
+@intrinsic
+def _copy_chunk(typing_context, out, out_position, data, position):
+    """Copies _CHUNK_BYTES bytes by one load and one store; unchecked."""
+
+    def generate(context, builder, signature, arguments):
+        out_array, out_at, data_array, data_at = arguments
+        chunk = ir.VectorType(ir.IntType(8), _CHUNK_BYTES).as_pointer()
+        target = builder.bitcast(_pointer(context, builder, signature.args[0], out_array, out_at), chunk)
+        source = builder.bitcast(_pointer(context, builder, signature.args[2], data_array, data_at), chunk)
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, data, types.intp), generate
 
 
 @intrinsic
@@ -158,51 +206,98 @@ def memcpy(typing_context, out, out_position, data, position, size):
     return types.void(out, types.intp, data, types.intp, types.intp), generate
 
 
-@njit
+# What `copy_short` may write past the end of what it copies.
+COPY_SLACK = _CHUNK_BYTES
+
+
+@njit(forceinline=True)
+def copy_short(out, out_position, data, position, size, data_end):
+    """`memcpy` without the call for short sizes.
+
+    May read up to `data_end`, and may write COPY_SLACK bytes past what it copies, which the caller has room for.
+    """
+    if size <= 4 * _CHUNK_BYTES and position + 4 * _CHUNK_BYTES <= data_end:
+        _copy_chunk(out, out_position, data, position)
+        if size > _CHUNK_BYTES:
+            _copy_chunk(out, out_position + _CHUNK_BYTES, data, position + _CHUNK_BYTES)
+            if size > 2 * _CHUNK_BYTES:
+                _copy_chunk(out, out_position + 2 * _CHUNK_BYTES, data, position + 2 * _CHUNK_BYTES)
+                if size > 3 * _CHUNK_BYTES:
+                    _copy_chunk(out, out_position + 3 * _CHUNK_BYTES, data, position + 3 * _CHUNK_BYTES)
+    else:
+        memcpy(out, out_position, data, position, size)
+
+
+@njit(forceinline=True)
 def read_varint(data, position, end):
     """(int32 value as int64, next position) of a zigzag varint that ends at or before `end`, else (0, -1).
 
     As Kafka's ByteUtils: at most five bytes, of which the fifth gives its low four bits.
     """
-    raw = np.int64(0)
-    shift = np.int64(0)
-    while shift < 35:
-        if position >= end:
-            return np.int64(0), np.int64(-1)
-        byte = load_u8(data, position)
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            raw &= 0xFFFFFFFF
-            return (raw >> 1) ^ -(raw & 1), np.int64(position)
-        shift += 7
-    return np.int64(0), np.int64(-1)
+    if position < end:
+        raw = load_u8(data, position)
+        if raw < 0x80:
+            return (raw >> 1) ^ -(raw & 1), np.int64(position + 1)
+        if position + 1 < end:
+            byte = load_u8(data, position + 1)
+            if byte < 0x80:
+                raw = (raw & 0x7F) | byte << 7
+                return (raw >> 1) ^ -(raw & 1), np.int64(position + 2)
+    raw, position = _read_long(data, position, end, 35)
+    raw &= 0xFFFFFFFF
+    return (raw >> 1) ^ -(raw & 1), np.int64(position)
 
 
-@njit
+@njit(forceinline=True)
 def read_varlong(data, position, end):
     """(int64 value, next position) of a zigzag varlong that ends at or before `end`, else (0, -1).
 
     As Kafka's ByteUtils: at most ten bytes, of which the tenth gives its lowest bit.
     """
-    raw = np.uint64(0)
-    shift = np.uint64(0)
-    while shift < np.uint64(70):
-        if position >= end:
-            return np.int64(0), np.int64(-1)
-        byte = np.uint64(load_u8(data, position))
-        position += 1
-        raw |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
-            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(position)
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
+    if position < end:
+        raw = load_u8(data, position)
+        if raw < 0x80:
+            return (raw >> 1) ^ -(raw & 1), np.int64(position + 1)
+        if position + 1 < end:
+            byte = load_u8(data, position + 1)
+            if byte < 0x80:
+                raw = (raw & 0x7F) | byte << 7
+                return (raw >> 1) ^ -(raw & 1), np.int64(position + 2)
+    raw, position = _read_long(data, position, end, 70)
+    return np.int64(np.uint64(raw) >> np.uint64(1)) ^ -(raw & 1), np.int64(position)
 
 
 @njit
+def _read_long(data, position, end, bits):
+    """(the low 64 bits of an unsigned varint of at most `bits` bits, next position), else (0, -1)."""
+    raw = np.int64(0)
+    for shift in range(0, bits, 7):
+        if position >= end:
+            break
+        byte = load_u8(data, position)
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return raw, np.int64(position)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(forceinline=True)
 def write_varlong(out, position, value):
     """Writes int64 `value` as a zigzag varlong (of an int32: the same bytes as its varint); the next position."""
     raw = np.uint64((value << 1) ^ (value >> 63))
+    if raw < np.uint64(0x80):
+        store_i8(out, position, np.int64(raw))
+        return np.int64(position + 1)
+    if raw < np.uint64(0x4000):
+        low, high = raw & np.uint64(0x7F), raw >> np.uint64(7)
+        store_i16(out, position, np.int64(np.uint64(0x8000) | low << np.uint64(8) | high))
+        return np.int64(position + 2)
+    return _write_long(out, position, raw)
+
+
+@njit
+def _write_long(out, position, raw):
     while raw >= np.uint64(0x80):
         store_i8(out, position, np.int64(raw & np.uint64(0x7F)) | 0x80)
         position += 1
@@ -211,10 +306,19 @@ def write_varlong(out, position, value):
     return np.int64(position + 1)
 
 
-@njit
+@njit(forceinline=True)
 def varlong_size(value):
     """Bytes that `write_varlong` writes for int64 `value`."""
     raw = np.uint64((value << 1) ^ (value >> 63))
+    if raw < np.uint64(0x80):
+        return np.int64(1)
+    if raw < np.uint64(0x4000):
+        return np.int64(2)
+    return _long_size(raw)
+
+
+@njit
+def _long_size(raw):
     size = np.int64(1)
     while raw >= np.uint64(0x80):
         raw >>= np.uint64(7)
