@@ -1,0 +1,112 @@
+"""Cleaning of a whole Kafka partition directory in memory: what surrounds the cleaner of batches, as plain as can be.
+
+The last segment is the active one. Segments are not grouped, and the map takes in all that is dirty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_segments.format.active_producers import ActiveProducers
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
+from spark_segments.format.cleaned_transactions import CleanedTransactions
+from spark_segments.format.offset_map import OffsetMap
+from spark_segments.format.snapshot import ProducerState, parse_producer_snapshot
+from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
+
+
+@dataclass(frozen=True)
+class LogSegment:
+    base_offset: int
+    data: bytes
+    aborted: AbortedTransactions
+
+    @property
+    def batches(self) -> BatchTable:
+        scan = scan_batches(self.data)
+        assert scan.error is None and scan.needed == 0
+        return scan.batches
+
+
+@dataclass(frozen=True)
+class CleanedLog:
+    """The cleaned segments, one for each that was cleaned, and the new first dirty offset."""
+
+    segments: list[LogSegment]
+    parts: list[Cleaned]
+    first_dirty_offset: int
+    counts: CleanCounts
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(segment.data for segment in self.segments)
+
+    @property
+    def changed(self) -> bool:
+        return any(part.changed for part in self.parts)
+
+
+def segments_of(directory: Path) -> list[LogSegment]:
+    """All segments, the active one too."""
+    found = []
+    for path in sorted(directory.glob("*.log")):
+        index = path.with_suffix(".txnindex")
+        aborted = parse_txn_index(index.read_bytes()) if index.exists() else AbortedTransactions.of()
+        found.append(LogSegment(int(path.stem), path.read_bytes(), aborted))
+    return found
+
+
+def first_dirty_offset(checkpoint: Path) -> int:
+    """The only entry of a cleaner-offset-checkpoint; 0 where there is none."""
+    return int(checkpoint.read_text().split()[-1]) if checkpoint.exists() else 0
+
+
+def active_producers(directory: Path, now_ms: int) -> ActiveProducers:
+    """Those of the last producer snapshot that have not expired."""
+    state = ProducerState(parse_producer_snapshot(max(directory.glob("*.snapshot")).read_bytes()))
+    state.expire(now_ms)
+    return ActiveProducers.of(state.entries())
+
+
+def clean_log(
+    segments: list[LogSegment],
+    *,
+    first_dirty_offset: int,
+    now_ms: int,
+    producers: ActiveProducers | None = None,
+    delete_retention_ms: int = 600_000,
+    map_bytes: int = 24 << 16,
+    codec: int | None = None,
+) -> CleanedLog:
+    """One round: cleans all segments but the last, as far as the map goes."""
+    *inactive, active = segments
+    end_offset = active.base_offset
+    offset_map = OffsetMap(map_bytes, start_offset=first_dirty_offset)
+    # A transaction's index entry lies with its marker, which may be in a later segment than its data.
+    aborted = AbortedTransactions.concatenate(segment.aborted for segment in segments)
+    transactions = CleanedTransactions()
+    transactions.add_aborted(aborted.overlapping(first_dirty_offset, end_offset))
+    for segment, after in zip(inactive, segments[1:], strict=True):
+        if after.base_offset > first_dirty_offset:
+            undone, _ = transactions.read(segment.data, segment.batches)
+            if not offset_map.put_batches(segment.data, segment.batches, exclude=undone & ~segment.batches.is_control):
+                break
+            offset_map.advance(after.base_offset)
+
+    cleaning = CleaningRound(
+        offset_map, now_ms, delete_retention_ms, end_offset, producers or ActiveProducers.of(), codec
+    )
+    transactions = CleanedTransactions()
+    transactions.add_aborted(aborted)
+    cleaned, parts, counts = [], [], CleanCounts()
+    for segment in inactive:
+        if segment.base_offset >= offset_map.end_offset:
+            cleaned.append(segment)
+            continue
+        part = clean_batches(segment.data, segment.batches, cleaning, transactions)
+        cleaned.append(LogSegment(segment.base_offset, part.data.tobytes(), part.aborted))
+        parts.append(part)
+        counts += part.counts
+    return CleanedLog([*cleaned, active], parts, offset_map.end_offset, counts)
