@@ -17,6 +17,7 @@ from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.decode import decode_batches
 from spark_segments.format.index import parse_offset_index, parse_time_index, position_for_offset
 from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.format.legacy import with_first_offsets
 from spark_segments.format.txn_index import AbortedTransactions
 from spark_segments.log.rows import Segment
 from spark_segments.storage import Storage
@@ -152,7 +153,8 @@ def read_segment(
         begin = max(begin, locate_position(storage, segment, start_position))
     shift = segment.offset_shift
     for window in windows(storage, segment, begin, end_position):
-        batches = window.batches
+        # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
+        batches = with_first_offsets(window.data, window.batches, file_position=window.position, path=segment.path)
         last = len(batches) and int(batches.base_offset[-1]) + shift >= end_offset
         _check_offsets(segment, batches)
         wanted = (batches.last_offset + shift >= start_offset) & (batches.base_offset + shift < end_offset)
