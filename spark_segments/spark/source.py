@@ -18,7 +18,8 @@ from spark_segments.spark.writer import Writer
 class Source:
     """What `spark.read.format("segments")` stands for.
 
-    The snapshots of its topics are taken here, once a load: all actions on a DataFrame read the same log.
+    The snapshots of its topics are taken here, so that all actions on a DataFrame read the same log: that of its load
+    or, where `.schema(...)` spares Spark from asking for one, that of the first action, which is when Spark makes this.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

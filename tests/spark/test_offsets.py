@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
@@ -174,5 +176,5 @@ def test_too_few_pieces_after_the_limit_of_records_are_split_again():
 def test_pieces_cover_what_was_asked_for_without_overlap():
     pieces = split([one(1000, start=17), one(3, 1, start=5)], 13, 99)
     assert pieces[0].start == 17 and pieces[-1].end == 8
-    for before, after in zip(pieces[:-2], pieces[1:-1], strict=True):
+    for before, after in itertools.pairwise(pieces[:-1]):
         assert before.end == after.start

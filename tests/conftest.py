@@ -1,0 +1,57 @@
+"""What tests of all folders share. Nothing here starts Spark before a test asks for the fixture `spark`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_segments import LogDir
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One small Spark for all tests, not in UTC: a timestamp that is taken for local time somewhere shows."""
+    from spark_segments.spark.session import spark_session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of versions of pandas, which Spark looks at when it is imported
+        session = spark_session(
+            "tests",
+            master="local[2]",
+            config={
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.memory": "2g",
+                "spark.sql.session.timeZone": "America/St_Johns",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+            },
+        )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    """An empty log directory."""
+    return LogDir.create(str(tmp_path / "log"))
+
+
+@pytest.fixture
+def python_environment() -> dict[str, str]:
+    """The environment of a process that runs this checkout's code."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": path}
