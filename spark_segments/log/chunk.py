@@ -14,7 +14,8 @@ from spark_segments.format.decode import decode_batches
 from spark_segments.format.encode import Encoded
 from spark_segments.format.index import IndexBuilder
 from spark_segments.format.patch import rebase
-from spark_segments.log.rows import CHUNK, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from spark_segments.format.txn_index import AbortedTransactions, txn_index_bytes
+from spark_segments.log.rows import CHUNK, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from spark_segments.storage import Storage
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -54,10 +55,16 @@ class SegmentWriter:
         self._tombstones = 0
         self._first_batch_max_timestamp_ms = -1
         self._delete_horizon_ms: int | None = None
+        self._aborted: list[AbortedTransactions] = []
 
     def add_tombstones(self, count: int) -> None:
         """Says that `count` of the records appended have a null value."""
         self._tombstones += count
+
+    def add_aborted(self, aborted: AbortedTransactions) -> None:
+        """Adds entries to the .txnindex: transactions whose abort marker is in this segment."""
+        if len(aborted):
+            self._aborted.append(aborted)
 
     def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
         """Appends whole batches: `data` holds just their bytes, in order; positions in `batches` are ignored."""
@@ -88,6 +95,9 @@ class SegmentWriter:
         index, time_index = self._index.finish()
         self._storage.write(self._stem + INDEX_SUFFIX, index)
         self._storage.write(self._stem + TIME_INDEX_SUFFIX, time_index)
+        txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
+        if txn_index:
+            self._storage.write(self._stem + TXN_INDEX_SUFFIX, txn_index)
         return Segment(
             topic_id=topic_id,
             partition=self._partition,
@@ -98,7 +108,7 @@ class SegmentWriter:
             log_bytes=self.log_bytes,
             index_bytes=len(index),
             time_index_bytes=len(time_index),
-            txn_index_bytes=0,
+            txn_index_bytes=len(txn_index),
             records=self._records,
             batches=self._batches,
             first_batch_max_timestamp_ms=self._first_batch_max_timestamp_ms,
