@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_segments.errors import CommitConflictError, SegmentsError, StorageError
 from spark_segments.log.change import Change, ChangeWriter
-from spark_segments.log.delta_log import CommitNote, DeltaLog, TableState
+from spark_segments.log.delta_log import CommitNote, DeltaLog, TableState, reason
 from spark_segments.log.snapshot import Snapshot
 
 TRIES = 50
@@ -82,7 +82,7 @@ def commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: b
             return Commit(version, *tries[attempt])
         failures = failures + 1 if state.version == snapshot.version else 0
         if failures >= FAILURES:
-            raise StorageError(f"The commit failed: {failure}", path=log.location) from failure
+            raise StorageError(f"The commit failed: {reason(failure)}", path=log.location) from failure
         if len(tries) >= TRIES or time.monotonic() > deadline:
             raise _lost(log, len(tries), failure) from failure
 
@@ -95,7 +95,7 @@ def _read_again(log: DeltaLog, failure: Exception) -> TableState:
             failure = error
         _pause(attempt)
     raise StorageError(
-        f"The log cannot be read after a commit, which may have happened: {failure}",
+        f"The log cannot be read after a commit, which may have happened: {reason(failure)}",
         path=log.location,
         hint="With a txn the same append can be sent again: it is added once",
     ) from failure
@@ -106,7 +106,7 @@ def _lost(log: DeltaLog, tries: int, failure: Exception) -> SegmentsError:
         return CommitConflictError(
             f"Other commits to topic {log.topic} came first, {tries} times", path=log.location, hint="Run it again"
         )
-    return StorageError(f"The commit failed, {tries} times: {failure}", path=log.location)
+    return StorageError(f"The commit failed, {tries} times: {reason(failure)}", path=log.location)
 
 
 def _pause(tries: int) -> None:

@@ -41,6 +41,7 @@ _TABLE_PROPERTIES = {
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
 }
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
 
@@ -94,17 +95,21 @@ class DeltaLog:
 
     def open(self, version: int | None = None) -> DeltaTable:
         """delta-rs's view of a version. UnknownTopicError where there is no table."""
+        if version is not None and not 0 <= version < 1 << 63:
+            raise self._missing(version)
         uri, options = self.storage.delta_uri(self.directory)
         try:
             table = DeltaTable(uri, version=version, storage_options=options or None)
         except DeltaProtocolError as error:
-            raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
+            raise LogDirError(
+                f"The manifest of {self.topic} cannot be read: {reason(error)}", path=self.location
+            ) from error
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, TableNotFoundError) and (version is None or not self.versions()):
                 raise self.unknown() from error
             if version is not None and version not in self.versions():
                 raise self._missing(version) from error
-            raise StorageError(f"The manifest cannot be opened: {error}", path=self.location) from error
+            raise StorageError(f"The manifest cannot be opened: {reason(error)}", path=self.location) from error
         if version is not None and table.version() != version:
             raise self._missing(version)
         return table
@@ -148,9 +153,10 @@ class DeltaLog:
 
     def _missing(self, version: int) -> InvalidOptionError:
         there = self.versions()
-        found = f"{there[0]} to {there[-1]}, or fewer once vacuumed" if there else "none"
         return InvalidOptionError(
-            f"Version {version} of topic {self.topic} is not there (any more)", expected="a version kept", found=found
+            f"Version {version} of topic {self.topic} is not there (any more)",
+            path=self.location,
+            hint=f"The last version is {there[-1]}, and vacuum takes old ones" if there else None,
         )
 
     # Delta's log
@@ -235,6 +241,12 @@ class DeltaLog:
             commit_properties=note.properties(transactions),
             post_commithook_properties=_NO_HOOKS,
         )
+
+
+def reason(error: BaseException | None) -> str:
+    """What went wrong in one line: delta-rs draws trees in colour."""
+    text = _DRAWING.sub("", str(error))
+    return " ".join(text.split()) or type(error).__name__
 
 
 def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from spark_segments.errors import SegmentsError, StorageError, TopicExistsError, UnknownTopicError
+from spark_segments.errors import StorageError, TopicExistsError, UnknownTopicError
 from spark_segments.log.change import Change, ChangeWriter
 from spark_segments.log.commit import FAILURES, Commit, Plan, commit
-from spark_segments.log.delta_log import MANIFEST_DIRECTORY, CommitNote, DeltaLog, commit_info
+from spark_segments.log.delta_log import MANIFEST_DIRECTORY, CommitNote, DeltaLog, commit_info, reason
 from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS, Vacuumed, compact, vacuum
 from spark_segments.log.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, Topic, removed_rows
 from spark_segments.log.snapshot import SegmentRows, Snapshot
@@ -24,7 +24,10 @@ from spark_segments.storage import Storage
 __all__ = ["MANIFEST_DIRECTORY", "Change", "Commit", "Manifest", "Snapshot"]
 
 COMPACT_VERSIONS = 100
-"""After how many versions the table is compacted and checkpointed."""
+"""After how many versions the table's small files are merged."""
+
+CHECKPOINT_VERSIONS = 20
+"""After how many versions a checkpoint is written: opening the table reads every commit since the last one."""
 
 _logger = logging.getLogger(__name__)
 
@@ -86,21 +89,16 @@ class Manifest:
         note = CommitNote(uuid.uuid4().hex, 0, change.operation)
         failure: Exception | None = None
         for _ in range(FAILURES):
-            try:
-                self.log.open()
-            except UnknownTopicError:
-                try:
-                    self.log.create(ChangeWriter(self.log.store).write(self._nothing(), [], change), note)
-                    return
-                except SegmentsError:
-                    raise
-                except Exception as error:  # another creator came first, or the reply was lost: the log knows
-                    failure = error
-            else:
-                if failure is None or self.log.find(note.commit_id, [0]) is None:
-                    self.commit(self._made_again(change), deleted=True)
+            if self._has_table():
+                break
+            failure = self._make_table(change, note)
+            if failure is None:
                 return
-        raise StorageError(f"Topic {self.topic} could not be made: {failure}", path=self.log.location) from failure
+        if not self._has_table():
+            why = f"Topic {self.topic} could not be made: {reason(failure)}"
+            raise StorageError(why, path=self.log.location) from failure
+        if failure is None or self.log.find(note.commit_id, [0]) is None:
+            self.commit(self._made_again(change), deleted=True)
 
     def delete(self, now_ms: int) -> Commit:
         """Takes the topic out of the log directory: its rows are removed ones from then on, for vacuum to delete."""
@@ -122,23 +120,43 @@ class Manifest:
         when the store failed: the commit may have happened then, and only a `txn` makes it safe to send again.
         """
         done = commit(self.log, plan, txn, deleted=deleted)
-        if done.change is not None and done.version % COMPACT_VERSIONS == 0:
-            self.compact()
+        if done.change is not None:
+            self._keep_small(done.version)
         return done
 
     def compact(self) -> bool:
-        """Merges small files of the table and writes a checkpoint: best effort, for speed alone."""
+        """Merges small files of the table and writes a checkpoint. Returns whether files were merged."""
+        return compact(self.log)
+
+    def _keep_small(self, version: int) -> None:
         try:
-            return compact(self.log)
-        except Exception as error:  # best effort by design: the commit before it stands
+            if version % COMPACT_VERSIONS == 0:
+                compact(self.log)
+            elif version % CHECKPOINT_VERSIONS == 0:
+                self.log.open().create_checkpoint()
+        except Exception as error:  # best effort: the commit before it stands, and another one will do this
             _logger.info("The manifest of %s was not compacted: %s", self.topic, error)
-            return False
 
     def vacuum(
         self, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
     ) -> Vacuumed:
         """See `manifest_upkeep.vacuum`."""
         return vacuum(self.log, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
+
+    def _has_table(self) -> bool:
+        try:
+            self.log.open()
+        except UnknownTopicError:
+            return False
+        return True
+
+    def _make_table(self, change: Change, note: CommitNote) -> Exception | None:
+        files = ChangeWriter(self.log.store).write(self._nothing(), [], change)
+        try:
+            self.log.create(files, note)
+        except Exception as error:  # another creator came first, or the reply was lost: the log knows
+            return error
+        return None
 
     def _made_again(self, change: Change) -> Plan:
         def plan(snapshot: Snapshot) -> Change:

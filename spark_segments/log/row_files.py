@@ -125,26 +125,31 @@ class RowFiles:
         step = ROWS_A_FILE[kind]
         return [self.write(kind, rows.slice(start, step)) for start in range(0, rows.num_rows, step)]
 
-    def read(self, file: RowFile) -> pa.Table:
-        """All rows of a file in the schema of its kind. A file that vacuum has taken is a FileNotFoundError."""
-        key = (self.storage.uri, self.directory, file.path)
-        rows = _cache.get(key)
-        if rows is None:
-            content = self.storage.read(f"{self.directory}/{file.path}")
-            rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-            schema = SCHEMAS[file.kind]
-            if not rows.schema.equals(schema):
-                rows = rows.select(schema.names).cast(schema)
-            _cache.put(key, rows)
-        return rows
-
     def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
-        """The rows of each file, in the order of the files."""
-        if len(files) < 2:
-            return [self.read(file) for file in files]
+        """All rows of each file in the schema of its kind, in the order of the files.
+
+        A file that vacuum has taken is a FileNotFoundError.
+        """
+        found = [_cache.get((self.storage.uri, self.directory, file.path)) for file in files]
+        missing = [at for at, rows in enumerate(found) if rows is None]
+        if len(missing) < 2:
+            for at in missing:
+                found[at] = self._read(files[at])
+            return found
         threads = _READ_THREADS if not self.storage.is_local else min(_READ_THREADS, 2 * (os.cpu_count() or 1))
-        with ThreadPoolExecutor(min(threads, len(files))) as pool:
-            return list(pool.map(self.read, files))
+        with ThreadPoolExecutor(min(threads, len(missing))) as pool:
+            for at, rows in zip(missing, pool.map(lambda at: self._read(files[at]), missing), strict=True):
+                found[at] = rows
+        return found
+
+    def _read(self, file: RowFile) -> pa.Table:
+        content = self.storage.read(f"{self.directory}/{file.path}")
+        rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        schema = SCHEMAS[file.kind]
+        if not rows.schema.equals(schema):
+            rows = rows.select(schema.names).cast(schema)
+        _cache.put((self.storage.uri, self.directory, file.path), rows)
+        return rows
 
 
 def files_of(table: DeltaTable) -> list[RowFile]:

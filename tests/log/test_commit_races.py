@@ -1,0 +1,372 @@
+"""Commits that race, fail, get lost or come late: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from spark_segments.errors import CommitConflictError, StorageError, TopicExistsError
+from spark_segments.log import commit as commit_module
+from spark_segments.log import row_files
+from spark_segments.log.append import commit_append
+from spark_segments.log.delta_log import DeltaLog
+from spark_segments.log.manifest import Change, Manifest
+from spark_segments.log.rows import Partition, Segment
+from spark_segments.storage import Storage
+from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
+
+_processes = multiprocessing.get_context("spawn")
+
+
+def append_many(root: Path, writer: int, commits: int, barrier, results) -> None:
+    """A process that appends `commits` times, to partition 0 and to one that changes."""
+    manifest = Manifest(Storage(str(root)), TOPIC)
+    barrier.wait()
+    for number in range(commits):
+        chunks = [
+            new_chunk(0, 1 + number % 3, unique=f"{writer:02x}{number:06x}"),
+            new_chunk(1 + number % 2, 2, unique=f"{writer:02x}{number:06x}"),
+        ]
+        results.put((writer, number, commit_append(manifest, chunks)))
+
+
+def append_transactions(root: Path, writer: int, versions: int, barrier, results) -> None:
+    """A process that appends transactions which another process appends as well."""
+    manifest = Manifest(Storage(str(root)), TOPIC)
+    barrier.wait()
+    for version in range(versions):
+        chunk = new_chunk(0, unique=f"{writer:02x}{version:06x}")
+        results.put((writer, version, commit_append(manifest, [chunk], ("app", version))))
+
+
+def die_before_commit(root: Path) -> None:
+    """A process that is gone after it wrote the manifest's files and before it commits them."""
+    DeltaLog.commit_at = lambda *args, **kwargs: os._exit(9)  # type: ignore[method-assign]
+    commit_append(Manifest(Storage(str(root)), TOPIC), [new_chunk(0, unique="dead")])
+
+
+def race(target, root: Path, writers: int, count: int) -> list[tuple[int, int, dict[int, tuple[int, int]]]]:
+    """Runs processes that all start at the same moment, and collects what they report."""
+    barrier, results = _processes.Barrier(writers), _processes.Queue()
+    started = [
+        _processes.Process(target=target, args=(root, writer, count, barrier, results)) for writer in range(writers)
+    ]
+    for process in started:
+        process.start()
+    reports = [results.get(timeout=120) for _ in range(writers * count)]
+    for process in started:
+        process.join()
+    return reports
+
+
+def assert_log_is_whole(manifest: Manifest) -> dict[int, list[Segment]]:
+    """Offsets are dense from 0 to the log end, and no file is there twice."""
+    snapshot = manifest.snapshot()
+    found = {}
+    for partition in snapshot.partitions.to_pylist():
+        rows = snapshot.live_of(partition["partition"])
+        ends = [0, *(row.next_offset for row in rows)]
+        assert [row.base_offset for row in rows] == ends[:-1]
+        assert ends[-1] == partition["log_end_offset"]
+        found[partition["partition"]] = rows
+    paths = [row.path for rows in found.values() for row in rows]
+    assert len(paths) == len(set(paths))
+    return found
+
+
+class Attempts:
+    """Stands in for delta-rs's commit: what happens at each call, in turn; then everything goes through."""
+
+    def __init__(self, monkeypatch, *happenings) -> None:
+        self._happenings = list(happenings)
+        self._original = DeltaTable.create_write_transaction
+        self.calls = 0
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", self._call())
+
+    def _call(self):
+        def call(table, *args, **kwargs):
+            self.calls += 1
+            happening = self._happenings.pop(0) if self._happenings else None
+            if happening is None:
+                return self._original(table, *args, **kwargs)
+            return happening(lambda: self._original(table, *args, **kwargs))
+
+        return call
+
+
+def committed_but_reply_lost(go) -> None:
+    go()
+    raise OSError("connection reset by peer")
+
+
+def store_failed(go) -> None:
+    raise OSError("connection refused")
+
+
+def lost_race(go) -> None:
+    raise CommitFailedError("Failed to commit transaction: 0")
+
+
+def test_racing_processes_get_dense_offsets_and_every_reply_is_true(tmp_path):
+    manifest = new_manifest(tmp_path)
+    reports = race(append_many, tmp_path, writers=4, count=50)
+    log = assert_log_is_whole(manifest)
+    assert len(log[0]) == 200
+    there = {(row.partition, row.path): (row.base_offset, row.next_offset - 1) for rows in log.values() for row in rows}
+    replied = {
+        (partition, new_chunk(partition, unique=f"{writer:02x}{number:06x}").path): offsets
+        for writer, number, given in reports
+        for partition, offsets in given.items()
+    }
+    assert replied == there
+    # 201 commits, and compactions on the way.
+    assert len([file for file in manifest.log.state().files if file.kind == "segment"]) < 100
+
+
+def test_a_transaction_that_two_processes_send_at_once_is_added_once(tmp_path):
+    manifest = new_manifest(tmp_path)
+    reports = race(append_transactions, tmp_path, writers=2, count=25)
+    rows = assert_log_is_whole(manifest)[0]
+    assert len(rows) == 25
+    given = {version: offsets for _, version, offsets in reports if offsets}
+    assert given == {version: {0: (10 * version, 10 * version + 9)} for version in range(25)}
+    assert len([offsets for _, _, offsets in reports if offsets]) == 25
+
+
+def test_one_of_many_creators_wins(tmp_path):
+    barrier = threading.Barrier(6)
+
+    def create(number: int) -> str | None:
+        manifest = Manifest(Storage(str(tmp_path)), TOPIC)
+        barrier.wait()
+        try:
+            manifest.create(f"id-{number}", {"creator": str(number)}, new_partitions(2, f"id-{number}"))
+        except TopicExistsError:
+            return None
+        return f"id-{number}"
+
+    with ThreadPoolExecutor(6) as pool:
+        [winner] = [name for name in pool.map(create, range(6)) if name is not None]
+    snapshot = Manifest(Storage(str(tmp_path)), TOPIC).snapshot()
+    assert snapshot.topic_id == winner
+    assert snapshot.config == {"creator": winner.removeprefix("id-")}
+    assert snapshot.version == 0
+
+
+def test_a_creator_whose_reply_is_lost_has_made_the_topic(tmp_path, monkeypatch):
+    original = DeltaLog.create
+
+    def create(self, *args) -> None:
+        original(self, *args)
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(DeltaLog, "create", create)
+    assert new_manifest(tmp_path).snapshot().topic_id == TOPIC_ID
+
+
+def test_a_commit_whose_reply_is_lost_is_not_repeated(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    attempts = Attempts(monkeypatch, committed_but_reply_lost)
+    assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
+    assert attempts.calls == 1
+    assert manifest.snapshot().version == 1
+    assert len(assert_log_is_whole(manifest)[0]) == 1
+
+
+def test_a_lost_reply_is_found_below_later_commits(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+
+    def overtaken(go) -> None:
+        go()
+        for _ in range(3):
+            commit_append(manifest, [new_chunk()])
+        raise OSError("connection reset by peer")
+
+    Attempts(monkeypatch, overtaken)
+    done = manifest.commit(lambda snapshot: Change("alter", config={"version": str(snapshot.version)}))
+    assert (done.version, done.snapshot_before.version) == (1, 0)
+    assert done.change is not None
+    assert done.change.config == {"version": "0"}
+    assert manifest.snapshot().version == 4
+
+
+def test_a_commit_that_lands_late_counts_as_the_try_that_it_was(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    waiting = []
+
+    def late(go) -> None:  # the store has the request, carries it out later, and gives no answer
+        waiting.append(go)
+        raise OSError("timed out")
+
+    def overtaken_by_the_first_try(go) -> None:
+        waiting.pop()()
+        go()
+
+    Attempts(monkeypatch, late, overtaken_by_the_first_try)
+    assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
+    assert manifest.snapshot().version == 1
+    assert len(assert_log_is_whole(manifest)[0]) == 1
+
+
+def test_a_lost_race_gives_out_offsets_anew(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+
+    def overtaken(go) -> None:
+        commit_append(manifest, [new_chunk(0, 5)])
+        go()  # delta-rs itself refuses it
+
+    Attempts(monkeypatch, overtaken)
+    assert commit_append(manifest, [new_chunk(0, 3)]) == {0: (5, 7)}
+    assert [row.records for row in assert_log_is_whole(manifest)[0]] == [5, 3]
+
+
+def test_a_transaction_that_another_process_commits_meanwhile_adds_nothing(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+
+    def overtaken(go) -> None:
+        assert commit_append(manifest, [new_chunk(0, 5)], ("app", 1)) == {0: (0, 4)}
+        go()
+
+    Attempts(monkeypatch, overtaken)
+    assert commit_append(manifest, [new_chunk(0, 3)], ("app", 1)) == {}
+    assert [row.records for row in assert_log_is_whole(manifest)[0]] == [5]
+
+
+def test_a_plan_that_does_not_hold_any_more_is_dropped(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    commit_append(manifest, [new_chunk()])
+    [chunk] = manifest.snapshot().live_of(0)
+    sealed = new_chunk()
+
+    def taken_by_retention(go) -> None:
+        manifest.commit(lambda snapshot: Change("retain", replace=[chunk.removed(1)]))
+        go()
+
+    def roll(snapshot) -> Change | None:
+        holds = chunk in snapshot.live_of(0)
+        return Change("roll", add=[sealed], replace=[chunk.removed(2)]) if holds else None
+
+    Attempts(monkeypatch, taken_by_retention)
+    assert manifest.commit(roll).change is None
+    assert manifest.snapshot().live.num_rows == 0
+
+
+def test_a_topic_made_again_between_two_tries_refuses_the_append(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+
+    def made_again(go) -> None:
+        manifest.delete(now_ms=1)
+        manifest.create("second", {}, new_partitions(3, "second"))
+        go()
+
+    Attempts(monkeypatch, made_again)
+    with pytest.raises(CommitConflictError, match="made again"):
+        commit_append(manifest, [new_chunk()])
+    assert assert_log_is_whole(manifest)[0] == []
+
+
+def test_a_creator_that_the_store_fails_makes_no_topic(tmp_path, monkeypatch):
+    def create(self, *args) -> None:
+        raise OSError("\x1b[31m↳\x1b[0m connection\n refused")
+
+    monkeypatch.setattr(DeltaLog, "create", create)
+    with pytest.raises(StorageError, match="could not be made: connection refused"):
+        new_manifest(tmp_path)
+    assert not Manifest(Storage(str(tmp_path)), TOPIC).exists()
+
+
+def test_a_store_that_fails_for_a_moment_is_tried_again(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    Attempts(monkeypatch, store_failed, lost_race, store_failed)
+    assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
+    assert len(assert_log_is_whole(manifest)[0]) == 1
+
+
+def test_a_store_that_keeps_failing_is_an_error_and_adds_nothing(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    attempts = Attempts(monkeypatch, *[store_failed] * 100)
+    with pytest.raises(StorageError, match="connection refused"):
+        commit_append(manifest, [new_chunk()])
+    assert attempts.calls == commit_module.FAILURES
+    assert manifest.snapshot().version == 0
+
+
+def test_a_commit_that_always_comes_second_gives_up_in_the_end(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    monkeypatch.setattr(commit_module, "TRIES", 4)
+
+    def overtaken(go) -> None:
+        attempts._original(DeltaTable(root), [], "append", DeltaTable(root).schema(), ["kind"])
+        go()
+
+    root, _ = manifest.storage.delta_uri(f"_manifest/{TOPIC}")
+    attempts = Attempts(monkeypatch, *[overtaken] * 100)
+    with pytest.raises(CommitConflictError, match="4 times"):
+        commit_append(manifest, [new_chunk()])
+    assert attempts.calls == 4
+    assert assert_log_is_whole(manifest)[0] == []
+
+
+def test_a_log_that_cannot_be_read_after_a_failure_is_not_taken_for_a_failure(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    broken = threading.Event()
+    original = DeltaLog.state
+
+    def state(self, version=None):
+        if broken.is_set():
+            raise StorageError("the network is down")
+        return original(self, version)
+
+    def committed_and_cut_off(go) -> None:
+        go()
+        broken.set()
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(DeltaLog, "state", state)
+    Attempts(monkeypatch, committed_and_cut_off)
+    with pytest.raises(StorageError, match="may have happened"):
+        commit_append(manifest, [new_chunk()], ("app", 1))
+    broken.clear()
+    assert commit_append(manifest, [new_chunk()], ("app", 1)) == {}
+
+
+def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_path):
+    manifest = new_manifest(tmp_path)
+    commit_append(manifest, [new_chunk()])
+    before = manifest.snapshot()
+    process = _processes.Process(target=die_before_commit, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    after = manifest.snapshot()
+    assert after.version == before.version
+    assert after.segments == before.segments
+    assert after.partitions == before.partitions
+    written = {info.path for info in manifest.storage.list(f"{manifest.log.directory}/kind=segment")}
+    assert len(written) == 2  # one is nobody's, for vacuum
+    assert commit_append(manifest, [new_chunk()]) == {0: (10, 19)}
+
+
+def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, monkeypatch):
+    monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
+    manifest = Manifest(Storage(str(tmp_path)), TOPIC)
+    segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
+    ends = [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)]
+    manifest.create(TOPIC_ID, {}, ends, segments)
+
+    def overtaken(go) -> None:
+        commit_append(manifest, [new_chunk()])
+        go()
+
+    Attempts(monkeypatch, overtaken)
+    manifest.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(n)[0].removed(1) for n in range(4)]))
+    written = manifest.storage.list(f"{manifest.log.directory}/kind=segment")
+    assert len(written) == 4 + 1 + 4
+    assert manifest.snapshot().live.num_rows == 397
