@@ -30,25 +30,29 @@ class TimestampView(NamedTuple):
     ticks_per_ms: int  # 1, 1,000 or 1,000,000
 
 
-class HeadersView(NamedTuple):
-    """Headers of row i: those from offsets[i] to offsets[i + 1]. Without any headers, `offsets` is empty."""
+class ListView(NamedTuple):
+    """Lists. Row i has elements offsets[i] to offsets[i + 1]. Where no row has any, `offsets` may be empty."""
 
     offsets: np.ndarray  # int32[n + 1]
     validity: np.ndarray
     first_bit: int
-    key: BinaryView
-    value: BinaryView
 
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """What a record is made of; a column that is not there reads as all null."""
+    """What a record is made of; a column that is not there reads as all null.
+
+    Kernels take the views as plain tuples: numba's cache names the classes of named ones, and could no longer be read
+    where a class has moved.
+    """
 
     count: int
     key: BinaryView
     value: BinaryView
     timestamp: TimestampView
-    headers: HeadersView
+    headers: ListView
+    header_key: BinaryView
+    header_value: BinaryView
 
     @staticmethod
     def of(records: pa.RecordBatch | pa.Table | Mapping[str, Any]) -> RecordColumns:
@@ -69,7 +73,7 @@ class RecordColumns:
             binary_view(columns.get("key"), "key", count),
             binary_view(columns["value"], "value", count),
             _timestamp(columns["timestamp"]),
-            _headers(columns.get("headers")),
+            *_headers(columns.get("headers")),
         )
 
 
@@ -114,20 +118,19 @@ def _timestamp(array: pa.Array) -> TimestampView:
     return TimestampView(ticks, _validity(array), array.offset, ticks_per_ms)
 
 
-def _headers(array: pa.Array | None) -> HeadersView:
+def _headers(array: pa.Array | None) -> tuple[ListView, BinaryView, BinaryView]:
     if array is None or pa.types.is_null(array.type):
         nothing = binary_view(None, "headers", 0)
-        return HeadersView(_EMPTY_OFFSETS, _EMPTY_BYTES, 0, nothing, nothing)
+        return ListView(_EMPTY_OFFSETS, _EMPTY_BYTES, 0), nothing, nothing
     element = getattr(array.type, "value_type", None)
     right = "list<struct<key: string, value: binary>>"
     if element is None or not pa.types.is_struct(element) or {field.name for field in element} != {"key", "value"}:
         raise InvalidOptionError("The column headers cannot be written", expected=right, found=array.type)
     array = _cast(array, HEADERS_TYPE, "headers", right)
     key, value = array.values.flatten()  # a header that is null as a whole becomes one without a name
-    return HeadersView(
-        _numbers(array.buffers()[1], np.int32, array.offset, len(array) + 1),
-        _validity(array),
-        array.offset,
+    offsets = _numbers(array.buffers()[1], np.int32, array.offset, len(array) + 1)
+    return (
+        ListView(offsets, _validity(array), array.offset),
         binary_view(key, "headers", 0),
         binary_view(value, "headers", 0),
     )

@@ -101,7 +101,11 @@ def encode_records(
     selected = _ALL_ROWS if rows is None else readonly(np.ascontiguousarray(rows, np.int64))
     total = columns.count if rows is None else len(selected)
     record_bytes, tombstones = _measure(
-        columns.key, columns.value, columns.headers, selected, rows is None, total, columns.count
+        *_plain(columns.key, columns.value, columns.headers, columns.header_key, columns.header_value),
+        selected,
+        rows is None,
+        total,
+        columns.count,
     )
     if record_bytes < 0:
         raise IndexError(f"rows has a number that is not among the {columns.count} rows")
@@ -190,10 +194,8 @@ class _Encoder:
         columns = self.columns
         is_compressed = self.codec != NONE
         number, position, batches, problem, row, found = _write_batches(
-            columns.key,
-            columns.value,
-            columns.timestamp,
-            columns.headers,
+            *_plain(columns.key, columns.value, columns.timestamp),
+            *_plain(columns.headers, columns.header_key, columns.header_value),
             self.rows,
             self.all_rows,
             number,
@@ -273,6 +275,10 @@ class _Encoder:
         )
 
 
+def _plain(*views: tuple) -> tuple[tuple, ...]:
+    return tuple(tuple(view) for view in views)
+
+
 _ALL_ROWS = readonly(np.empty(0, np.int64))
 _NO_BATCHES = np.empty((0, _TABLE_COLUMNS), np.int64)
 _HEADER_ROOM = bytes(BATCH_OVERHEAD)
@@ -305,16 +311,18 @@ def _write_field(out, position, data, start, length):
     return position
 
 
-# The kernels take the columns' arrays out of their tuples first: within the loop that would count references.
+# Kernels take the arrays out of their tuples first, as each use would count references, and are compiled without
+# counting any (_nrt=False), which would take longer than what they do.
 
 
 @njit(_nrt=False)
-def _measure(keys, values, headers, rows, all_rows, total, count):
+def _measure(key, value, headers, header_key, header_value, rows, all_rows, total, count):
     """(an upper bound of all records' bytes or -1 where `rows` is wrong, tombstones)"""
-    key_offsets = keys.offsets
-    value_offsets, value_validity, value_bit = values.offsets, values.validity, values.first_bit
-    header_offsets = headers.offsets
-    name_offsets, content_offsets = headers.key.offsets, headers.value.offsets
+    key_offsets, _, _, _ = key
+    value_offsets, _, value_validity, value_bit = value
+    header_offsets, _, _ = headers
+    name_offsets, _, _, _ = header_key
+    content_offsets, _, _, _ = header_value
     has_headers = len(header_offsets) > 0
     record_bytes = np.int64(0)
     tombstones = np.int64(0)
@@ -338,19 +346,19 @@ def _measure(keys, values, headers, rows, all_rows, total, count):
 
 @njit(_nrt=False)
 def _write_batches(
-    keys, values, timestamps, headers, rows, all_rows, number, total, cut_bytes, largest_bytes, attributes,
-    is_compressed, out, position, table, base_offset, leader_epoch,
+    key, value, timestamp, headers, header_key, header_value, rows, all_rows, number, total, cut_bytes, largest_bytes,
+    attributes, is_compressed, out, position, table, base_offset, leader_epoch,
 ):  # fmt: skip
     """Batches of the records from `number` on, while `out` and `table` have room; sealed unless they get compressed.
 
     (number of the next record, position after the last batch, batches, problem, its row, what was found)
     """
-    key_offsets, key_data, key_validity, key_bit = keys
-    value_offsets, value_data, value_validity, value_bit = values
-    ticks, tick_validity, tick_bit, ticks_per_ms = timestamps
-    header_offsets, header_validity, header_bit = headers.offsets, headers.validity, headers.first_bit
-    name_offsets, name_data, name_validity, name_bit = headers.key
-    content_offsets, content_data, content_validity, content_bit = headers.value
+    key_offsets, key_data, key_validity, key_bit = key
+    value_offsets, value_data, value_validity, value_bit = value
+    ticks, tick_validity, tick_bit, ticks_per_ms = timestamp
+    header_offsets, header_validity, header_bit = headers
+    name_offsets, name_data, name_validity, name_bit = header_key
+    content_offsets, content_data, content_validity, content_bit = header_value
     has_headers = len(header_offsets) > 0
     batches = 0
     while number < total and batches < len(table):
@@ -362,17 +370,17 @@ def _write_batches(
             row = np.int64(number) if all_rows else rows[number]
             if _is_null(tick_validity, tick_bit + row):
                 return first, position, batches, _NULL_TIMESTAMP, row, np.int64(0)
-            timestamp = ticks[row]
+            created = ticks[row]
             if ticks_per_ms == 1000:
-                timestamp //= 1000
+                created //= 1000
             elif ticks_per_ms == 1000000:
-                timestamp //= 1000000
-            if timestamp < NO_TIMESTAMP:
-                return first, position, batches, _NEGATIVE_TIMESTAMP, row, timestamp
+                created //= 1000000
+            if created < NO_TIMESTAMP:
+                return first, position, batches, _NEGATIVE_TIMESTAMP, row, created
             if number == first:
-                base_timestamp = timestamp
+                base_timestamp = created
             offset_delta = number - first
-            timestamp_delta = timestamp - base_timestamp
+            timestamp_delta = created - base_timestamp
             if attributes & TIMESTAMP_TYPE_MASK:
                 timestamp_delta = np.int64(0)
             key_bytes = _length(key_offsets, key_validity, key_bit, row)
@@ -418,7 +426,7 @@ def _write_batches(
                 at = _write_field(out, at, name_data, name_offsets[header], name_bytes)
                 content_bytes = _length(content_offsets, content_validity, content_bit, header)
                 at = _write_field(out, at, content_data, content_offsets[header], content_bytes)
-            max_timestamp = max(max_timestamp, timestamp)
+            max_timestamp = max(max_timestamp, created)
             number += 1
         if attributes & TIMESTAMP_TYPE_MASK:
             base_timestamp = max_timestamp
