@@ -28,8 +28,10 @@ def run_tasks(
     spark: SparkSession | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
+    at_a_time: int | None = None,
 ) -> list[Result]:
     """`[function(task) for task in tasks]`, in parallel. `progress` is told (tasks done, tasks in all).
+    `at_a_time` bounds how many run at once in this process; on Spark the cluster does.
 
     On Spark each task is a partition of a DataFrame, so a session of Spark Connect will do as well. The first error
     stops the job.
@@ -37,7 +39,7 @@ def run_tasks(
     if not tasks:
         return []
     results: dict[int, Result] = {}
-    runner = _in_process(function, tasks) if spark is None else _on_spark(function, tasks, spark)
+    runner = _in_process(function, tasks, at_a_time) if spark is None else _on_spark(function, tasks, spark)
     for done, (number, result) in enumerate(runner, start=1):
         results[number] = result
         if progress is not None:
@@ -45,9 +47,11 @@ def run_tasks(
     return [results[number] for number in range(len(tasks))]
 
 
-def _in_process(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+def _in_process(
+    function: Callable[[Any], Any], tasks: Sequence[Any], at_a_time: int | None
+) -> Iterator[tuple[int, Any]]:
     # Threads suffice: kernels and file reads let go of the interpreter's lock.
-    with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), os.cpu_count() or 1))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), at_a_time or os.cpu_count() or 1))) as pool:
         futures = [pool.submit(function, task) for task in tasks]
         try:
             for number, future in enumerate(futures):

@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
 from spark_segments.format.patch import rebase
 from spark_segments.log.chunk import SegmentWriter, count_tombstones
 from spark_segments.log.rows import CHUNK, SEALED, Segment
-from spark_segments.log.segment import locate, windows
+from spark_segments.log.segment import Window, locate, windows
 from spark_segments.storage import Storage
 
 
@@ -82,19 +83,7 @@ def _copy(
         wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
         batches = batches.take(wanted)
         if len(batches):
-            low = int(batches.position[0]) - window.position
-            high = int(batches.position[-1] + batches.size[-1]) - window.position
-            data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
-            batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
-            without_epoch = batches.leader_epoch < 0
-            if shift or (leader_epoch is not None and without_epoch.any()):
-                data = data.copy()
-                rebase(data, batches, shift, None)
-                if leader_epoch is not None:
-                    rebase(data, batches.take(without_epoch), 0, leader_epoch)
-                batches = dataclasses.replace(
-                    batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
-                )
+            data, batches = rebased(window, batches, shift, leader_epoch)
             writer.append(data, batches)
             if with_tombstones:
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
@@ -102,3 +91,27 @@ def _copy(
         if past_end:
             break
     return records
+
+
+def rebased(
+    window: Window, batches: BatchTable, shift: int, leader_epoch: int | None = None
+) -> tuple[np.ndarray, BatchTable]:
+    """The bytes of neighbouring batches of a window, moved by `shift`, and their table, with positions from 0.
+
+    `leader_epoch`, where given, is written into batches that have none. Without anything to write the bytes are the
+    window's.
+    """
+    low = int(batches.position[0]) - window.position
+    high = int(batches.position[-1] + batches.size[-1]) - window.position
+    data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
+    batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
+    without_epoch = batches.leader_epoch < 0
+    if shift or (leader_epoch is not None and without_epoch.any()):
+        data = data.copy()
+        rebase(data, batches, shift, None)
+        if leader_epoch is not None:
+            rebase(data, batches.take(without_epoch), 0, leader_epoch)
+        batches = dataclasses.replace(
+            batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
+        )
+    return data, batches
