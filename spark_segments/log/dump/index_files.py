@@ -1,0 +1,181 @@
+"""Entries of offset and time indexes, each checked against the .log beside it, and of transaction indexes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.index import OFFSET_ENTRY, TIME_ENTRY, parse_offset_index, position_for_offset, raw_entries
+from spark_segments.format.jit import byte_view
+from spark_segments.format.layout import LOG_OVERHEAD, NO_TIMESTAMP
+from spark_segments.format.txn_index import TXN_ENTRY
+from spark_segments.log.dump.entry import (
+    WINDOW_BYTES,
+    Complaints,
+    DumpOptions,
+    Entry,
+    Source,
+    base_offset_of,
+    path_beside,
+)
+from spark_segments.log.dump.log_file import with_records
+
+_ENTRY_START = struct.Struct(">qiibIhi")  # baseOffset … lastOffsetDelta
+_SMALLEST_LENGTH = 14
+
+
+def dump_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    base_offset = base_offset_of(path) or 0
+    log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
+    if not log.exists:
+        yield _missing_log(path)
+    mismatches = Complaints("offset mismatches", path, ("indexOffset", "logOffset"))
+    entry_number = -1
+    for entry_number, entry in enumerate(_index_entries(source, path, OFFSET_ENTRY)):
+        offset, position = base_offset + int(entry["relative_offset"]), int(entry["position"])
+        # A preallocated index is full of zeros behind its last entry.
+        if offset == base_offset and entry_number > 0:
+            break
+        if log.exists:
+            batch = log.batch_at(position)
+            log_offset = -1 if batch is None else batch.last_offset
+            if log_offset != offset:
+                mismatches.add(offset, log_offset)
+        if not options.verify_index_only:
+            yield {"kind": "offset index entry", "offset": offset, "position": position}
+    if entry_number < 0:
+        yield {"kind": "empty", "file": path}
+    yield from mismatches.entries()
+
+
+def dump_time_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    base_offset = base_offset_of(path) or 0
+    log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
+    if not log.exists:
+        yield _missing_log(path)
+    offset_index = _offset_index_beside(source, path)
+    mismatches = Complaints("timestamp mismatches", path, ("indexTimestamp", "logTimestamp"))
+    disorder = Complaints("timestamps out of order", path, ("indexTimestamp", "previousTimestamp"))
+    not_found = Complaints("offsets not found", path, ("indexOffset", "logOffset"))
+    previous = NO_TIMESTAMP
+    for number, entry in enumerate(_index_entries(source, path, TIME_ENTRY)):
+        relative_offset, timestamp = int(entry["relative_offset"]), int(entry["timestamp"])
+        offset = base_offset + relative_offset
+        if relative_offset == 0 and number > 0:
+            break
+        if log.exists:
+            batch = log.find(position_for_offset(offset_index, relative_offset), offset)
+            if batch is None or batch.last_offset != offset:
+                not_found.add(offset, -1 if batch is None else batch.last_offset)
+            else:
+                largest = log.largest_timestamp(batch)
+                if largest != timestamp:
+                    mismatches.add(timestamp, largest)
+                if previous >= timestamp:
+                    disorder.add(timestamp, previous)
+        if not options.verify_index_only:
+            yield {"kind": "time index entry", "timestamp": timestamp, "offset": offset}
+        previous = timestamp
+    for complaints in (mismatches, disorder, not_found):
+        yield from complaints.entries(newest_first=False)
+
+
+def dump_txn_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+    for entry in _index_entries(source, path, TXN_ENTRY):
+        yield {"kind": "aborted transaction", **dict(zip(names, entry.tolist(), strict=True))}
+    rest = source.size(path) % TXN_ENTRY.itemsize
+    if rest:
+        yield {"kind": "invalid bytes", "file": path, "bytes": rest}
+
+
+def _offset_index_beside(source: Source, path: str) -> tuple[np.ndarray, np.ndarray]:
+    index_path = path_beside(path, "index")
+    try:
+        return parse_offset_index(source.read(index_path), path=index_path)
+    except (FileNotFoundError, CorruptBatchError):
+        return np.empty(0, np.int32), np.empty(0, np.int32)
+
+
+def _index_entries(source: Source, path: str, entry: np.dtype) -> Iterator[np.void]:
+    """All entries, zeros included; what is left behind the last whole one does not count."""
+    size = source.size(path)
+    step = WINDOW_BYTES // entry.itemsize * entry.itemsize
+    for position in range(0, size - size % entry.itemsize, step):
+        yield from raw_entries(source.read(path, position, min(step, size - position)), entry)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    position: int
+    size: int
+    last_offset: int
+
+
+@dataclass
+class _LogReader:
+    """The headers of batches at given positions of a .log, read through one window at a time."""
+
+    source: Source
+    path: str
+    max_message_bytes: int
+    exists: bool = field(init=False)
+    _size: int = field(init=False, default=0)
+    _start: int = field(init=False, default=0)
+    _window: memoryview = field(init=False, default=memoryview(b""))
+
+    def __post_init__(self) -> None:
+        try:
+            self._size, self.exists = self.source.size(self.path), True
+        except FileNotFoundError:
+            self.exists = False
+
+    def batch_at(self, position: int) -> _Found | None:
+        """The batch that begins at a position, None where none can."""
+        if not 0 <= position <= self._size - _ENTRY_START.size:
+            return None
+        start = position - self._start
+        if start < 0 or start + _ENTRY_START.size > len(self._window):
+            self._start, start = position, 0
+            data = self.source.read(self.path, position, min(WINDOW_BYTES, self._size - position))
+            self._window = memoryview(data).cast("B")
+            if len(self._window) < _ENTRY_START.size:
+                return None
+        base_offset, length, _, magic, _, _, last_offset_delta = _ENTRY_START.unpack_from(self._window, start)
+        size = length + LOG_OVERHEAD
+        if length < _SMALLEST_LENGTH or position + size > self._size or size > self.max_message_bytes:
+            return None
+        return _Found(position, size, base_offset + (last_offset_delta if magic >= 2 else 0))
+
+    def find(self, position: int, offset: int) -> _Found | None:
+        """The first batch from `position` on whose last offset is `offset` or more."""
+        batch = self.batch_at(position)
+        while batch is not None and batch.last_offset < offset:
+            batch = self.batch_at(batch.position + batch.size)
+        return batch
+
+    def largest_timestamp(self, batch: _Found) -> int:
+        """Of the records in a batch, −1 where there is none."""
+        data = byte_view(self.source.read(self.path, batch.position, batch.size))
+        batches = scan_batches(data, file_position=batch.position, path=self.path, check_crc=False).batches
+        largest = NO_TIMESTAMP
+        for entry, records in with_records(data, batch.position, batches, self.path, True):
+            del entry
+            largest = max(
+                largest, max((record.get("timestamp", NO_TIMESTAMP) for record in records), default=NO_TIMESTAMP)
+            )
+        return largest
+
+
+def _missing_log(path: str) -> Entry:
+    return {
+        "kind": "error",
+        "file": path,
+        "position": None,
+        "message": f"No .log beside {path}: entries are not checked",
+    }

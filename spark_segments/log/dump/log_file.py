@@ -1,0 +1,244 @@
+"""Batches and records of a .log (or a KRaft .checkpoint, which is batches too), window by window."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.control import ABORT, COMMIT, CONTROL_TYPES
+from spark_segments.format.crc import crc32c
+from spark_segments.format.decode import decode_batches
+from spark_segments.format.jit import byte_view
+from spark_segments.format.layout import ATTRIBUTES_POSITION, CODEC_NAMES, MAGIC_POSITION, NO_SEQUENCE
+from spark_segments.format.legacy import read_messages
+from spark_segments.format.snapshot import sequence_after
+from spark_segments.log.dump.entry import (
+    WINDOW_BYTES,
+    Complaints,
+    DumpOptions,
+    Entry,
+    Source,
+    base_offset_of,
+    error_entry,
+    plain_path,
+)
+
+# Batches whose records are decoded together take this much of the file, or are a single one.
+GROUP_BYTES = 256 << 10
+RECORD_ROWS = 4096
+
+TIMESTAMP_TYPE_NAMES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+
+_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+def dump_log(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    name = plain_path(path).rsplit("/", 1)[-1]
+    if name.endswith(".log"):
+        yield {"kind": "log", "startingOffset": base_offset_of(path)}
+    elif snapshot := re.fullmatch(r"(\d+)-(\d+)\.checkpoint", name):
+        yield {"kind": "KRaft snapshot", "endOffset": int(snapshot[1]), "epoch": int(snapshot[2])}
+    size = source.size(path)
+    if options.max_bytes is not None:
+        size = min(size, options.max_bytes)
+    gaps = Complaints("non-consecutive offsets", path, ("offset", "next"))
+    last_offset = -1
+    position = 0
+    for window, start, batches in _windows(source, path, size):
+        for group in _groups(batches):
+            for batch, records in with_records(window, start, group, path, options.deep_iteration):
+                yield batch
+                position = batch["position"] + batch["size"]
+                for record in records:
+                    if record["kind"] == "record":
+                        if last_offset not in (-1, record["offset"] - 1):
+                            gaps.add(last_offset, record["offset"])
+                        last_offset = record["offset"]
+                    yield record
+    if position < size:
+        tail = source.read(path, position, min(size - position, WINDOW_BYTES))
+        problem = scan_batches(tail, file_position=position, path=path, check_crc=False).error
+        if problem is not None:
+            yield error_entry(problem)
+        if options.max_bytes is None:
+            yield {"kind": "invalid bytes", "file": path, "bytes": size - position}
+    yield from gaps.entries()
+
+
+def _windows(source: Source, path: str, size: int) -> Iterator[tuple[np.ndarray, int, BatchTable]]:
+    """(bytes, their position, the batches in them) up to the first entry that is none or is cut."""
+    position, window_bytes = 0, WINDOW_BYTES
+    while position < size:
+        data = byte_view(source.read(path, position, min(window_bytes, size - position)))
+        scan = scan_batches(data, file_position=position, path=path, check_crc=False)
+        if scan.consumed:
+            yield data, position, scan.batches
+            position += scan.consumed
+            window_bytes = WINDOW_BYTES
+        elif scan.error is None and window_bytes < scan.needed <= size - position:
+            window_bytes = scan.needed
+        else:
+            return
+
+
+def _groups(batches: BatchTable) -> Iterator[BatchTable]:
+    """Batches of one kind (magic 2 or older) whose records are decoded together."""
+    group = (batches.position - batches.position[:1]) // GROUP_BYTES * 2 + (batches.magic < 2)
+    edges = (np.flatnonzero(np.diff(group)) + 1).tolist()
+    for first, last in itertools.pairwise([0, *edges, len(batches)]):
+        yield batches.take(slice(first, last))
+
+
+def with_records(
+    window: np.ndarray, start: int, batches: BatchTable, path: str, deep: bool
+) -> Iterator[tuple[Entry, Iterable[Entry]]]:
+    """(a batch, its records or the error that they give) for each batch of a group."""
+    if not deep:
+        records: Iterator[Iterable[Entry]] = itertools.repeat(())
+    elif batches.magic[0] < 2:
+        records = (
+            _legacy_records(window, start, batches.take(slice(row, row + 1)), path) for row in range(len(batches))
+        )
+    else:
+        records = _records(window, start, batches, path)
+    for row in range(len(batches)):
+        yield _batch(window, start, batches, row), next(records)
+
+
+def _batch(window: np.ndarray, start: int, batches: BatchTable, row: int) -> Entry:
+    position, size, magic = int(batches.position[row]), int(batches.size[row]), int(batches.magic[row])
+    content = window[position - start : position - start + size]
+    crc = int(batches.crc[row])
+    computed = crc32c(content[ATTRIBUTES_POSITION:]) if magic == 2 else zlib.crc32(content[MAGIC_POSITION:].data)
+    base_offset, last_offset = int(batches.base_offset[row]), int(batches.last_offset[row])
+    base_sequence, codec = int(batches.base_sequence[row]), int(batches.codec[row])
+    horizon = bool(batches.has_delete_horizon[row])
+    base_timestamp = int(batches.base_timestamp[row])
+    return {
+        "kind": "batch",
+        "baseOffset": base_offset if magic == 2 else None,
+        "lastOffset": last_offset,
+        "count": int(batches.count[row]) if magic == 2 else None,
+        "baseSequence": base_sequence,
+        "lastSequence": sequence_after(base_sequence, last_offset - base_offset),
+        "producerId": int(batches.producer_id[row]),
+        "producerEpoch": int(batches.producer_epoch[row]),
+        "leaderEpoch": int(batches.leader_epoch[row]),
+        "isTransactional": bool(batches.is_transactional[row]),
+        "isControl": bool(batches.is_control[row]),
+        "deleteHorizonMs": base_timestamp if horizon else None,
+        "position": position,
+        "timestampType": TIMESTAMP_TYPE_NAMES[int(batches.timestamp_type[row])],
+        "baseTimestamp": base_timestamp if magic == 2 else None,
+        "maxTimestamp": int(batches.max_timestamp[row]),
+        "size": size,
+        "magic": magic,
+        "compression": CODEC_NAMES.get(codec, str(codec)),
+        "crc": crc,
+        "isValid": computed == crc,
+    }
+
+
+def _records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Iterable[Entry]]:
+    """The records of each batch of magic 2, one batch after another."""
+    try:
+        rows = iter(list(_decoded(window, start, batches, path)))
+    except CorruptBatchError as error:
+        if len(batches) == 1:
+            yield [error_entry(error)]
+            return
+        for row in range(len(batches)):
+            yield from _records(window, start, batches.take(slice(row, row + 1)), path)
+        return
+    rest: Iterator[tuple] = itertools.chain.from_iterable(_rows(part) for part in rows)
+    for row in range(len(batches)):
+        base_offset, base_sequence = int(batches.base_offset[row]), int(batches.base_sequence[row])
+        control, kind = bool(batches.is_control[row]), TIMESTAMP_TYPE_NAMES[int(batches.timestamp_type[row])]
+        yield (
+            _record(fields, base_offset, base_sequence, kind, control)
+            for fields in itertools.islice(rest, int(batches.count[row]))
+        )
+
+
+def _decoded(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Any]:
+    return decode_batches(
+        window,
+        batches,
+        file_position=start,
+        path=path,
+        topic="",
+        partition=0,
+        columns=_RECORD_COLUMNS,
+        include_control=True,
+    )
+
+
+def _rows(part: Any) -> Iterator[tuple]:
+    for first in range(0, part.num_rows, RECORD_ROWS):
+        rows = part.slice(first, RECORD_ROWS)
+        offset, timestamp, key, value, headers = rows.columns
+        milliseconds = timestamp.cast("int64").to_numpy() // 1000
+        yield from zip(
+            offset.to_pylist(),
+            milliseconds.tolist(),
+            key.to_pylist(),
+            value.to_pylist(),
+            headers.to_pylist(),
+            strict=True,
+        )
+
+
+def _record(fields: tuple, base_offset: int, base_sequence: int, timestamp_type: str, control: bool) -> Entry:
+    offset, timestamp, key, value, headers = fields
+    entry = {
+        "kind": "record",
+        "offset": offset,
+        "timestampType": timestamp_type,
+        "timestamp": timestamp,
+        "keySize": -1 if key is None else len(key),
+        "valueSize": -1 if value is None else len(value),
+        "sequence": NO_SEQUENCE
+        if base_sequence == NO_SEQUENCE
+        else sequence_after(base_sequence, offset - base_offset),
+        "headers": [(header["key"], header["value"]) for header in headers],
+        "key": key,
+        "value": value,
+    }
+    if control:
+        kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
+        entry["controlType"], entry["controlTypeId"] = CONTROL_TYPES.get(kind, "UNKNOWN"), kind
+        if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
+            entry["coordinatorEpoch"] = int.from_bytes(value[2:6], "big", signed=True)
+    return entry
+
+
+def _legacy_records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Entry]:
+    """The messages of one entry of magic 0 or 1."""
+    kind = TIMESTAMP_TYPE_NAMES[int(batches.timestamp_type[0])]
+    try:
+        for messages in read_messages(window, batches, file_position=start, path=path, check_crc=False):
+            keys = messages.binary(messages.key_start, messages.key_size)
+            values = messages.binary(messages.value_start, messages.value_size)
+            for row in range(len(messages.offset)):
+                yield {
+                    "kind": "record",
+                    "offset": int(messages.offset[row]),
+                    "timestampType": kind,
+                    "timestamp": int(messages.timestamp[row]),
+                    "keySize": int(messages.key_size[row]),
+                    "valueSize": int(messages.value_size[row]),
+                    "headers": [],
+                    "key": keys[row].as_py(),
+                    "value": values[row].as_py(),
+                    "crc": int(messages.crc[row]),
+                    "isValid": bool(messages.valid[row]),
+                }
+    except CorruptBatchError as error:
+        yield error_entry(error)
