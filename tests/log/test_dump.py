@@ -221,6 +221,15 @@ def test_a_time_index_is_checked_without_an_index_too(index):
     assert lines(plain(index=index), f"{FIRST}.timeindex") == lines(plain(), f"{FIRST}.timeindex")
 
 
+def test_a_time_entry_may_point_to_a_batch_that_is_none():
+    log = bytearray((GOLDEN / f"{FIRST}.log").read_bytes())
+    batch = expected_batches("plain-0")[5]
+    log[batch["position"] + 57] = 0x7F  # the record count
+    time_index = time_index_bytes([batch["maxTimestamp"]], [batch["lastOffset"]])
+    told = lines(plain(log=bytes(log), timeindex=time_index), f"{FIRST}.timeindex")
+    assert told[-1] == f"  Index timestamp: {batch['maxTimestamp']}, log timestamp: -1"
+
+
 def test_names_of_tiered_storage_and_of_leftovers(tmp_path):
     (directory,) = (GOLDEN / "tiered").glob("*/*")
     source, paths = files_of(directory)
@@ -310,6 +319,7 @@ def test_text_is_decoded_as_java_decodes_it(content, expected):
 def test_no_damage_ends_a_dump(data):
     contents = dict(plain().contents)
     contents[f"{FIRST}.log"] = contents[f"{FIRST}.log"][:3000]
+    contents[f"{FIRST}.txnindex"] = bytes(range(102))
     contents[f"{FIRST}.snapshot"] = (GOLDEN / "txn-0" / "00000000000000000649.snapshot").read_bytes()
     for path in contents:
         content = bytearray(contents[path])

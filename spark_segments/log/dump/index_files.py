@@ -30,6 +30,9 @@ _SMALLEST_LENGTH = 14
 
 
 def dump_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    """Entries of an .index. As in Kafka's tool, one whose batch does not end with its offset is called a mismatch, which
+    is what an append of several batches leaves: nothing is wrong with it.
+    """
     base_offset = base_offset_of(path) or 0
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
     if not log.exists:
@@ -54,6 +57,7 @@ def dump_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entr
 
 
 def dump_time_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    """Entries of a .timeindex, each compared with the largest timestamp of the records in its batch."""
     base_offset = base_offset_of(path) or 0
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
     if not log.exists:
@@ -86,6 +90,7 @@ def dump_time_index(source: Source, path: str, options: DumpOptions) -> Iterator
 
 
 def dump_txn_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+    """Entries of a .txnindex, as they are."""
     names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
     for entry in _index_entries(source, path, TXN_ENTRY):
         yield {"kind": "aborted transaction", **dict(zip(names, entry.tolist(), strict=True))}
@@ -128,6 +133,7 @@ class _LogReader:
     _size: int = field(init=False, default=0)
     _start: int = field(init=False, default=0)
     _window: memoryview = field(init=False, default=memoryview(b""))
+    _last: _Found | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         try:
@@ -154,8 +160,11 @@ class _LogReader:
 
     def find(self, position: int, offset: int) -> _Found | None:
         """The first batch from `position` on whose last offset is `offset` or more."""
+        if self._last is not None and self._last.position > position and self._last.last_offset <= offset:
+            position = self._last.position  # where there is no offset index, do not begin anew for each entry
         batch = self.batch_at(position)
         while batch is not None and batch.last_offset < offset:
+            self._last = batch
             batch = self.batch_at(batch.position + batch.size)
         return batch
 
@@ -163,13 +172,10 @@ class _LogReader:
         """Of the records in a batch, −1 where there is none."""
         data = byte_view(self.source.read(self.path, batch.position, batch.size))
         batches = scan_batches(data, file_position=batch.position, path=self.path, check_crc=False).batches
-        largest = NO_TIMESTAMP
-        for entry, records in with_records(data, batch.position, batches, self.path, True):
-            del entry
-            largest = max(
-                largest, max((record.get("timestamp", NO_TIMESTAMP) for record in records), default=NO_TIMESTAMP)
-            )
-        return largest
+        if not len(batches):
+            return NO_TIMESTAMP
+        (_, records), *_ = with_records(data, batch.position, batches.take(slice(0, 1)), self.path, True)
+        return max((record.get("timestamp", NO_TIMESTAMP) for record in records), default=NO_TIMESTAMP)
 
 
 def _missing_log(path: str) -> Entry:
