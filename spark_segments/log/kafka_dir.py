@@ -79,6 +79,11 @@ class KafkaDirectory:
             for listing in (storage.list(source.path) for source in _sources(storage))
         )
 
+    @property
+    def storage(self) -> Storage:
+        """The location; paths of segments are relative to it."""
+        return self._storage
+
     def topics(self) -> list[str]:
         """The names of the topics, sorted."""
         return sorted(self._sources)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -164,6 +165,4 @@ def _split(whole: ReadRange, max_partition_bytes: int | None) -> list[ReadRange]
         return [whole]
     pieces = -(-whole.size_bytes // max_partition_bytes)
     cuts = [whole.end_position * piece // pieces for piece in range(pieces + 1)]
-    return [
-        replace(whole, start_position=start, end_position=end) for start, end in zip(cuts[:-1], cuts[1:], strict=True)
-    ]
+    return [replace(whole, start_position=start, end_position=end) for start, end in pairwise(cuts)]
