@@ -211,7 +211,8 @@ class _Wrapper:
 def _open_wrapper(
     view: np.ndarray, batches: BatchTable, row: int, file_position: int, path: str, check_crc: bool = True
 ) -> _Wrapper:
-    position, magic, codec = int(batches.position[row]), int(batches.magic[row]), int(batches.codec[row])
+    position, magic, attributes = int(batches.position[row]), int(batches.magic[row]), int(batches.attributes[row])
+    codec = attributes & CODEC_MASK
     start = position - file_position
     columns = _Columns.empty(1)
     _, _, problem = _walk(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
@@ -234,7 +235,8 @@ def _open_wrapper(
     offset_base = wrapper_offset - last if magic == 1 and wrapper_offset != 0 else 0
     if offset_base + first < 0:
         raise _corrupt("the offset of a wrapper is less than that of its last message", path, position)
-    timestamp_type = int(batches.timestamp_type[row]) if magic == 1 else None
+    appended = LOG_APPEND_TIME if attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
+    timestamp_type = appended if magic == 1 else None
     return _Wrapper(data, messages, offset_base, offset_base + first, timestamp_type, int(batches.max_timestamp[row]))
 
 

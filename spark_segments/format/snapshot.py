@@ -42,7 +42,7 @@ NO_COORDINATOR_EPOCH = -1
 # Kafka's default of producer.id.expiration.ms.
 DEFAULT_EXPIRATION_MS = 86_400_000
 
-_MAX_SEQUENCE = 2**31 - 1
+MAX_SEQUENCE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +177,12 @@ def aborted_transactions(completed: Iterable[CompletedTransaction]) -> AbortedTr
 
 def sequence_after(sequence: int, increment: int) -> int:
     """A sequence number later by `increment`: after the largest int32 comes 0. NO_SEQUENCE stays what it is."""
-    return sequence if sequence == NO_SEQUENCE else (sequence + increment) % (_MAX_SEQUENCE + 1)
+    return sequence if sequence == NO_SEQUENCE else (sequence + increment) % (MAX_SEQUENCE + 1)
 
 
 def sequence_before(sequence: int, decrement: int) -> int:
     """A sequence number earlier by `decrement`. NO_SEQUENCE stays what it is."""
-    return sequence if sequence == NO_SEQUENCE else (sequence - decrement) % (_MAX_SEQUENCE + 1)
+    return sequence if sequence == NO_SEQUENCE else (sequence - decrement) % (MAX_SEQUENCE + 1)
 
 
 def _rows_that_matter(batches: BatchTable, control: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from spark_segments.format.jit import memcpy, njit, store_i8, varint_size, write
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
+    CODEC_MASK,
     HEADER_STRUCT,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
@@ -52,7 +53,7 @@ def to_magic2(
     parts: list[Any] = []
     tombstones = 0
     for messages in read_messages(buffer, batches, file_position=file_position, path=path):
-        codec = int(batches.codec[messages.row])
+        codec = int(batches.attributes[messages.row]) & CODEC_MASK
         tombstones += int((messages.value_size < 0).sum())
         limit = batch_bytes if codec == 0 else None
         for batch in _batches_of(messages, limit):

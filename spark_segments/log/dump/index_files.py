@@ -30,8 +30,10 @@ _SMALLEST_LENGTH = 14
 
 
 def dump_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
-    """Entries of an .index. As in Kafka's tool, one whose batch does not end with its offset is called a mismatch, which
-    is what an append of several batches leaves: nothing is wrong with it.
+    """Entries of an .index.
+
+    As in Kafka's tool, one whose batch does not end with its offset is called a mismatch: appends of several batches
+    leave such entries, and nothing is wrong with them.
     """
     base_offset = base_offset_of(path) or 0
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)

@@ -18,7 +18,7 @@ from spark_segments.format.decode import decode_batches
 from spark_segments.format.jit import byte_view
 from spark_segments.format.layout import ATTRIBUTES_POSITION, CODEC_NAMES, MAGIC_POSITION, NO_SEQUENCE
 from spark_segments.format.legacy import read_messages
-from spark_segments.format.snapshot import sequence_after
+from spark_segments.format.snapshot import MAX_SEQUENCE, sequence_after
 from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,
@@ -33,8 +33,6 @@ from spark_segments.log.dump.entry import (
 # Batches whose records are decoded together take this much of the file, or are a single one.
 GROUP_BYTES = 256 << 10
 RECORD_ROWS = 4096
-
-TIMESTAMP_TYPE_NAMES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
 _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -109,42 +107,54 @@ def with_records(
         )
     else:
         records = _records(window, start, batches, path)
-    for row in range(len(batches)):
-        yield _batch(window, start, batches, row), next(records)
+    for batch in _batches(batches):
+        content = window[batch["position"] - start :][: batch["size"]]
+        if batch["magic"] == 2:
+            crc = crc32c(content[ATTRIBUTES_POSITION:])
+        else:
+            crc = zlib.crc32(content[MAGIC_POSITION:].data)
+        yield {**batch, "isValid": crc == batch["crc"]}, next(records)
 
 
-def _batch(window: np.ndarray, start: int, batches: BatchTable, row: int) -> Entry:
-    position, size, magic = int(batches.position[row]), int(batches.size[row]), int(batches.magic[row])
-    content = window[position - start : position - start + size]
-    crc = int(batches.crc[row])
-    computed = crc32c(content[ATTRIBUTES_POSITION:]) if magic == 2 else zlib.crc32(content[MAGIC_POSITION:].data)
-    base_offset, last_offset = int(batches.base_offset[row]), int(batches.last_offset[row])
-    base_sequence, codec = int(batches.base_sequence[row]), int(batches.codec[row])
-    horizon = bool(batches.has_delete_horizon[row])
-    base_timestamp = int(batches.base_timestamp[row])
-    return {
-        "kind": "batch",
-        "baseOffset": base_offset if magic == 2 else None,
-        "lastOffset": last_offset,
-        "count": int(batches.count[row]) if magic == 2 else None,
-        "baseSequence": base_sequence,
-        "lastSequence": sequence_after(base_sequence, last_offset - base_offset),
-        "producerId": int(batches.producer_id[row]),
-        "producerEpoch": int(batches.producer_epoch[row]),
-        "leaderEpoch": int(batches.leader_epoch[row]),
-        "isTransactional": bool(batches.is_transactional[row]),
-        "isControl": bool(batches.is_control[row]),
-        "deleteHorizonMs": base_timestamp if horizon else None,
-        "position": position,
-        "timestampType": TIMESTAMP_TYPE_NAMES[int(batches.timestamp_type[row])],
-        "baseTimestamp": base_timestamp if magic == 2 else None,
-        "maxTimestamp": int(batches.max_timestamp[row]),
-        "size": size,
-        "magic": magic,
-        "compression": CODEC_NAMES.get(codec, str(codec)),
-        "crc": crc,
-        "isValid": computed == crc,
+def _batches(batches: BatchTable) -> Iterator[Entry]:
+    current = batches.magic == 2
+    names = {
+        "baseOffset": _or_none(current, batches.base_offset),
+        "lastOffset": batches.last_offset,
+        "count": _or_none(current, batches.count),
+        "baseSequence": batches.base_sequence,
+        "lastSequence": np.where(
+            batches.base_sequence == NO_SEQUENCE,
+            NO_SEQUENCE,
+            (batches.base_sequence + batches.last_offset - batches.base_offset) % (MAX_SEQUENCE + 1),
+        ),
+        "producerId": batches.producer_id,
+        "producerEpoch": batches.producer_epoch,
+        "leaderEpoch": batches.leader_epoch,
+        "isTransactional": batches.is_transactional,
+        "isControl": batches.is_control,
+        "deleteHorizonMs": _or_none(batches.has_delete_horizon, batches.base_timestamp),
+        "position": batches.position,
+        "timestampType": _timestamp_types(batches),
+        "baseTimestamp": _or_none(current, batches.base_timestamp),
+        "maxTimestamp": batches.max_timestamp,
+        "size": batches.size,
+        "magic": batches.magic,
+        "compression": np.array([CODEC_NAMES.get(codec, str(codec)) for codec in range(8)], object)[batches.codec],
+        "crc": batches.crc,
     }
+    for values in zip(*(column.tolist() for column in names.values()), strict=True):
+        yield {"kind": "batch", **dict(zip(names, values, strict=True))}
+
+
+def _or_none(known: np.ndarray, values: np.ndarray) -> np.ndarray:
+    result = values.astype(object)
+    result[~known] = None
+    return result
+
+
+def _timestamp_types(batches: BatchTable) -> np.ndarray:
+    return np.array(["CreateTime", "LogAppendTime", "NoTimestampType"], object)[batches.timestamp_type]
 
 
 def _records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Iterable[Entry]]:
@@ -159,13 +169,8 @@ def _records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> 
             yield from _records(window, start, batches.take(slice(row, row + 1)), path)
         return
     rest: Iterator[tuple] = itertools.chain.from_iterable(_rows(part) for part in rows)
-    for row in range(len(batches)):
-        base_offset, base_sequence = int(batches.base_offset[row]), int(batches.base_sequence[row])
-        control, kind = bool(batches.is_control[row]), TIMESTAMP_TYPE_NAMES[int(batches.timestamp_type[row])]
-        yield (
-            _record(fields, base_offset, base_sequence, kind, control)
-            for fields in itertools.islice(rest, int(batches.count[row]))
-        )
+    for batch in _batches(batches):
+        yield (_record(fields, batch) for fields in itertools.islice(rest, batch["count"]))
 
 
 def _decoded(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Any]:
@@ -196,23 +201,21 @@ def _rows(part: Any) -> Iterator[tuple]:
         )
 
 
-def _record(fields: tuple, base_offset: int, base_sequence: int, timestamp_type: str, control: bool) -> Entry:
+def _record(fields: tuple, batch: Entry) -> Entry:
     offset, timestamp, key, value, headers = fields
     entry = {
         "kind": "record",
         "offset": offset,
-        "timestampType": timestamp_type,
+        "timestampType": batch["timestampType"],
         "timestamp": timestamp,
         "keySize": -1 if key is None else len(key),
         "valueSize": -1 if value is None else len(value),
-        "sequence": NO_SEQUENCE
-        if base_sequence == NO_SEQUENCE
-        else sequence_after(base_sequence, offset - base_offset),
+        "sequence": sequence_after(batch["baseSequence"], offset - batch["baseOffset"]),
         "headers": [(header["key"], header["value"]) for header in headers],
         "key": key,
         "value": value,
     }
-    if control:
+    if batch["isControl"]:
         kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
         entry["controlType"], entry["controlTypeId"] = CONTROL_TYPES.get(kind, "UNKNOWN"), kind
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
@@ -222,7 +225,7 @@ def _record(fields: tuple, base_offset: int, base_sequence: int, timestamp_type:
 
 def _legacy_records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Entry]:
     """The messages of one entry of magic 0 or 1."""
-    kind = TIMESTAMP_TYPE_NAMES[int(batches.timestamp_type[0])]
+    (kind,) = _timestamp_types(batches)
     try:
         for messages in read_messages(window, batches, file_position=start, path=path, check_crc=False):
             keys = messages.binary(messages.key_start, messages.key_size)
