@@ -41,11 +41,13 @@ class SegmentWriter:
         *,
         index_interval_bytes: int,
         segment_index_bytes: int,
+        stem: str | None = None,
     ) -> None:
+        """`stem`: the path of the files without suffix, where a name is asked for that others know."""
         self._storage = storage
         self._partition = partition
         self._base_offset = base_offset
-        self._stem = segment_stem(topic, partition, base_offset)
+        self._stem = stem or segment_stem(topic, partition, base_offset)
         self._index = IndexBuilder(base_offset, interval_bytes=index_interval_bytes, index_bytes=segment_index_bytes)
         self._log: BinaryIO | None = None
         self.log_bytes = 0

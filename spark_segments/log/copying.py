@@ -28,6 +28,8 @@ def copy_batches(
     leader_epoch: int | None,
     index_interval_bytes: int,
     segment_index_bytes: int,
+    target: Storage | None = None,
+    stem: str | None = None,
 ) -> Segment:
     """Writes the batches of `sources` with log offsets in [base_offset, next_offset) as one segment with absolute
     offsets.
@@ -38,17 +40,19 @@ def copy_batches(
     """
     first = sources[0]
     writer = SegmentWriter(
-        storage,
+        target or storage,
         topic,
         first.partition,
         base_offset,
         index_interval_bytes=index_interval_bytes,
         segment_index_bytes=segment_index_bytes,
+        stem=stem,
     )
     for source in sources:
         start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+        known = source.tombstones >= 0
         whole = (start, end) == (source.base_offset, source.next_offset)
-        copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not whole)
+        copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
         if whole and copied != source.records and source.file_base_offset == source.name_offset:
             raise CorruptBatchError(
                 "The file does not hold the records of its row",
@@ -57,7 +61,7 @@ def copy_batches(
                 found=f"{copied} records",
                 hint="Run segments verify, and restore the file from a backup",
             )
-        if whole:
+        if whole and known:
             writer.add_tombstones(source.tombstones)
     row = writer.close(topic_id=first.topic_id, created_ms=storage.now_ms(), state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)

@@ -6,10 +6,10 @@ import base64
 import contextlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from spark_segments.log.append import commit_append
 from spark_segments.log.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.describe import describe
 from spark_segments.log.kafka_dir import KafkaDirectory
+from spark_segments.log.kafka_import import import_topic
 from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.planning import check_partition, offset_bounds, read_ranges
 from spark_segments.log.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
@@ -33,6 +34,9 @@ from spark_segments.log.rows import Partition
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.log.times import offsets_for_times
 from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"
 FORMAT_VERSION = 1
@@ -307,6 +311,50 @@ class LogDir:
         self._topic_manifest(topic).commit(plan)
         bounds = self.offsets(topic)
         return {number: bounds[number][0] for number in before_offsets}
+
+    # Kafka's directories
+
+    def import_kafka(
+        self,
+        path: str,
+        topic: str | None = None,
+        config: Mapping[str, str] | None = None,
+        *,
+        recovery: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        spark: SparkSession | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, into topics of the same names.
+
+        Offsets, epochs, transactions, log starts and cleaner checkpoints are kept; Kafka's last segment stays the
+        active one. A topic gets `config`, and retention.ms=-1 where that does not say otherwise. Run it again after it
+        was killed, or when the directory has grown: what is here already is not copied twice. Returns what was copied
+        of each topic.
+
+        Raises LogDirError where damage would cut more than a torn last batch (`recovery="kafka"` cuts, as a broker
+        would), or where a topic of that name is another one; UnknownTopicError where there is no such topic.
+        """
+        self._check_writable()
+        overrides = normal_overrides(config or {})
+        source = KafkaDirectory(Storage(path, dict(storage_options or {})))
+        topics = [topic] if topic is not None else source.topics()
+        if not topics:
+            raise LogDirError("There is no topic to import", path=path, expected="<topic>-<partition> directories")
+        return [
+            import_topic(
+                source,
+                self.storage,
+                self.manifest(name),
+                name,
+                overrides,
+                topic_config(overrides, self.defaults),
+                spark=spark,
+                recovery=recovery,
+                progress=progress,
+            )
+            for name in topics
+        ]
 
     def _topic_manifest(self, topic: str) -> Manifest:
         manifest = self.manifest(topic)

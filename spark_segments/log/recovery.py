@@ -36,6 +36,9 @@ STAND_IN_INTERVAL_BYTES = 256 << 10
 
 UNKNOWN_TOMBSTONES = -1
 
+CUT_SHORT = "the last record batch is cut"
+"""The reason of a cut where the file ends before a batch does, as after a write that was interrupted."""
+
 _MISSING = "missing; the log is read instead"
 
 LeaderEpochs = tuple[tuple[int, int], ...]
@@ -194,7 +197,7 @@ def _scans(storage: Storage, info: FileInfo) -> Iterator[_Scanned]:
         if scan.error is not None:
             problem = _reason(scan.error)
         elif scan.consumed == 0 and position + scan.needed > info.size:
-            problem = "the last record batch is cut"
+            problem = CUT_SHORT
         elif scan.consumed == 0 and data.size < min(window_bytes, info.size - position):
             problem = f"the file ended at {position + data.size} bytes, {info.size} were listed"
         elif scan.consumed == 0:

@@ -18,10 +18,20 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError
 from spark_segments.execution import run_tasks
+from spark_segments.log.kafka_partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change
 from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
-from spark_segments.log.rows import LOG_SUFFIX, REMOVED, SEGMENT_SCHEMA, Segment, segments_of
+from spark_segments.log.rows import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    REMOVED,
+    SEGMENT_SCHEMA,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    segments_of,
+)
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
 from spark_segments.storage import FileInfo, Storage
@@ -29,6 +39,7 @@ from spark_segments.storage import FileInfo, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
 BEING_DELETED_MS = -1  # as removed_ms: vacuum has begun to delete the file
 DELETE_FILES_A_TASK = 1000
 
@@ -160,12 +171,12 @@ def all_rows(snapshot: Snapshot) -> pa.Table:
 
 def files_of(segment: Segment) -> list[str]:
     """The .log of a row and all sidecars that it can have."""
-    return [segment.path, segment.index_path, segment.time_index_path, segment.txn_index_path]
+    return [segment.stem + suffix for suffix in SUFFIXES]
 
 
 def _named(snapshot: Snapshot) -> set[str]:
     stems = [path.removesuffix(LOG_SUFFIX) for path in all_rows(snapshot).column("path").to_pylist()]
-    return {stem + suffix for stem in stems for suffix in (LOG_SUFFIX, ".index", ".timeindex", ".txnindex")}
+    return {stem + suffix for stem in stems for suffix in SUFFIXES}
 
 
 def _is_partition_of(directory: str, topic: str) -> bool:
