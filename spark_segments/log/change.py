@@ -170,7 +170,7 @@ class ChangeWriter:
 def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, partitions: pa.Table) -> None:
     """Raises SegmentsError where the change would break an invariant that can be told without reading more rows."""
     topic_id = change.topic.topic_id if change.topic is not None else snapshot.topic_id
-    for rows in (add, replace, partitions):
+    for rows in (add, live_rows(replace), partitions):  # removed rows may be a deleted topic's, for vacuum
         others = rows.column("topic_id").filter(pc.not_equal(rows.column("topic_id"), topic_id))
         if len(others):
             raise CommitConflictError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -128,20 +128,25 @@ class Manifest:
         """Merges small files of the table and writes a checkpoint. Returns whether files were merged."""
         return compact(self.log)
 
-    def _keep_small(self, version: int) -> None:
-        try:
-            if version % COMPACT_VERSIONS == 0:
-                compact(self.log)
-            elif version % CHECKPOINT_VERSIONS == 0:
-                self.log.open().create_checkpoint()
-        except Exception as error:  # best effort: the commit before it stands, and another one will do this
-            _logger.info("The manifest of %s was not compacted: %s", self.topic, error)
-
     def vacuum(
         self, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
     ) -> Vacuumed:
-        """See `manifest_upkeep.vacuum`."""
+        """Sorts the table's rows into few files, and deletes what `manifest_upkeep.vacuum` says."""
+        if not dry_run:
+            self._best_effort(lambda: compact(self.log, all_files=True))
         return vacuum(self.log, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
+
+    def _keep_small(self, version: int) -> None:
+        if version % COMPACT_VERSIONS == 0:
+            self._best_effort(self.compact)
+        elif version % CHECKPOINT_VERSIONS == 0:
+            self._best_effort(lambda: self.log.open().create_checkpoint())
+
+    def _best_effort(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # nothing hangs on it: the commits before it stand, and it will be done another time
+            _logger.info("The manifest of %s was not compacted: %s", self.topic, error)
 
     def _has_table(self) -> bool:
         try:

@@ -34,14 +34,15 @@ class Vacuumed:
 
 
 def compact(log: DeltaLog, *, all_files: bool = False) -> bool:
-    """Merges small files of segment rows (`all_files`: all, where they overlap) and writes a checkpoint.
+    """Merges small files of segment rows (`all_files`: all, where large ones overlap) and writes a checkpoint.
 
     Returns whether files were merged; False where there was nothing to merge or other commits always came first.
     """
     state = log.state()
     files = [file for file in state.files if file.kind == SEGMENT_KIND]
-    if not all_files or not _overlap(files):
-        files = [file for file in files if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 2]
+    small = [file for file in files if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 2]
+    if not all_files or not _overlap([file for file in files if file not in small]):
+        files = small
     merged = len(files) > 1 and _merge(log, files)
     log.open().create_checkpoint()
     return merged
