@@ -1,4 +1,4 @@
-"""After an unclean stop: damaged and half-cleaned partitions open as Kafka's recovery from recovery point 0 leaves them."""
+"""After an unclean stop: damaged and half-cleaned partitions open as Kafka recovers them with recovery point 0."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_a_length_that_no_file_holds_is_not_read(plain, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_damage_makes_anything_but_a_shorter_log(plain, seed):
-    """Wherever bytes of the log files are overwritten, what is left is what was there before, up to the first damage."""
+    """Wherever bytes of a .log are overwritten, what is left is what was there before, up to the first damage."""
     random = np.random.default_rng(seed)
     files = sorted(plain.glob("*.log"))
     chosen = files[random.integers(len(files))]
