@@ -1,10 +1,11 @@
 """Cleaning of a whole Kafka partition directory in memory: what surrounds the cleaner of batches, as plain as can be.
 
-The last segment is the active one. Segments are not grouped, and the map takes in all that is dirty.
+The last segment is the active one. Segments are not grouped, and there is one round, as far as the map goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,21 +79,25 @@ def clean_log(
     producers: ActiveProducers | None = None,
     delete_retention_ms: int = 600_000,
     map_bytes: int = 24 << 16,
+    load_factor: float = 0.9,
     codec: int | None = None,
+    batches_a_call: int = 1 << 30,
 ) -> CleanedLog:
-    """One round: cleans all segments but the last, as far as the map goes."""
+    """Cleans all segments but the last, as far as the map goes."""
     *inactive, active = segments
     end_offset = active.base_offset
-    offset_map = OffsetMap(map_bytes, start_offset=first_dirty_offset)
+    offset_map = OffsetMap(map_bytes, start_offset=first_dirty_offset, load_factor=load_factor)
     # A transaction's index entry lies with its marker, which may be in a later segment than its data.
     aborted = AbortedTransactions.concatenate(segment.aborted for segment in segments)
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted.overlapping(first_dirty_offset, end_offset))
     for segment, after in zip(inactive, segments[1:], strict=True):
-        if after.base_offset > first_dirty_offset:
-            undone, _ = transactions.read(segment.data, segment.batches)
-            if not offset_map.put_batches(segment.data, segment.batches, exclude=undone & ~segment.batches.is_control):
-                break
+        if after.base_offset <= first_dirty_offset or offset_map.full:
+            continue
+        for batches in portions(segment.batches, batches_a_call):
+            discardable, _ = transactions.read(segment.data, batches)
+            offset_map.put_batches(segment.data, batches, exclude=discardable & ~batches.is_control)
+        if not offset_map.full:
             offset_map.advance(after.base_offset)
 
     cleaning = CleaningRound(
@@ -100,13 +105,25 @@ def clean_log(
     )
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
-    cleaned, parts, counts = [], [], CleanCounts()
+    cleaned: list[LogSegment] = []
+    parts: list[Cleaned] = []
     for segment in inactive:
         if segment.base_offset >= offset_map.end_offset:
             cleaned.append(segment)
             continue
-        part = clean_batches(segment.data, segment.batches, cleaning, transactions)
-        cleaned.append(LogSegment(segment.base_offset, part.data.tobytes(), part.aborted))
-        parts.append(part)
-        counts += part.counts
+        own = [
+            clean_batches(segment.data, batches, cleaning, transactions)
+            for batches in portions(segment.batches, batches_a_call)
+        ]
+        data = b"".join(part.data.tobytes() for part in own)
+        cleaned.append(
+            LogSegment(segment.base_offset, data, AbortedTransactions.concatenate(part.aborted for part in own))
+        )
+        parts += own
+    counts = sum((part.counts for part in parts), CleanCounts())
     return CleanedLog([*cleaned, active], parts, offset_map.end_offset, counts)
+
+
+def portions(batches: BatchTable, size: int) -> Iterator[BatchTable]:
+    for first in range(0, len(batches), size):
+        yield batches.take(slice(first, first + size))

@@ -1,0 +1,216 @@
+"""The cleaner against a plain model of Kafka's rules: logs of all that a partition may hold, for several rounds."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments.format.active_producers import ActiveProducers
+from spark_segments.format.snapshot import ProducerState
+from spark_segments.format.txn_index import AbortedTransactions
+from tests.format import plain_cleaner
+from tests.format.directory_cleaner import LogSegment, clean_log
+from tests.format.plain_decode import PlainBatch, plain_batches
+from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
+
+START_MS = 1_700_000_000_000
+RETENTION_MS = 1000
+CODECS = ["none", "none", "none", "gzip", "snappy", "lz4", "zstd"]
+
+# Of every length that the hash treats in its own way, and those of the markers.
+keys = st.one_of(
+    st.none(),
+    st.binary(max_size=1),
+    st.sampled_from([b"\0\0\0\0", b"\0\0\0\1", *(b"k" * size for size in (4, 9, 17, 130, 300))]),
+)
+values = st.one_of(st.none(), st.binary(max_size=40))
+headers = st.lists(st.tuples(st.text(max_size=3), st.one_of(st.none(), st.binary(max_size=3))), max_size=2)
+
+
+class Log:
+    """A log under construction: segments of encoded batches, the last one active."""
+
+    def __init__(self) -> None:
+        self.segments: list[LogSegment] = [LogSegment(0, b"", AbortedTransactions.of())]
+        self.next_offset = 0
+        self.under_way: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
+        self.sequence = 0
+
+    def roll(self) -> None:
+        if self.segments[-1].data:
+            self.segments.append(LogSegment(self.next_offset, b"", AbortedTransactions.of()))
+
+    def _append(self, data: bytes, last_offset: int, aborted: AbortedTransactions | None = None) -> None:
+        last = self.segments[-1]
+        index = AbortedTransactions.concatenate([last.aborted, aborted or AbortedTransactions.of()])
+        self.segments[-1] = LogSegment(last.base_offset, last.data + data, index)
+        self.next_offset = last_offset + 1
+
+    def append(self, records: list[Record], *, producer_id: int, transactional: bool, gap: int, **options) -> None:
+        placed = []
+        offset = self.next_offset
+        for record in records:
+            placed.append(Record(record.value, record.key, record.timestamp, record.headers, offset))
+            offset += 1 + gap
+        last_offset = offset - 1
+        if transactional:
+            self.under_way.setdefault(producer_id, self.next_offset)
+        data = batch_bytes(
+            placed,
+            base_offset=self.next_offset,
+            last_offset=last_offset,
+            producer_id=producer_id,
+            producer_epoch=self.epochs.get(producer_id, 0) if producer_id >= 0 else -1,
+            base_sequence=self.sequence if producer_id >= 0 else -1,
+            transactional=transactional,
+            **options,
+        )
+        self.sequence += last_offset - self.next_offset + 1
+        self._append(data, last_offset)
+
+    def end(self, producer_id: int, kind: int, timestamp: int, fences: bool = False) -> None:
+        first = self.under_way.pop(producer_id, None)
+        if first is None:
+            return
+        offset = self.next_offset
+        aborted = AbortedTransactions.of([(producer_id, first, offset, offset + 1)] if kind == ABORT else [])
+        epoch = self.epochs[producer_id] = self.epochs.get(producer_id, 0) + fences
+        marker = marker_batch(
+            kind, base_offset=offset, producer_id=producer_id, producer_epoch=epoch, timestamp=timestamp
+        )
+        self._append(marker, offset, aborted)
+
+
+@st.composite
+def batches_of_a_round(draw) -> list[tuple]:
+    """What is appended between two cleanings: ("data", …), ("end", …) and ("roll",)."""
+    steps: list[tuple] = []
+    for _ in range(draw(st.integers(1, 7))):
+        kind = draw(st.sampled_from(["data"] * 5 + ["end", "end", "roll"]))
+        producer_id = draw(st.sampled_from([-1, -1, 7, 8, 9]))
+        if kind == "data":
+            records = draw(
+                st.lists(
+                    st.builds(Record, values, keys, st.sampled_from([-1, 0, 1, 70, 5_000]), headers),
+                    min_size=1,
+                    max_size=6,
+                )
+            )
+            steps.append((kind, producer_id, records, draw(st.sampled_from([0, 0, 0, 1])),
+                          draw(st.sampled_from(CODECS)), draw(st.booleans()) and draw(st.booleans())))  # fmt: skip
+        elif kind == "end":
+            steps.append(
+                (kind, draw(st.sampled_from([7, 8])), draw(st.sampled_from([ABORT, COMMIT])), draw(st.booleans()))
+            )
+        else:
+            steps.append((kind,))
+    return steps
+
+
+def extend(log: Log, steps: list[tuple], now_ms: int) -> None:
+    for step in steps:
+        if step[0] == "roll":
+            log.roll()
+        elif step[0] == "end":
+            log.end(step[1], step[2], now_ms, fences=step[3])
+        else:
+            _, producer_id, records, gap, codec, log_append_time = step
+            records = [
+                Record(r.value, r.key, r.timestamp if r.timestamp < 0 else now_ms + r.timestamp, r.headers)
+                for r in records
+            ]
+            options = (
+                {"log_append_time": True, "base_timestamp": now_ms - 77, "max_timestamp": now_ms}
+                if log_append_time
+                else {}
+            )
+            log.append(
+                records, producer_id=producer_id, transactional=producer_id in (7, 8), gap=gap, codec=codec, **options
+            )
+    # All transactions end before the active segment begins: what is cleanable ends at the last stable offset.
+    for producer_id in list(log.under_way):
+        log.end(producer_id, COMMIT, now_ms)
+    log.roll()
+
+
+def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
+    return [batch if batch.records else batch.without_codec() for batch in batches]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rounds=st.lists(
+        st.tuples(batches_of_a_round(), st.sampled_from([0, 1, RETENTION_MS, 5 * RETENTION_MS])), min_size=1, max_size=4
+    ),
+    max_keys=st.sampled_from([1, 2, 3, 100]),
+    batches_a_call=st.sampled_from([1, 2, 3, 1000]),
+    live=st.booleans(),
+    codec=st.sampled_from([None, None, 0, 4]),
+)
+def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec):
+    log = Log()
+    now_ms = START_MS
+    dirty_offset = 0
+    for steps, later_ms in rounds:
+        now_ms += later_ms
+        extend(log, steps, now_ms)
+        before = [list(plain_batches(segment.data)) for segment in log.segments]
+        all_batches = [batch for segment in before for batch in segment]
+        aborted = {
+            b.base_offset
+            for b, is_undone in zip(all_batches, plain_cleaner.undone(all_batches), strict=True)
+            if is_undone
+        }
+        end_offset = log.segments[-1].base_offset
+
+        state = ProducerState()
+        for segment in log.segments:
+            state.add(segment.data, segment.batches)
+        entries = [entry for entry in state.entries() if live and entry.producer_id != 9]
+
+        cleaned = clean_log(
+            log.segments,
+            first_dirty_offset=dirty_offset,
+            now_ms=now_ms,
+            producers=ActiveProducers.of(entries),
+            delete_retention_ms=RETENTION_MS,
+            map_bytes=24 * (max_keys + 1),
+            load_factor=1.0,
+            codec=codec,
+            batches_a_call=batches_a_call,
+        )
+
+        latest, map_end = plain_cleaner.latest_offsets(before[:-1], aborted, dirty_offset, end_offset, max_keys)
+        cleaning = plain_cleaner.PlainRound(
+            latest,
+            map_end,
+            end_offset,
+            now_ms,
+            RETENTION_MS,
+            {entry.producer_id: (entry.last_offset, entry.producer_epoch) for entry in entries},
+            codec,
+        )
+        reached = sum(segment.base_offset < map_end for segment in log.segments[:-1])
+        head = [batch for segment in before[:reached] for batch in segment]
+        tail = [batch for segment in before[reached:] for batch in segment]
+        assert cleaned.first_dirty_offset == map_end
+        assert list(plain_batches(cleaned.data)) == plain_cleaner.clean(head, aborted, cleaning) + tail
+        assert_nothing_new_is_lost(all_batches, list(plain_batches(cleaned.data)), aborted)
+
+        log.segments = cleaned.segments
+        dirty_offset = cleaned.first_dirty_offset
+
+
+def assert_nothing_new_is_lost(before: list[PlainBatch], after: list[PlainBatch], aborted: set[int]) -> None:
+    """The newest committed record of every key stays as it is, unless it is a tombstone past its horizon."""
+    newest = {
+        record.key: (record, batch)
+        for batch in before
+        if not batch.control and batch.base_offset not in aborted
+        for record in batch.records
+        if record.key is not None
+    }
+    left = {record for batch in after for record in batch.records}
+    for record, batch in newest.values():
+        assert record in left or (record.value is None and batch.delete_horizon_ms is not None)
