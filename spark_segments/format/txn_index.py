@@ -65,6 +65,11 @@ class AbortedTransactions:
             self.producer_id[rows], self.first_offset[rows], self.last_offset[rows], self.last_stable_offset[rows]
         )
 
+    def shifted(self, offset_shift: int) -> AbortedTransactions:
+        """The same transactions with `offset_shift` added to all offsets: those of a file as those of the log."""
+        offsets = (self.first_offset, self.last_offset, self.last_stable_offset)
+        return AbortedTransactions(self.producer_id, *(column + offset_shift for column in offsets))
+
     def mask(self, batches: BatchTable, offset_shift: int = 0) -> np.ndarray:
         """bool[]: the batches (their offsets + `offset_shift` are the log's) whose records an abort has undone."""
         undone = np.zeros(len(batches), np.bool_)

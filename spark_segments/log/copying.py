@@ -8,13 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError
+from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.patch import rebase
 from spark_segments.log.chunk import SegmentWriter, count_tombstones
 from spark_segments.log.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment import Window, locate, windows
 from spark_segments.storage import Storage
+
+COPY_BYTES = 8 << 20
 
 
 def copy_batches(
@@ -119,3 +121,20 @@ def rebased(
             batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
         )
     return data, batches
+
+
+def copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int) -> None:
+    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where it is shorter by now."""
+    with target.create(target_path) as stream:
+        for position in range(0, size, COPY_BYTES):
+            length = min(COPY_BYTES, size - position)
+            data = source.read(path, position, length)
+            if data.size != length:
+                raise SegmentsError(
+                    "The file became shorter while it was copied",
+                    path=path,
+                    position=position,
+                    expected=length,
+                    found=data.size,
+                )
+            stream.write(data)

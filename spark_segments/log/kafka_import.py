@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.execution import run_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
+from spark_segments.format.txn_index import parse_txn_index
 from spark_segments.format.upconvert import to_magic2
 from spark_segments.log.chunk import SegmentWriter, segment_stem
-from spark_segments.log.copying import copy_batches, rebased
+from spark_segments.log.copying import copy_batches, copy_file, rebased
 from spark_segments.log.kafka_dir import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.kafka_partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.manifest import Change, Manifest
@@ -32,7 +33,6 @@ from spark_segments.log.rows import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     Partition,
     Segment,
     partitions_of,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from spark_segments.config import TopicConfig
 
-COPY_BYTES = 8 << 20
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
 KAFKA = "kafka"  # the only value of `recovery`
@@ -76,7 +75,7 @@ class _Copy:
         sizes = {"index_interval_bytes": self.index_interval_bytes, "segment_index_bytes": self.segment_index_bytes}
         if _is_legacy(self.source, row):
             return _converted(self.source, self.target, task.topic, row, sizes)
-        if task.base_offset > row.base_offset or row.index_bytes == 0 or row.time_index_bytes == 0:
+        if task.base_offset > row.base_offset or not _has_indexes(self.source, row):
             # A part of a file, or one whose indexes cannot be used: its batches are copied and indexed anew.
             copied = copy_batches(
                 self.source,
@@ -89,7 +88,12 @@ class _Copy:
                 target=self.target,
                 **sizes,
             )
-            return dataclasses.replace(copied, created_ms=row.created_ms)
+            copied = dataclasses.replace(copied, created_ms=row.created_ms)
+            return (
+                copied
+                if task.base_offset > row.base_offset
+                else _with_transactions(self.source, self.target, row, copied)
+            )
         return _copied(self.source, self.target, task.topic, row)
 
 
@@ -309,31 +313,36 @@ def _commit(manifest: Manifest, found: KafkaSnapshot, rows: Sequence[Segment]) -
 def _copied(source: Storage, target: Storage, topic: str, row: Segment) -> Segment:
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
     stem = segment_stem(topic, row.partition, row.name_offset)
-    _copy_file(source, row.path, target, stem + LOG_SUFFIX, row.log_bytes)
-    _copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
-    _copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-    if row.txn_index_bytes:
-        _copy_file(source, row.txn_index_path, target, stem + TXN_INDEX_SUFFIX, row.txn_index_bytes)
+    copy_file(source, row.path, target, stem + LOG_SUFFIX, row.log_bytes)
+    copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
+    copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+    return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX))
+
+
+def _with_transactions(source: Storage, target: Storage, row: Segment, copied: Segment) -> Segment:
+    """Copies the .txnindex and the .snapshot that lie beside a segment, if they can be read."""
     snapshot = row.stem + PRODUCER_SNAPSHOT_SUFFIX
     if source.exists(snapshot):
-        _copy_file(source, snapshot, target, stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))
-    return dataclasses.replace(row, path=stem + LOG_SUFFIX)
+        copy_file(source, snapshot, target, copied.stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))
+    if not source.exists(row.txn_index_path):
+        return copied
+    size = source.size(row.txn_index_path)
+    try:
+        entries = parse_txn_index(source.read(row.txn_index_path), path=row.txn_index_path)
+    except CorruptBatchError:
+        return copied
+    if not len(entries) or int(entries.last_offset.max()) >= row.next_offset:
+        return copied
+    copy_file(source, row.txn_index_path, target, copied.txn_index_path, size)
+    return dataclasses.replace(copied, txn_index_bytes=size)
 
 
-def _copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int) -> None:
-    with target.create(target_path) as stream:
-        for position in range(0, size, COPY_BYTES):
-            length = min(COPY_BYTES, size - position)
-            data = source.read(path, position, length)
-            if data.size != length:
-                raise SegmentsError(
-                    "The file became shorter while it was copied",
-                    path=path,
-                    position=position,
-                    expected=length,
-                    found=data.size,
-                )
-            stream.write(data)
+def _has_indexes(source: Storage, row: Segment) -> bool:
+    """Whether both indexes are there and true: recovery uses them, or they are empty."""
+    for path, size in ((row.index_path, row.index_bytes), (row.time_index_path, row.time_index_bytes)):
+        if size == 0 and not (source.exists(path) and source.size(path) == 0):
+            return False
+    return True
 
 
 def _is_legacy(source: Storage, row: Segment) -> bool:

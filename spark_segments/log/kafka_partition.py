@@ -212,6 +212,7 @@ def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) ->
 
 def _epochs_between(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
     """As Kafka's LeaderEpochFileCache: none from the log end on, and what began before the log start begins there."""
-    kept = tuple((epoch, start) for epoch, start in epochs if start < log_end_offset)
+    is_empty = log_start_offset == log_end_offset  # a broker begins its epoch there before the first record comes
+    kept = tuple((epoch, start) for epoch, start in epochs if start < log_end_offset + is_empty)
     early = [epoch for epoch, start in kept if start <= log_start_offset]
     return ((early[-1], log_start_offset), *kept[len(early) :]) if early else kept

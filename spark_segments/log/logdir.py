@@ -25,6 +25,7 @@ from spark_segments.log.append import commit_append
 from spark_segments.log.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.describe import describe
 from spark_segments.log.kafka_dir import KafkaDirectory
+from spark_segments.log.kafka_export import export_topics
 from spark_segments.log.kafka_import import import_topic
 from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.planning import check_partition, offset_bounds, read_ranges
@@ -355,6 +356,31 @@ class LogDir:
             )
             for name in topics
         ]
+
+    def export_kafka(
+        self,
+        path: str,
+        topic: str | None = None,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        spark: SparkSession | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of one topic or of all.
+
+        Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
+        A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. Returns
+        what was written of each topic. Raises LogDirError where a partition's directory is there already.
+        """
+        names = [topic] if topic is not None else self.topics()
+        snapshots = [self.snapshot(name) for name in names]
+        return export_topics(
+            self.storage,
+            Storage(path, dict(storage_options or {})),
+            [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
+            spark=spark,
+            progress=progress,
+        )
 
     def _topic_manifest(self, topic: str) -> Manifest:
         manifest = self.manifest(topic)

@@ -216,18 +216,8 @@ def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactio
     found = []
     for segment in segments:
         if segment.txn_index_bytes:
-            entries = parse_txn_index(
-                storage.read(segment.txn_index_path, 0, segment.txn_index_bytes), path=segment.txn_index_path
-            )
-            shift = segment.offset_shift
-            found.append(
-                dataclasses.replace(
-                    entries,
-                    first_offset=entries.first_offset + shift,
-                    last_offset=entries.last_offset + shift,
-                    last_stable_offset=entries.last_stable_offset + shift,
-                )
-            )
+            data = storage.read(segment.txn_index_path, 0, segment.txn_index_bytes)
+            found.append(parse_txn_index(data, path=segment.txn_index_path).shifted(segment.offset_shift))
     return AbortedTransactions.concatenate(found)
 
 
