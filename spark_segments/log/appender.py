@@ -87,7 +87,7 @@ class Appender:
         options: ProducerOptions | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """`resolve` looks a topic up by name (UnknownTopicError); `topic`, where given, beats the column of the name."""
+        """`resolve` looks a topic up by name (UnknownTopicError); `topic`, where given, beats the column."""
         self._storage = storage
         self._resolve = resolve
         self._topic = topic

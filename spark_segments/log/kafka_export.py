@@ -255,7 +255,7 @@ def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
 def _write_snapshots(
     storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_Output], producers: bool
 ) -> None:
-    """A .snapshot at each segment but the first, and at the log end: the file that came with an import, else a new one."""
+    """A .snapshot at each segment but the first, and at the log end: the one that was imported, else a new one."""
     directory = f"{topic}-{row.partition}"
     state = ProducerState()
     for number, output in enumerate(outputs):
