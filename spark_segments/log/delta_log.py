@@ -35,7 +35,6 @@ MANIFEST_DIRECTORY = "_manifest"
 _TABLE_PROPERTIES = {
     # Only our own vacuum cleans up: it knows for how long snapshots must stay readable.
     "delta.enableExpiredLogCleanup": "false",
-    "delta.checkpointInterval": "100",
     # Tombstones, which every checkpoint would carry along, serve nobody here.
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
