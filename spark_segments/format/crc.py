@@ -12,9 +12,8 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
 
-from spark_segments.format.jit import byte_view, load_u8, load_u64_le, njit, prefetch
+from spark_segments.format.jit import byte_view, intrinsic, load_u8, load_u64_le, njit, prefetch
 
 _POLYNOMIAL = 0x82F63B78  # bits reversed
 _MASK = np.uint64(0xFFFFFFFF)

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 # Arrow's buffers and bytes objects are read-only, so that is what kernels take; `byte_view` makes it of anything else.
 READONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+
+# Any: called with the arguments behind the first, which type checkers do not know.
+intrinsic: Any = numba.extending.intrinsic
 
 _SWAP = sys.byteorder == "little"
 _sources: dict[Any, frozenset[str]] = {}

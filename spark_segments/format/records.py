@@ -158,21 +158,24 @@ def _short(position):
     return np.int64(0), np.int64(-1)
 
 
+_ZERO = np.int64(0)
+
+
 class Record(NamedTuple):
     """One record's places and numbers as a kernel has read them, or its problem."""
 
-    problem: int
-    expected: int
-    found: int
-    timestamp_delta: int
-    offset_delta: int
-    key_position: int
-    key_size: int
-    value_position: int
-    value_size: int
-    header_position: int
-    header_count: int
-    end: int
+    problem: np.int64
+    expected: np.int64
+    found: np.int64
+    timestamp_delta: np.int64
+    offset_delta: np.int64
+    key_position: np.int64
+    key_size: np.int64
+    value_position: np.int64
+    value_size: np.int64
+    header_position: np.int64
+    header_count: np.int64
+    end: np.int64
 
 
 @njit(forceinline=True)
@@ -181,15 +184,15 @@ def _bad(problem, expected, found):
         np.int64(problem),
         np.int64(expected),
         np.int64(found),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
     )
 
 
@@ -240,9 +243,9 @@ def _read_any(position, end, last_offset_delta, previous):
     if problem != _GOOD:
         return _bad(problem, expected, found)
     return Record(
-        np.int64(_GOOD),
-        np.int64(0),
-        np.int64(0),
+        _ZERO,
+        _ZERO,
+        _ZERO,
         timestamp_delta,
         offset_delta,
         key_position,
@@ -300,9 +303,9 @@ def _read_usual(position, end, last_offset_delta, previous):
     if offset_delta <= previous or offset_delta > last_offset_delta:
         return _bad(_UNUSUAL, 0, 0)
     return Record(
-        np.int64(_GOOD),
-        np.int64(0),
-        np.int64(0),
+        _ZERO,
+        _ZERO,
+        _ZERO,
         (timestamp_delta >> 1) ^ -(timestamp_delta & 1),
         offset_delta,
         key_position,
@@ -310,7 +313,7 @@ def _read_usual(position, end, last_offset_delta, previous):
         value_position,
         value_size,
         np.int64(record_end),
-        np.int64(0),
+        _ZERO,
         np.int64(record_end),
     )
 
