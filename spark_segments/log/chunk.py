@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from spark_segments.format.index import IndexBuilder
 from spark_segments.format.patch import rebase
 from spark_segments.format.txn_index import AbortedTransactions, txn_index_bytes
 from spark_segments.log.rows import CHUNK, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
-from spark_segments.storage import Storage
+from spark_segments.storage import Storage, WriteStream
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -49,7 +48,7 @@ class SegmentWriter:
         self._base_offset = base_offset
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._index = IndexBuilder(base_offset, interval_bytes=index_interval_bytes, index_bytes=segment_index_bytes)
-        self._log: BinaryIO | None = None
+        self._log: WriteStream | None = None
         self.log_bytes = 0
         self.next_offset = base_offset
         self._records = 0

@@ -72,9 +72,8 @@ class _Copy:
 
     def __call__(self, task: _CopyTask) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
-        sizes = {"index_interval_bytes": self.index_interval_bytes, "segment_index_bytes": self.segment_index_bytes}
         if _is_legacy(self.source, row):
-            return _converted(self.source, self.target, task.topic, row, sizes)
+            return _converted(self, task.topic, row)
         if task.base_offset > row.base_offset or not _has_indexes(self.source, row):
             # A part of a file, or one whose indexes cannot be used: its batches are copied and indexed anew.
             copied = copy_batches(
@@ -86,7 +85,8 @@ class _Copy:
                 sealed=row.state != CHUNK,
                 leader_epoch=None,
                 target=self.target,
-                **sizes,
+                index_interval_bytes=self.index_interval_bytes,
+                segment_index_bytes=self.segment_index_bytes,
             )
             copied = dataclasses.replace(copied, created_ms=row.created_ms)
             return (
@@ -180,7 +180,9 @@ def _holds_batch(tail: np.ndarray) -> bool:
     """Whether a whole record batch lies anywhere behind a bad one: then more than a torn end would be lost."""
     magic = np.flatnonzero(tail[MAGIC_POSITION:] <= 2)
     starts = magic[magic + BATCH_OVERHEAD <= len(tail)]
-    lengths = sum(tail[starts + BATCH_LENGTH_POSITION + byte].astype(np.int64) << (24 - 8 * byte) for byte in range(4))
+    lengths = np.zeros(len(starts), np.int64)
+    for byte in range(4):
+        lengths = lengths << 8 | tail[starts + BATCH_LENGTH_POSITION + byte]
     fits = (lengths >= LOG_OVERHEAD) & (starts + LOG_OVERHEAD + lengths <= len(tail))
     for start, length in zip(starts[fits].tolist(), lengths[fits].tolist(), strict=True):
         if len(scan_batches(tail[start : start + LOG_OVERHEAD + length]).batches):
@@ -351,10 +353,17 @@ def _is_legacy(source: Storage, row: Segment) -> bool:
     return len(header) > MAGIC_POSITION and header[MAGIC_POSITION] < 2
 
 
-def _converted(source: Storage, target: Storage, topic: str, row: Segment, sizes: Mapping[str, int]) -> Segment:
+def _converted(copy: _Copy, topic: str, row: Segment) -> Segment:
     """The segment with its messages of magic 0 and 1 as batches of magic 2, at their offsets."""
-    writer = SegmentWriter(target, topic, row.partition, row.base_offset, **sizes)
-    for window in windows(source, row):
+    writer = SegmentWriter(
+        copy.target,
+        topic,
+        row.partition,
+        row.base_offset,
+        index_interval_bytes=copy.index_interval_bytes,
+        segment_index_bytes=copy.segment_index_bytes,
+    )
+    for window in windows(copy.source, row):
         legacy = window.batches.magic < 2
         edges = [0, *(i for i in range(1, len(legacy)) if legacy[i] != legacy[i - 1]), len(legacy)]
         for start, stop in itertools.pairwise(edges):

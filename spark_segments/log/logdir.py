@@ -68,7 +68,7 @@ class LogDir:
         A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
         `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
         """
-        storage = Storage(uri, storage_options)
+        storage = Storage(uri, dict(storage_options or {}))
         if not storage.exists(MARKER):
             if KafkaDirectory.recognises(storage):
                 raise LogDirError(
@@ -91,7 +91,7 @@ class LogDir:
         """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
         would recover it.
         """
-        storage = Storage(uri, storage_options)
+        storage = Storage(uri, dict(storage_options or {}))
         if storage.exists(MARKER):
             _check_format(storage)
             return cls(storage, defaults=defaults)

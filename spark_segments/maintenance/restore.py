@@ -46,9 +46,9 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
         )
         rows = []
         for number in range(current.partitions.num_rows):
-            row = current.partition(number)
-            start = starts.get(number, row.log_start_offset)
-            rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=start))
+            partition = current.partition(number)
+            start = starts.get(number, partition.log_start_offset)
+            rows.append(dataclasses.replace(partition, log_start_offset=start, first_dirty_offset=start))
         return Change("restore", replace=replaced, partitions=rows)
 
     log.manifest(topic).commit(plan)
