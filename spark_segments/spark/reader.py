@@ -15,6 +15,7 @@ from spark_segments.log.snapshot import Snapshot
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import projection
+from spark_segments.spark.worker import freeze_imports
 from spark_segments.storage import Storage
 
 # Batches below this are put together: handing a batch to the JVM has a price of its own.
@@ -67,8 +68,11 @@ class Reader(DataSourceReader):
     def _batches(self, ranges: Iterable[ReadRange]) -> Iterator[pa.RecordBatch]:
         from spark_segments.log.read import read_range  # numba, which only tasks need
 
-        for one in ranges:
-            yield from read_range(self._storage, one, columns=self._schema.names)
+        try:
+            for one in ranges:
+                yield from read_range(self._storage, one, columns=self._schema.names)
+        finally:
+            freeze_imports()
 
 
 def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:

@@ -16,6 +16,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.records import WRITER_SCHEMA, check_columns
 from spark_segments.spark.options import WriteOptions
+from spark_segments.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     from spark_segments.log.appender import Chunks, Target
@@ -61,7 +62,9 @@ class Writer(DataSourceArrowWriter):
         appender = Appender(self._log_dir.storage, self._resolve, topic=options.topic, options=producer)
         for batch in iterator:
             appender.write(batch)
-        return ChunksMessage(tuple(appender.close()))
+        written = tuple(appender.close())
+        freeze_imports()
+        return ChunksMessage(written)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """One commit a topic, its chunks in the order of tasks and then of rows."""
