@@ -174,8 +174,9 @@ class Appender:
                 order[starts[partition] : starts[partition + 1]],
                 codec=opened.codec,
                 level=opened.level,
-                batch_bytes=self._options.batch_bytes,
-                max_message_bytes=config.max_message_bytes,
+                # As in Kafka, no batch is larger than a segment.
+                batch_bytes=min(self._options.batch_bytes, config.segment_bytes),
+                max_message_bytes=min(config.max_message_bytes, config.segment_bytes),
                 timestamp_type=opened.timestamp_type,
                 leader_epoch=NO_LEADER_EPOCH,
             )

@@ -1,0 +1,223 @@
+"""LogDir: topics, appends, reads and offsets as a user meets them, on real files."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import (
+    InvalidOptionError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_segments.log.logdir import MARKER
+from tests import golden_files
+
+TIME_US = 1_700_000_000_000_000
+
+
+def rows(count: int, *, first: int = 0, step_us: int = 1000) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": pa.array([f"key-{number % 7}" for number in numbers]),
+            "value": pa.array([f"value-{number}" for number in numbers]),
+            "timestamp": pa.array([TIME_US + number * step_us for number in numbers], pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+def read(log: LogDir, topic: str, *names: str, **options) -> list[tuple]:
+    batches = log.read(topic, columns=list(names), **options)
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_an_empty_log_directory_exists_and_has_no_topics(tmp_path):
+    LogDir.create(str(tmp_path / "log"))
+    assert LogDir.open(str(tmp_path / "log")).topics() == []
+
+
+def test_creating_a_log_directory_twice_opens_the_first(log):
+    log.create_topic("orders")
+    assert LogDir.create(log.uri).topics() == ["orders"]
+
+
+def test_a_location_that_is_no_log_directory_is_refused(tmp_path):
+    (tmp_path / "something").mkdir()
+    with pytest.raises(LogDirError, match="Not a log directory"):
+        LogDir.open(str(tmp_path))
+
+
+def test_a_newer_format_is_refused(log, tmp_path):
+    (tmp_path / "log" / MARKER).write_text(json.dumps({"format.version": 99}))
+    with pytest.raises(LogDirError, match="newer format"):
+        LogDir.open(log.uri)
+
+
+def test_a_kafka_directory_is_neither_created_in_nor_written_to():
+    kafka = str(golden_files.GOLDEN / "broker-data")
+    with pytest.raises(LogDirError, match="import"):
+        LogDir.create(kafka)
+    with pytest.raises(LogDirError, match="read-only"):
+        LogDir.open(kafka).append("orders", rows(1))
+
+
+def test_offsets_are_dense_and_returned_inclusive(log):
+    log.create_topic("orders", partitions=1)
+    assert log.append("orders", rows(10)) == {0: (0, 9)}
+    assert log.append("orders", rows(5, first=10)) == {0: (10, 14)}
+    assert log.offsets("orders") == {0: (0, 15)}
+    assert read(log, "orders", "offset", "value") == [(n, f"value-{n}".encode()) for n in range(15)]
+
+
+def test_a_repeated_or_older_transaction_adds_nothing(log):
+    log.create_topic("orders")
+    assert log.append("orders", rows(3), txn=("app", 7)) == {0: (0, 2)}
+    assert log.append("orders", rows(3), txn=("app", 7)) == {}
+    assert log.append("orders", rows(3), txn=("app", 6)) == {}
+    assert log.append("orders", rows(3), txn=("app", 8)) == {0: (3, 5)}
+    assert log.append("orders", rows(3), txn=("other", 1)) == {0: (6, 8)}
+
+
+def test_an_append_of_nothing_adds_nothing(log):
+    log.create_topic("orders")
+    assert log.append("orders", rows(0)) == {}
+    assert log.describe("orders")["version"] == 0
+
+
+def test_same_key_same_partition_and_the_partition_column_wins(log):
+    log.create_topic("orders", partitions=5)
+    log.append("orders", rows(700))
+    seen: dict[bytes, set[int]] = {}
+    for key, partition in read(log, "orders", "key", "partition"):
+        seen.setdefault(key, set()).add(partition)
+    assert all(len(partitions) == 1 for partitions in seen.values())
+    log.create_topic("chosen", partitions=5)
+    assert log.append("chosen", rows(4).append_column("partition", pa.array([3, 3, 1, None]))).keys() >= {1, 3}
+    with pytest.raises(InvalidOptionError, match="no such partition"):
+        log.append("chosen", rows(1).append_column("partition", pa.array([5])))
+
+
+def test_records_without_key_stay_with_a_partition_for_batch_size_bytes(log):
+    log.create_topic("orders", partitions=4)
+    value = "x" * 1000
+    log.append("orders", pa.table({"value": [value] * 2000}))
+    ends = [end for _, end in log.offsets("orders").values()]
+    assert sum(ends) == 2000
+    assert max(ends) - min(ends) <= 132  # 2 MB in turns of 131072 bytes
+
+
+def test_columns_come_in_the_order_asked_for_and_with_their_types(log):
+    log.create_topic("orders")
+    headers = pa.array([[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None])
+    log.append("orders", pa.table({"value": pa.array([b"v", None]), "headers": headers}))
+    (batch,) = log.read("orders", columns=["headers", "value", "topic", "timestampType", "key"])
+    assert batch.schema.names == ["headers", "value", "topic", "timestampType", "key"]
+    assert batch.to_pylist() == [
+        {"headers": [{"key": "h", "value": b"1"}, {"key": "n", "value": None}], "value": b"v", "topic": "orders",
+         "timestampType": 0, "key": None},
+        {"headers": [], "value": None, "topic": "orders", "timestampType": 0, "key": None},
+    ]  # fmt: skip
+    with pytest.raises(InvalidOptionError, match="Unknown columns"):
+        log.read("orders", columns=["vlaue"])
+
+
+def test_reads_are_clipped_to_what_is_there(log):
+    log.create_topic("orders")
+    log.append("orders", rows(10))
+    assert read(log, "orders", "offset", start_offset=7, end_offset=99) == [(7,), (8,), (9,)]
+    assert read(log, "orders", "offset", start_offset=3, end_offset=5) == [(3,), (4,)]
+    assert read(log, "orders", "offset", start_offset=50) == []
+    assert read(log, "orders", "offset", partition=0, end_offset=1) == [(0,)]
+    with pytest.raises(UnknownTopicError):
+        log.read("orders", partition=1)
+
+
+def test_a_reader_keeps_the_log_that_it_began_with(log):
+    log.create_topic("orders")
+    log.append("orders", rows(3))
+    batches = log.read("orders", columns=["offset"])
+    log.append("orders", rows(3))
+    assert sum(batch.num_rows for batch in batches) == 3
+    assert len(read(log, "orders", "offset", version=1)) == 3
+    assert len(read(log, "orders", "offset")) == 6
+
+
+def test_missing_and_existing_topics_are_said_to_be(log):
+    log.create_topic("orders")
+    with pytest.raises(TopicExistsError):
+        log.create_topic("orders")
+    for call in (log.describe, log.offsets, log.delete_topic, log.config):
+        with pytest.raises(UnknownTopicError, match="ordres"):
+            call("ordres")
+    with pytest.raises(UnknownTopicError):
+        log.append("ordres", rows(1))
+
+
+def test_a_topic_made_again_is_another_one(log):
+    log.create_topic("orders")
+    log.append("orders", rows(5))
+    before = log.describe("orders")["topic_id"]
+    log.delete_topic("orders")
+    assert log.topics() == []
+    log.create_topic("orders", partitions=2)
+    assert log.describe("orders")["topic_id"] != before
+    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
+    assert read(log, "orders", "offset") == []
+
+
+def test_alter_sets_and_takes_away_configuration_and_raises_partitions(log):
+    log.create_topic("orders", config={"retention.ms": 1000})
+    log.alter_topic("orders", config={"segment.bytes": "1048576", "retention.ms": None}, partitions=3)
+    described = log.describe("orders")
+    assert described["config"]["segment.bytes"] == "1048576"
+    assert described["config"]["retention.ms"] == "604800000"
+    assert len(described["partitions"]) == 3
+    with pytest.raises(InvalidOptionError, match="only be raised"):
+        log.alter_topic("orders", partitions=2)
+    with pytest.raises(InvalidOptionError, match=r"retention\.ms"):
+        log.alter_topic("orders", config={"retention.m": "1"})
+
+
+def test_a_record_above_max_message_bytes_is_refused_and_nothing_is_appended(log):
+    log.create_topic("orders", config={"max.message.bytes": "1000", "compression.type": "uncompressed"})
+    with pytest.raises(RecordTooLargeError):
+        log.append("orders", pa.table({"value": ["small", "x" * 5000]}))
+    assert log.offsets("orders") == {0: (0, 0)}
+
+
+def test_log_append_time_is_the_clock_of_the_append(log):
+    log.create_topic("orders", config={"message.timestamp.type": "LogAppendTime"})
+    log.append("orders", rows(3))
+    stamped = read(log, "orders", "timestamp", "timestampType")
+    assert {kind for _, kind in stamped} == {1}
+    assert all(time.timestamp() * 1e6 > TIME_US + 10**12 for time, _ in stamped)
+
+
+def test_delete_records_moves_the_log_start_only_up(log):
+    log.create_topic("orders")
+    log.append("orders", rows(10))
+    assert log.delete_records("orders", {0: 4}) == {0: 4}
+    assert log.delete_records("orders", {0: 2}) == {0: 4}
+    assert read(log, "orders", "offset", end_offset=6) == [(4,), (5,)]
+    with pytest.raises(OffsetOutOfRangeError):
+        log.delete_records("orders", {0: 11})
+    assert log.delete_records("orders", {0: -1}) == {0: 10}
+    assert log.offsets("orders") == {0: (10, 10)}
+
+
+def test_large_appends_are_cut_into_chunks_of_segment_bytes(log):
+    log.create_topic("orders", config={"segment.bytes": "100000", "compression.type": "uncompressed"})
+    log.append("orders", pa.table({"value": [b"x" * 900] * 500 + [None] * 10}))
+    segments = log.snapshot("orders").live_of(0)
+    assert len(segments) == 5
+    assert all(segment.log_bytes <= 100_000 for segment in segments)
+    assert [segment.base_offset for segment in segments[1:]] == [segment.next_offset for segment in segments[:-1]]
+    assert sum(segment.tombstones for segment in segments) == 10
+    assert read(log, "orders", "offset") == [(n,) for n in range(510)]

@@ -1,0 +1,99 @@
+"""Reading ranges and times: whatever way a log is cut into files and ranges, it reads as one, and touches little."""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.log.appender import ProducerOptions
+from spark_segments.log.planning import offset_bounds, pack, read_ranges
+from spark_segments.log.read import read_range
+from spark_segments.storage import Storage
+
+appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
+
+
+class CountingStorage(Storage):
+    """Counts what is read of .log files, and how often anything is read."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.log_bytes = 0
+        self.reads = 0
+
+    def read(self, path, offset=0, length=None):
+        data = super().read(path, offset, length)
+        self.reads += 1
+        if path.endswith(".log"):
+            self.log_bytes += data.size
+        return data
+
+
+def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDir, list[int]]:
+    """A log of these timestamps (ms; -1: none), an append each, in small batches and files."""
+    log = LogDir.create(uri)
+    log.create_topic("t", config={"segment.bytes": "600", "index.interval.bytes": "100"})
+    for timestamps in batches:
+        table = pa.table(
+            {
+                "value": [b"v"] * len(timestamps),
+                "timestamp": pa.array([time * 1000 for time in timestamps], pa.timestamp("us", tz="UTC")),
+            }
+        )
+        log.append("t", table, options=ProducerOptions("none", batch_bytes))
+    return log, [time for timestamps in batches for time in timestamps]
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=appends, batch_bytes=st.integers(70, 400), target=st.integers(-2, 52), start=st.integers(0, 250))
+def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, start):
+    with tempfile.TemporaryDirectory() as directory:
+        log, timestamps = written(directory + "/log", batches, batch_bytes)
+        start = min(start, len(timestamps))
+        log.delete_records("t", {0: start})
+        found = next(((n, time) for n, time in enumerate(timestamps) if n >= start and time >= target), None)
+        assert log.offsets_for_times("t", target) == {0: found}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batches=appends,
+    batch_bytes=st.integers(70, 400),
+    start=st.integers(0, 100),
+    count=st.integers(0, 100),
+    max_bytes=st.integers(40, 3000),
+)
+def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, count, max_bytes):
+    with tempfile.TemporaryDirectory() as directory:
+        log, timestamps = written(directory + "/log", batches, batch_bytes)
+        snapshot = log.snapshot("t")
+        ranges = read_ranges(snapshot, {0: (start, start + count)}, max_partition_bytes=max_bytes)
+        tasks = pack(ranges, 1 << 22)
+        assert [one for task in tasks for one in task] == ranges
+        offsets = [
+            offset
+            for one in ranges
+            for batch in read_range(log.storage, one, columns=("offset",))
+            for offset in batch.column(0).to_pylist()
+        ]
+        assert offsets == list(range(start, min(start + count, len(timestamps))))
+
+
+def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})
+    value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
+    log.append("t", pa.table({"value": value}))
+    storage = CountingStorage(log.uri)
+    snapshot = log.snapshot("t")
+    (_, end) = offset_bounds(snapshot)[0]
+    ranges = read_ranges(snapshot, {0: (end - 10, end)})
+    read = [row for one in ranges for batch in read_range(storage, one) for row in batch.column("offset").to_pylist()]
+    assert read == list(range(end - 10, end))
+    assert storage.log_bytes < 1 << 20
+    assert storage.reads <= 3
