@@ -96,26 +96,22 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
     `level` has the meaning of Kafka's compression.<codec>.level; None is Kafka's default. Raises InvalidOptionError
     for a level that the codec does not have.
     """
-    parts = compressed_parts(codec, data, level)
-    return parts[0] if isinstance(parts[0], pa.Buffer) else pa.py_buffer(b"".join(parts))
-
-
-def compressed_parts(codec: int, data, level: int | None = None) -> list:
-    """What `compress` gives as a list of bytes-like parts, for a caller that copies them to their place anyway.
-
-    They do not refer to `data`, save for codec 0.
-    """
-    buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE:
-        return [buffer]
-    if codec not in CODEC_NAMES:
+        return data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    return pa.py_buffer(b"".join(compressed_parts(codec, data, level)))
+
+
+def compressed_parts(codec: int, data, level: int | None = None) -> list[bytes]:
+    """What `compress` gives in parts, for a caller that copies them to their place anyway; `codec` is not 0."""
+    buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    if codec == NONE or codec not in CODEC_NAMES:
         raise InvalidOptionError("Unknown compression codec", expected=f"one of {sorted(CODEC_NAMES)}", found=codec)
     compressor = _codec(codec, level)
     if codec == LZ4:
         return _lz4_parts(compressor, buffer)
     if codec == SNAPPY:
         return _snappy_parts(compressor, buffer)
-    return [compressor.compress(buffer)]
+    return [compressor.compress(buffer, asbytes=True)]
 
 
 def with_right_lz4_checksum(data) -> pa.Buffer:
@@ -298,24 +294,24 @@ def _snappy_size_bytes(size: int) -> bytes:
     return bytes(stated)
 
 
-def _lz4_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list:
-    parts: list = [LZ4_FRAME_HEADER]
+def _lz4_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list[bytes]:
+    parts = [LZ4_FRAME_HEADER]
     for start in range(0, buffer.size, LZ4_BLOCK_BYTES):
         block = buffer[start : start + LZ4_BLOCK_BYTES]
-        compressed = compressor.compress(block)
-        if compressed.size < block.size:
-            parts += (_U32_LITTLE.pack(compressed.size), compressed)
+        compressed = compressor.compress(block, asbytes=True)
+        if len(compressed) < block.size:
+            parts += (_U32_LITTLE.pack(len(compressed)), compressed)
         else:
             parts += (_U32_LITTLE.pack(block.size | LZ4_STORED_BIT), block.to_pybytes())
     parts.append(LZ4_END_MARK)
     return parts
 
 
-def _snappy_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list:
-    parts: list = [XERIAL_HEADER]
+def _snappy_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list[bytes]:
+    parts = [XERIAL_HEADER]
     for start in range(0, buffer.size, XERIAL_BLOCK_BYTES):
-        compressed = compressor.compress(buffer[start : start + XERIAL_BLOCK_BYTES])
-        parts += (_U32_BIG.pack(compressed.size), compressed)
+        compressed = compressor.compress(buffer[start : start + XERIAL_BLOCK_BYTES], asbytes=True)
+        parts += (_U32_BIG.pack(len(compressed)), compressed)
     return parts
 
 

@@ -361,6 +361,13 @@ def test_a_record_that_is_too_large_is_named():
         encoded(columns(records), rows, limit=size - 1)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_topic_may_allow_no_bytes_at_all(codec):
+    with pytest.raises(RecordTooLargeError, match="row 0 .*at most 0 bytes"):
+        encoded(columns([Record(value=b"x")]), codec=codec, limit=0)
+    assert len(encoded(columns([]), codec=codec, limit=0).buffer) == 0
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_with_a_codec_a_record_is_too_large_only_if_it_stays_so(codec):
     generator = np.random.default_rng(0)
