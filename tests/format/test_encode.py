@@ -363,7 +363,7 @@ def test_a_record_that_is_too_large_is_named():
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_topic_may_allow_no_bytes_at_all(codec):
-    with pytest.raises(RecordTooLargeError, match="row 0 .*at most 0 bytes"):
+    with pytest.raises(RecordTooLargeError, match=r"row 0 .*at most 0 bytes"):
         encoded(columns([Record(value=b"x")]), codec=codec, limit=0)
     assert len(encoded(columns([]), codec=codec, limit=0).buffer) == 0
 
