@@ -86,8 +86,8 @@ def decode_batches(
         first = _FIRST_OFFSET if start_offset is None else max(start_offset, _FIRST_OFFSET)
         last = _LAST_OFFSET if end_offset is None else min(end_offset, _LAST_OFFSET)
         some = batches.take(rows)
-        some = some.take(wanted[rows] & _has_records(some, include_control, first - offset_shift, last - offset_shift))
         _check_offsets(some, offset_shift, path)
+        some = some.take(wanted[rows] & _has_records(some, include_control, first - offset_shift, last - offset_shift))
         for portion, sections in _portions(view, some, file_position, path, offset_shift, schema, topic, target_bytes):
             made = RecordColumns(schema, topic, partition, int(portion.timestamp_type[0]))
             outcome = made.fill(sections, first, last)
