@@ -120,8 +120,7 @@ def _timestamp(array: pa.Array) -> TimestampView:
 
 def _headers(array: pa.Array | None) -> tuple[ListView, BinaryView, BinaryView]:
     if array is None or pa.types.is_null(array.type):
-        nothing = binary_view(None, "headers", 0)
-        return ListView(_EMPTY_OFFSETS, _EMPTY_BYTES, 0), nothing, nothing
+        return _NO_HEADERS
     element = getattr(array.type, "value_type", None)
     right = "list<struct<key: string, value: binary>>"
     if element is None or not pa.types.is_struct(element) or {field.name for field in element} != {"key", "value"}:
@@ -149,15 +148,19 @@ def _numbers(buffer: pa.Buffer | None, dtype: type, start: int, count: int) -> n
     if buffer is None or buffer.size < np.dtype(dtype).itemsize * (start + count):
         return readonly(np.zeros(count, dtype))
     numbers: np.ndarray = np.frombuffer(buffer, dtype, count, start * np.dtype(dtype).itemsize)
-    return readonly(np.require(numbers, requirements="A"))
+    return readonly(numbers if numbers.flags.aligned else numbers.copy())
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
     """The array as a view that kernels take: they are compiled for read-only ones."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 _EMPTY_BYTES = readonly(np.empty(0, np.uint8))
-_EMPTY_OFFSETS = readonly(np.empty(0, np.int32))
+_NO_OFFSETS = readonly(np.empty(0, np.int32))
+_NO_STRINGS = BinaryView(readonly(np.zeros(1, np.int32)), _EMPTY_BYTES, _EMPTY_BYTES, 0)
+_NO_HEADERS = ListView(_NO_OFFSETS, _EMPTY_BYTES, 0), _NO_STRINGS, _NO_STRINGS
