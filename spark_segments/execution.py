@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+
+from spark_segments.errors import SegmentsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +22,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _RESULT_SCHEMA = "number int, result binary"
+
+SLOTS_OF_A_CLUSTER = 64  # what a Spark Connect session, which does not say how large its cluster is, is taken to have
 
 
 def run_tasks(
@@ -31,10 +35,10 @@ def run_tasks(
     at_a_time: int | None = None,
 ) -> list[Result]:
     """`[function(task) for task in tasks]`, in parallel. `progress` is told (tasks done, tasks in all).
-    `at_a_time` bounds how many run at once in this process; on Spark the cluster does.
 
-    On Spark each task is a partition of a DataFrame, so a session of Spark Connect will do as well. The first error
-    stops the job.
+    `at_a_time` bounds how many run at once in this process, which has a thread a core otherwise; on Spark the cluster
+    does. There each task is a partition of a DataFrame, so a session of Spark Connect will do as well; results and
+    progress come when all are done. An error of a task is raised here as it was raised there.
     """
     if not tasks:
         return []
@@ -47,15 +51,25 @@ def run_tasks(
     return [results[number] for number in range(len(tasks))]
 
 
+def task_slots(spark: SparkSession | None) -> int:
+    """How many tasks run at a time, about."""
+    if spark is None:
+        return os.cpu_count() or 1
+    try:
+        return max(1, spark.sparkContext.defaultParallelism)
+    except AttributeError:
+        return SLOTS_OF_A_CLUSTER
+
+
 def _in_process(
     function: Callable[[Any], Any], tasks: Sequence[Any], at_a_time: int | None
 ) -> Iterator[tuple[int, Any]]:
     # Threads suffice: kernels and file reads let go of the interpreter's lock.
-    with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), at_a_time or os.cpu_count() or 1))) as pool:
-        futures = [pool.submit(function, task) for task in tasks]
+    with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), at_a_time or task_slots(None)))) as pool:
+        futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
         try:
-            for number, future in enumerate(futures):
-                yield number, future.result()
+            for future in as_completed(futures):
+                yield futures[future], future.result()
         finally:
             for future in futures:
                 future.cancel()
@@ -63,15 +77,24 @@ def _in_process(
 
 def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: SparkSession) -> Iterator[tuple[int, Any]]:
     payload = [(number, pickle.dumps(task)) for number, task in enumerate(tasks)]
+    # By range, a partition has one task; round robin would put several into some and none into others.
     frame = spark.createDataFrame(payload, "number int, task binary").repartitionByRange(len(tasks), "number")
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number, task in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                result = pickle.dumps(function(pickle.loads(task)))
+                result: Any
+                try:
+                    result = function(pickle.loads(task))
+                except SegmentsError as error:  # Spark would hand on its text only, within a trace of the JVM
+                    result = error
                 yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int32()), pa.array([result], pa.binary())], names=["number", "result"]
+                    [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
+                    names=["number", "result"],
                 )
 
     for row in frame.mapInArrow(work, _RESULT_SCHEMA).collect():
-        yield row["number"], pickle.loads(bytes(row["result"]))
+        result = pickle.loads(bytes(row["result"]))
+        if isinstance(result, SegmentsError):
+            raise result
+        yield row["number"], result

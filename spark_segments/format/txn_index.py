@@ -60,7 +60,10 @@ class AbortedTransactions:
 
     def overlapping(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """Those that have something in [start_offset, end_offset)."""
-        rows = (self.first_offset < end_offset) & (self.last_offset >= start_offset)
+        return self.take((self.first_offset < end_offset) & (self.last_offset >= start_offset))
+
+    def take(self, rows: np.ndarray) -> AbortedTransactions:
+        """The rows of a mask or an array of indexes."""
         return AbortedTransactions(
             self.producer_id[rows], self.first_offset[rows], self.last_offset[rows], self.last_stable_offset[rows]
         )

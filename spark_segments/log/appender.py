@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
+from spark_segments.config_values import LONG_MAX
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.encode import encode_records
-from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME
+from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from spark_segments.format.partitioner import group_rows, murmur2_partitions
 from spark_segments.log.chunk import ChunkWriter
 from spark_segments.log.records import check_columns, normalize
@@ -165,6 +166,8 @@ class Appender:
             now = pa.scalar(self._storage.now_ms() * 1000, pa.timestamp("us", tz="UTC"))
             position = batch.schema.get_field_index("timestamp")
             batch = batch.set_column(position, "timestamp", pa.repeat(now, batch.num_rows))
+        else:
+            check_timestamps(batch.column("timestamp"), opened.target, self._storage.now_ms())
         partitions = self._partitions(opened, batch)
         order, starts = group_rows(partitions, opened.target.partitions)
         config = opened.target.config
@@ -236,6 +239,28 @@ class Appender:
     @staticmethod
     def _close_chunk(opened: _Open, partition: int) -> None:
         opened.finished.extend(opened.writers.pop(partition).close())
+
+
+def check_timestamps(timestamps: pa.Array, target: Target, now_ms: int) -> None:
+    """Raises InvalidOptionError for a timestamp further from `now_ms` than message.timestamp.{before,after}.max.ms say.
+
+    Kafka's LogValidator: a record without a timestamp (-1 ms) passes.
+    """
+    config = target.config
+    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    if min(before, after) >= LONG_MAX:
+        return
+    times_ms = np.asarray(timestamps.cast(pa.int64())) // 1000
+    wrong = (times_ms != NO_TIMESTAMP) & ((times_ms < now_ms - before) | (times_ms > now_ms + after))
+    if wrong.any():
+        row = int(wrong.argmax())
+        side, limit = ("after", after) if times_ms[row] > now_ms else ("before", before)
+        raise InvalidOptionError(
+            f"A record of topic {target.topic} has a timestamp too far from now",
+            expected=f"at most {limit} ms {side} {now_ms} (message.timestamp.{side}.max.ms)",
+            found=f"{int(times_ms[row])} (row {row} of {len(times_ms)} written together)",
+            hint="Mend the timestamp column, or raise the topic's limit",
+        )
 
 
 def compression(config: TopicConfig, compression_type: str | None) -> tuple[int, int | None]:

@@ -30,6 +30,9 @@ from spark_segments.log.rows import (
 )
 from spark_segments.log.snapshot import Snapshot, in_log_order, live_rows
 
+RESTORE = "restore"
+"""The one operation that may take a log start back: to records whose files are still there."""
+
 _PARTITION_OF_PATH = r"-(?P<partition>\d+)/[^/]+$"
 
 
@@ -181,18 +184,21 @@ def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, 
     paths = [*add.column("path").chunks, *replace.column("path").chunks, pa.array(change.drop, pa.string())]
     if pc.count_distinct(pa.chunked_array(paths)).as_py() != sum(map(len, paths)):
         raise SegmentsError(f"A change of topic {snapshot.topic} names a path twice")
-    ends = _check_partitions(snapshot, partitions, fresh=topic_id != snapshot.topic_id)
+    fresh = topic_id != snapshot.topic_id
+    ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=change.operation == RESTORE)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
 
 
-def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool) -> dict[int, int]:
+def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_may_fall: bool) -> dict[int, int]:
     """Offsets never go back. Returns {partition: log end offset} after the change."""
     names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset", "last_stable_offset")
     before = {} if fresh else _by_partition(snapshot.partitions, names[1:3])
     ends = {number: end for number, (_, end) in before.items()}
     for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
         old_start, old_end = before.get(number, (0, 0))
+        if start_may_fall:
+            old_start = 0
         if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
             raise SegmentsError(
                 f"Offsets of {snapshot.topic}-{number} would go back or cross",

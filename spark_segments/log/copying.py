@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.patch import rebase
+from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.chunk import SegmentWriter, count_tombstones
 from spark_segments.log.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment import Window, locate, windows
@@ -65,8 +66,19 @@ def copy_batches(
             )
         if whole and known:
             writer.add_tombstones(source.tombstones)
-    row = writer.close(topic_id=first.topic_id, created_ms=storage.now_ms(), state=SEALED if sealed else CHUNK)
+        if source.txn_index_bytes:
+            writer.add_aborted(aborted_in(storage, source, start, end))
+    # Copying makes nothing younger: where no record has a timestamp, retention goes by when they were appended.
+    created_ms = max(source.created_ms for source in sources)
+    row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
+
+
+def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> AbortedTransactions:
+    """The entries of a segment's .txnindex whose marker lies in [start, end); all offsets are the log's."""
+    data = storage.read(source.txn_index_path, 0, source.txn_index_bytes)
+    entries = parse_txn_index(data, path=source.txn_index_path).shifted(source.offset_shift)
+    return entries.take((entries.last_offset >= start) & (entries.last_offset < end))
 
 
 def _copy(

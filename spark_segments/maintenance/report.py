@@ -11,7 +11,7 @@ from typing import Any
 @dataclass
 class Report:
     """records_in = records_out + all of `dropped`. `partitions` has an entry a partition that the job looked into:
-    topic, partition, action, figures.
+    topic, partition, action, figures. `figures` are of the job as a whole.
     """
 
     job: str
@@ -22,6 +22,7 @@ class Report:
     bytes_out: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     partitions: list[dict[str, Any]] = field(default_factory=list)
+    figures: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     _started: float = field(default_factory=time.monotonic, repr=False)
 
@@ -69,4 +70,5 @@ class Report:
             "bytes_out": self.bytes_out,
             "dropped": dict(self.dropped),
             "partitions": self.partitions,
+            **self.figures,
         }

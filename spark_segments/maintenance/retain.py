@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig
+from spark_segments.config import TopicConfig, topic_config
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import Change
-from spark_segments.log.rows import REMOVED, SEALED, SEGMENT_SCHEMA
+from spark_segments.log.rows import SEALED, removed_rows
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.selection import selected_topics
@@ -48,7 +49,7 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
     if count == 0:
         return Expired(np.empty(0, np.int64), np.empty(0, np.int8))
     owner = live.column("partition").to_numpy()
-    sealed = live.column("state").to_numpy(zero_copy_only=False) == SEALED
+    sealed = pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
     log_bytes = live.column("log_bytes").to_numpy()
     first_row = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
     rows = np.diff(np.append(first_row, count))
@@ -56,7 +57,7 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
 
     below = head & _prefix(live.column("next_offset").to_numpy() <= log_start[owner], first_row, rows)
     gone, reason = below.copy(), np.zeros(count, np.int8)
-    if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
+    if config.delete and config.retention_bytes >= 0:
         kept_bytes = np.where(gone, 0, log_bytes)
         total = np.add.reduceat(kept_bytes, first_row)
         running = np.cumsum(kept_bytes)
@@ -66,7 +67,7 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
         above = head & ~gone & _prefix(gone | (left >= config.retention_bytes), first_row, rows)
         gone |= above
         reason[above] = 1
-    if "delete" in config.cleanup_policy and config.retention_ms >= 0:
+    if config.delete and config.retention_ms >= 0:
         largest = live.column("max_timestamp_ms").to_numpy()
         largest = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
         old = head & ~gone & _prefix(gone | (now_ms - largest > config.retention_ms), first_row, rows)
@@ -92,21 +93,23 @@ def retain(
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    for snapshot, config in selected_topics(log, topic):
+    for snapshot, _ in selected_topics(log, topic):
         if dry_run:
-            _note(report, snapshot, _expired(snapshot, config, now_ms))
+            _note(report, snapshot, _expired(log, snapshot, now_ms))
             continue
 
-        def plan(current: Snapshot, config: TopicConfig = config) -> Change | None:
-            return _change(current, _expired(current, config, now_ms), now_ms)
+        def change(current: Snapshot) -> Change | None:
+            return _change(current, _expired(log, current, now_ms), now_ms)
 
-        commit = log.manifest(snapshot.topic).commit(plan)
+        commit = log.manifest(snapshot.topic).commit(change)
         if commit.change is not None:
-            _note(report, commit.snapshot_before, _expired(commit.snapshot_before, config, now_ms))
+            _note(report, commit.snapshot_before, _expired(log, commit.snapshot_before, now_ms))
     return report.finish()
 
 
-def _expired(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Expired:
+def _expired(log: LogDir, snapshot: Snapshot, now_ms: int) -> Expired:
+    # By the snapshot's own configuration: a topic that was altered a moment ago keeps what it is to keep from now on.
+    config = topic_config(snapshot.config, log.defaults)
     return plan_retention(snapshot.live, snapshot.partitions.column("log_start_offset").to_numpy(), config, now_ms)
 
 
@@ -114,34 +117,40 @@ def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
     if len(expired.rows) == 0:
         return None
     rows = snapshot.live.take(expired.rows)
-    owner, next_offset = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
-    removed = rows.set_column(
-        SEGMENT_SCHEMA.get_field_index("state"), "state", pa.repeat(pa.scalar(REMOVED), len(owner))
-    ).set_column(SEGMENT_SCHEMA.get_field_index("removed_ms"), "removed_ms", pa.repeat(pa.scalar(now_ms), len(owner)))
+    owner = rows.column("partition").to_numpy()
     starts = snapshot.partitions.column("log_start_offset").to_numpy().copy()
-    np.maximum.at(starts, owner, next_offset)
-    moved = snapshot.partitions.take(np.unique(owner))
-    for name in ("log_start_offset", "first_dirty_offset"):
+    np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
+    changed = np.unique(owner)
+    moved = snapshot.partitions.take(changed)
+    # An open transaction that began below the log start holds back no more than that.
+    for name in ("log_start_offset", "first_dirty_offset", "last_stable_offset"):
         position = moved.schema.get_field_index(name)
-        raised = np.maximum(moved.column(name).to_numpy(), starts[np.unique(owner)])
+        raised = np.maximum(moved.column(name).to_numpy(), starts[changed])
         moved = moved.set_column(position, moved.schema.field(position), pa.array(raised))
-    return Change(replace=removed.cast(SEGMENT_SCHEMA), partitions=moved, operation="retain")
+    return Change("retain", replace=removed_rows(rows, now_ms), partitions=moved)
 
 
 def _note(report: Report, snapshot: Snapshot, expired: Expired) -> None:
     live = snapshot.live
     owner = live.column("partition").to_numpy()
     records, log_bytes = live.column("records").to_numpy(), live.column("log_bytes").to_numpy()
+    next_offset = live.column("next_offset").to_numpy()
     count = snapshot.partitions.num_rows
-    all_records = np.bincount(owner, weights=records, minlength=count)
-    all_bytes = np.bincount(owner, weights=log_bytes, minlength=count)
-    for partition in np.unique(owner[expired.rows]):
-        mine = owner[expired.rows] == partition
-        taken, reason = expired.rows[mine], expired.reason[mine]
-        dropped: dict[str, Any] = {}
-        for number, name in enumerate(_REASONS):
-            if (reason == number).any():
-                dropped[name] = int(records[taken[reason == number]].sum())
+    gone, gone_owner = expired.rows, owner[expired.rows]
+    all_records = _sums(owner, records, count)
+    all_bytes = _sums(owner, log_bytes, count)
+    gone_bytes = _sums(gone_owner, log_bytes[gone], count)
+    gone_segments = np.bincount(gone_owner, minlength=count)
+    for_reason = [expired.reason == number for number in range(len(_REASONS))]
+    dropped_records = [_sums(gone_owner[mine], records[gone[mine]], count) for mine in for_reason]
+    dropped_segments = [np.bincount(gone_owner[mine], minlength=count) for mine in for_reason]
+    last = np.searchsorted(gone_owner, np.arange(count), side="right") - 1
+    for partition in np.flatnonzero(gone_segments):
+        dropped = {
+            name: int(dropped_records[number][partition])
+            for number, name in enumerate(_REASONS)
+            if dropped_segments[number][partition]
+        }
         report.add(
             snapshot.topic,
             int(partition),
@@ -149,11 +158,18 @@ def _note(report: Report, snapshot: Snapshot, expired: Expired) -> None:
             records_in=int(all_records[partition]),
             records_out=int(all_records[partition]) - sum(dropped.values()),
             bytes_in=int(all_bytes[partition]),
-            bytes_out=int(all_bytes[partition] - log_bytes[taken].sum()),
+            bytes_out=int(all_bytes[partition] - gone_bytes[partition]),
             dropped=dropped,
-            segments=len(taken),
-            log_start_offset=int(live.column("next_offset").to_numpy()[taken[-1]]),
+            segments=int(gone_segments[partition]),
+            log_start_offset=int(next_offset[gone[last[partition]]]),
         )
+
+
+def _sums(owner: np.ndarray, values: np.ndarray, partitions: int) -> np.ndarray:
+    """int64[partitions]: the sum of the values of each."""
+    sums = np.zeros(partitions, np.int64)
+    np.add.at(sums, owner, values)
+    return sums
 
 
 def _prefix(flags: np.ndarray, first_row: np.ndarray, rows: np.ndarray) -> np.ndarray:

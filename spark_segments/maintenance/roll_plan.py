@@ -1,19 +1,21 @@
 """Which partitions have something to roll, from the manifest's rows alone, and why.
 
-The rows cannot say between which batches a segment ends, only that it may: roll.py looks there. A partition whose
-active segment is idle, or made of many small chunks, needs no such look.
+The rows cannot say between which batches a segment ends, only whether one may end: cuts.py looks there. A partition
+that is idle, or made of many small chunks, needs no such look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.log.rows import CHUNK, Segment, segments_of
 
@@ -24,9 +26,12 @@ OFFSET_OVERFLOW = "offset overflow"
 IDLE = "idle"
 MERGE = "merge"
 
-# Merging: this many neighbouring chunks of about the same size become one, so a record is copied a logarithmic number
-# of times before it is sealed.
 MERGE_CHUNKS = 8
+"""How many neighbouring chunks become one, at least: a record is copied a logarithmic number of times before it is
+sealed."""
+
+SMALL_SHARE = 1 / 16
+"""What part of segment.bytes a chunk has to be below to be merged with others: copying larger ones gains little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +47,11 @@ class RollRules:
 
     @classmethod
     def of(cls, topic_id: str, config: TopicConfig) -> RollRules:
-        """A compacted topic rolls at min(segment.ms, max.compaction.lag.ms), so that nothing waits longer to be
-        cleaned.
-        """
-        segment_ms = config.segment_ms
-        if "compact" in config.cleanup_policy:
-            segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+        """The rules of one topic. A compacted one rolls at min(segment.ms, max.compaction.lag.ms)."""
         return cls(
             topic_id,
             config.segment_bytes,
-            segment_ms,
+            config.max_segment_ms,
             config.segment_jitter_ms,
             config.segment_index_bytes,
             config.index_interval_bytes,
@@ -59,7 +59,11 @@ class RollRules:
 
     def roll_ms(self, partition: int, base_offset: int) -> int:
         """segment.ms less the jitter of the segment that begins at `base_offset`."""
-        return self.segment_ms - segment_jitter_ms(
+        return self.segment_ms - self.jitter_ms(partition, base_offset)
+
+    def jitter_ms(self, partition: int, base_offset: int) -> int:
+        """See `format.rolling.segment_jitter_ms`."""
+        return segment_jitter_ms(
             self.topic_id,
             partition,
             base_offset,
@@ -68,102 +72,112 @@ class RollRules:
         )
 
     @property
-    def max_offset_entries(self) -> int:
-        return self.segment_index_bytes // OFFSET_ENTRY_BYTES
-
-    @property
-    def max_time_entries(self) -> int:
-        return self.segment_index_bytes // TIME_ENTRY_BYTES - 1
-
-    def index_may_fill(self, log_bytes: int, chunks: int) -> bool:
-        """Whether that many bytes in that many files can bring an index to its limit."""
-        entries = log_bytes // max(1, self.index_interval_bytes) + chunks
-        return entries >= min(self.max_offset_entries, self.max_time_entries)
+    def full_index_bytes(self) -> int:
+        """So many bytes of log may bring an index to its limit; fewer cannot."""
+        entries = min(self.segment_index_bytes // OFFSET_ENTRY_BYTES, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
+        # More than index.interval.bytes lie between two entries, and a whole batch anyway.
+        return max(0, entries) * max(self.index_interval_bytes + 1, BATCH_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class RollTask:
-    """One partition's active segment, and why it is looked into. `seal_all`: nothing of it stays active."""
+class Due:
+    """A partition with something to roll or merge, and why: rows [first_row, first_row + rows) of the plan's chunks."""
 
     partition: int
-    chunks: tuple[Segment, ...]
     reasons: tuple[str, ...]
+    first_row: int
+    rows: int
+    records: int
+    log_bytes: int
 
     @property
-    def seal_all(self) -> bool:
-        return IDLE in self.reasons
+    def needs_look(self) -> bool:
+        """Whether a segment may end within a chunk: then batch headers are to be read."""
+        return not {IDLE, MERGE}.issuperset(self.reasons)
 
 
-def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> list[RollTask]:
+@dataclass(frozen=True, slots=True)
+class RollPlan:
+    """`chunks`: the rows of all active segments, by partition and offset; `due`: what is to be done with them."""
+
+    chunks: pa.Table
+    due: list[Due]
+
+    def chunks_of(self, one: Due) -> tuple[Segment, ...]:
+        return tuple(segments_of(self.chunks.slice(one.first_row, one.rows)))
+
+
+def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     """The partitions with something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
-    chunks = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == CHUNK))
+    chunks = live.filter(pc.equal(live.column("state"), CHUNK)).combine_chunks()
     if chunks.num_rows == 0:
-        return []
-    owner = chunks.column("partition").to_numpy()
-    first = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
-    counts = np.diff(np.append(first, len(owner)))
-    last = first + counts - 1
+        return RollPlan(chunks, [])
+    partition = chunks.column("partition").to_numpy()
+    first = np.flatnonzero(np.concatenate(([True], partition[1:] != partition[:-1])))
+    rows = np.diff(np.append(first, len(partition)))
+    partitions = partition[first]
     log_bytes = chunks.column("log_bytes").to_numpy()
     size = np.add.reduceat(log_bytes, first)
+    records = np.add.reduceat(chunks.column("records").to_numpy(), first)
     base = chunks.column("base_offset").to_numpy()[first]
-    first_timestamp = chunks.column("first_batch_max_timestamp_ms").to_numpy()[first]
+    end = chunks.column("next_offset").to_numpy()[first + rows - 1]
     largest = np.maximum.reduceat(chunks.column("max_timestamp_ms").to_numpy(), first)
-    opened = np.maximum(first_timestamp, chunks.column("created_ms").to_numpy()[first])
-    next_offset = chunks.column("next_offset").to_numpy()[last]
-    partitions = owner[first]
+    created = chunks.column("created_ms").to_numpy()
+    # An imported active segment may be an empty file: the first batch is in the next one then.
+    filled = np.minimum(np.searchsorted(np.cumsum(log_bytes), np.cumsum(size) - size, side="right"), first + rows - 1)
+    first_timestamp = chunks.column("first_batch_max_timestamp_ms").to_numpy()[filled]
+    waited = np.where(first_timestamp >= 0, largest - first_timestamp, created[first + rows - 1] - created[filled])
     if rules.segment_jitter_ms > 0:
-        roll_ms = np.array([rules.roll_ms(int(p), int(b)) for p, b in zip(partitions, base, strict=True)])
+        bases = zip(partitions.tolist(), base.tolist(), strict=True)
+        roll_ms = np.array([rules.roll_ms(number, offset) for number, offset in bases], np.int64)
     else:
-        roll_ms = np.full(len(first), rules.segment_ms)
-    entries = size // max(1, rules.index_interval_bytes) + counts
+        roll_ms = np.full(len(first), rules.segment_ms, np.int64)
+    idle = now_ms - np.maximum(first_timestamp, created[filled]) > roll_ms
     found = {
         SEGMENT_BYTES: size > rules.segment_bytes,
-        SEGMENT_MS: (first_timestamp >= 0) & (largest - first_timestamp > roll_ms),
-        SEGMENT_INDEX_BYTES: entries >= min(rules.max_offset_entries, rules.max_time_entries),
-        OFFSET_OVERFLOW: next_offset - base > MAX_RELATIVE_OFFSET,
-        IDLE: now_ms - opened > roll_ms,
-        MERGE: counts >= MERGE_CHUNKS,
+        SEGMENT_MS: waited > roll_ms,
+        SEGMENT_INDEX_BYTES: size >= rules.full_index_bytes,
+        OFFSET_OVERFLOW: end - 1 - base > MAX_RELATIVE_OFFSET,
+        IDLE: idle,
+        MERGE: np.zeros(len(first), bool),
     }
-    tasks = []
-    for row in np.flatnonzero(np.logical_or.reduce(list(found.values()))):
-        reasons = [name for name, flags in found.items() if flags[row]]
-        mine = tuple(segments_of(chunks.slice(int(first[row]), int(counts[row]))))
-        if reasons == [MERGE] and not merges(mine):
-            continue
-        tasks.append(RollTask(int(partitions[row]), mine, tuple(reasons)))
-    return tasks
+    for row in np.flatnonzero(rows >= MERGE_CHUNKS):
+        sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
+        found[MERGE][row] = bool(merges(sizes, rules.segment_bytes))
+    names = list(found)
+    flags = np.column_stack(list(found.values())) & (size > 0)[:, None]
+    due = [
+        Due(
+            int(partitions[row]),
+            tuple(name for name, flag in zip(names, flags[row].tolist(), strict=True) if flag),
+            int(first[row]),
+            int(rows[row]),
+            int(records[row]),
+            int(size[row]),
+        )
+        for row in np.flatnonzero(flags.any(axis=1))
+    ]
+    return RollPlan(chunks, due)
 
 
-def merges(chunks: Sequence[Segment]) -> list[tuple[int, int]]:
-    """[start, end) runs of chunks to be put into one: MERGE_CHUNKS or more neighbours, none larger than the rest of the
-    run together.
+def merges(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
+    """[start, end) runs of chunks, given by their bytes, to be put into one: MERGE_CHUNKS or more neighbours that are
+    small, none larger than the rest of the run together.
 
-    A chunk is merged again only with as much as itself, so each byte is copied O(log size) times.
+    So a chunk is merged only with as much as itself, and a byte copied O(log(segment.bytes)) times.
     """
+    limit = segment_bytes * SMALL_SHARE
     runs = []
-    end = len(chunks)
+    end = len(sizes)
     while end >= MERGE_CHUNKS:
-        total, start = 0, end
-        while start > 0 and (end - start < MERGE_CHUNKS - 1 or chunks[start - 1].log_bytes <= total):
+        total, largest, start = 0, 0, end
+        while start > 0 and sizes[start - 1] < limit and (end - start < MERGE_CHUNKS or sizes[start - 1] <= total):
             start -= 1
-            total += chunks[start].log_bytes
-        run = chunks[start:end]
-        if len(run) >= MERGE_CHUNKS and max(chunk.log_bytes for chunk in run) * 2 <= total:
+            total += sizes[start]
+            largest = max(largest, sizes[start])
+        if end - start >= MERGE_CHUNKS and largest * 2 <= total:
             runs.append((start, end))
             end = start
         else:
             end -= 1
     return runs[::-1]
-
-
-def may_cut(rules: RollRules, roll_ms: int, chunks: Iterable[Segment], first_timestamp_ms: int) -> bool:
-    """Whether a segment made of `chunks` may have to end inside the last one of them."""
-    chunks = list(chunks)
-    size = sum(chunk.log_bytes for chunk in chunks)
-    largest = max(chunk.max_timestamp_ms for chunk in chunks)
-    return (
-        size > rules.segment_bytes
-        or (first_timestamp_ms >= 0 and largest - first_timestamp_ms > roll_ms)
-        or rules.index_may_fill(size, len(chunks))
-        or chunks[-1].next_offset - chunks[0].base_offset > MAX_RELATIVE_OFFSET
-    )
