@@ -225,7 +225,7 @@ def _clean(
     rows = key_rows(max(_GROUP, int(columns.records.max())))
     used, bad_row, bad_at = filter_batches(columns, rules, rows, address_of(out), pieces, tally)
     if bad_row >= 0:
-        raise bad_record(batches, part, part.first + bad_row, bad_at, path)
+        raise bad_record(batches.take(slice(part.first, part.last)), part, bad_row, bad_at, path)
     for piece in np.flatnonzero(pieces.row[:used] >= 0).tolist():
         batch = _compressed(out, pieces, piece, int(columns.codec[pieces.row[piece]]), cleaning.level)
         sources.append(batch)

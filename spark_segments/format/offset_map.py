@@ -28,6 +28,7 @@ _GROWTH = 4  # times: little is moved twice, and the old table is small beside t
 _GROWING_LOAD = 0.6  # while there is room to grow, probes are kept short
 _GROUP = 1024  # records whose slots are asked for before the first of them is looked at
 _NOT_FULL = -1
+_LARGEST_INT64 = 2**63 - 1
 
 
 class OffsetMap:
@@ -46,7 +47,7 @@ class OffsetMap:
         if self.max_entries < 1:
             raise InvalidOptionError(
                 "the cleaner's offset map cannot hold a single key",
-                expected=f"at least {3 * BYTES_PER_SLOT} bytes at a load factor of 0.9",
+                expected=f"at least {2 * BYTES_PER_SLOT} bytes and a load factor of 0.5",
                 found=f"{memory_bytes} bytes at {load_factor}",
                 hint="Increase log.cleaner.dedupe.buffer.size",
             )
@@ -95,32 +96,25 @@ class OffsetMap:
         """
         if self.full:
             return False
+        bound = _LARGEST_INT64 if end_offset is None else end_offset
+        past_last = int(batches.last_offset[-1]) + offset_shift + 1 if len(batches) else self.end_offset
+        if exclude is not None:
+            batches = batches.take(~exclude)
         buffer, batches, file_position, _ = as_magic_2(buffer, batches, file_position=file_position, path=path)
-        bound = np.iinfo(np.int64).max if end_offset is None else end_offset
         wanted = ~batches.is_control & (batches.count > 0)
         wanted &= batches.last_offset + offset_shift >= self.start_offset
         wanted &= batches.base_offset + offset_shift < bound
-        if exclude is not None:
-            wanted &= ~exclude
-        counts = np.where(wanted, batches.count, 0).astype(np.int64)
-        for part in sections(buffer, batches, file_position=file_position, path=path, wanted=wanted):
-            self._put(part, batches, batches.base_offset + offset_shift, counts, bound, path)
+        batches = batches.take(wanted)
+        for part in sections(buffer, batches, file_position=file_position, path=path):
+            self._put(part, batches.take(slice(part.first, part.last)), offset_shift, bound, path)
             if self.full:
                 return False
-        if len(batches):
-            self.advance(min(bound, int(batches.last_offset[-1]) + offset_shift + 1))
+        self.advance(min(bound, past_last))
         return True
 
-    def _put(
-        self,
-        part: Sections,
-        batches: BatchTable,
-        base_offsets: np.ndarray,
-        counts: np.ndarray,
-        bound: int,
-        path: str,
-    ) -> None:
-        base_offsets, counts = base_offsets[part.first : part.last], counts[part.first : part.last]
+    def _put(self, part: Sections, batches: BatchTable, offset_shift: int, bound: int, path: str) -> None:
+        base_offsets = batches.base_offset + offset_shift
+        counts = batches.count.astype(np.int64)
         rows = key_rows(max(_GROUP, int(counts.max())))
         row = 0
         while row < len(counts):
@@ -144,7 +138,7 @@ class OffsetMap:
                 rows,
             )
             if bad_at >= 0:
-                raise bad_record(batches, part, part.first + row, bad_at, path)
+                raise bad_record(batches, part, row, bad_at, path)
             if offset != _NOT_FULL:
                 self.full = True
                 self.advance(offset)

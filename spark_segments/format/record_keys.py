@@ -53,7 +53,7 @@ def read_keys(position, end, base_offset, count, seed, secret, rows, row):
         if position < 0:
             return -1 - start
         key_size, position = read_varint(MEMORY, position, record_end)
-        if position < 0 or key_size > record_end - position:
+        if position < 0 or key_size < -1 or key_size > record_end - position:
             return -1 - start
         flag = 0
         if key_size >= 0:
@@ -61,7 +61,7 @@ def read_keys(position, end, base_offset, count, seed, secret, rows, row):
             rows.low[row], rows.high[row] = key_hash(MEMORY, position, key_size, seed, secret)
             position += key_size
         value_size, position = read_varint(MEMORY, position, record_end)
-        if position < 0 or value_size > record_end - position:
+        if position < 0 or value_size < -1 or value_size > record_end - position:
             return -1 - start
         if value_size < 0:
             flag |= TOMBSTONE
@@ -76,10 +76,9 @@ def read_keys(position, end, base_offset, count, seed, secret, rows, row):
 
 
 def bad_record(batches: BatchTable, sections: Sections, row: int, address: int, path: str) -> CorruptBatchError:
-    """The error for the answer -1 - `address` of `read_keys` in row `row` of the table."""
+    """The error for the answer -1 - `address` of `read_keys` in row `row` of `batches` and their `sections`."""
     return CorruptBatchError(
-        f"a record is damaged, {address - int(sections.start[row - sections.first])} bytes into the (uncompressed)"
-        " records of a batch",
+        f"a record is damaged, {address - int(sections.start[row])} bytes into the (uncompressed) records of a batch",
         path=path,
         position=int(batches.position[row]),
         expected=f"{batches.count[row]} whole records",

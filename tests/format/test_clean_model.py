@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,6 +152,43 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     codec=st.sampled_from([None, None, 0, 4]),
 )
 def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec):
+    check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_long_logs_with_many_transactions(seed):
+    rng = random.Random(seed)
+    rounds = []
+    for _ in range(8):
+        # Producers fall silent, so that what is kept for them grows old.
+        producer_ids = rng.choice([[-1], [-1, 7], [-1, 7, 8, 9]])
+        steps = [random_step(rng, producer_ids) for _ in range(rng.choice([3, 60]))]
+        rounds.append((steps, rng.choice([0, 1, RETENTION_MS, RETENTION_MS])))
+    check_rounds(
+        rounds,
+        max_keys=rng.choice([20, 100]),
+        batches_a_call=rng.choice([3, 1000]),
+        live=rng.random() < 0.5,
+        codec=rng.choice([None, 0]),
+    )
+
+
+def random_step(rng: random.Random, producer_ids: list[int]) -> tuple:
+    kind = rng.choices(["data", "end", "roll"], [6, 4, 1])[0]
+    if kind == "roll":
+        return (kind,)
+    if kind == "end":
+        return (kind, rng.choice(producer_ids), rng.choice([ABORT, COMMIT, COMMIT]), rng.random() < 0.4)
+    records = [
+        Record(rng.choice([None, b"v", b"value"]), b"%d" % rng.randrange(60), rng.choice([0, 1, 70, 5000]))
+        for _ in range(rng.randint(1, 3))
+    ]
+    return (kind, rng.choice(producer_ids), records, rng.choice([0, 0, 1]), rng.choice(CODECS), rng.random() < 0.1)
+
+
+def check_rounds(
+    rounds: list[tuple[list[tuple], int]], *, max_keys: int, batches_a_call: int, live: bool, codec: int | None
+) -> None:
     log = Log()
     now_ms = START_MS
     dirty_offset = 0

@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import base64
+import pickle
+import struct
+
+import crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.active_producers import ActiveProducers
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.clean import Cleaned, CleaningRound, clean_batches
+from spark_segments.format.cleaned_transactions import CleanedTransactions
+from spark_segments.format.offset_map import OffsetMap
+from spark_segments.format.snapshot import ProducerEntry
+from spark_segments.format.txn_index import AbortedTransactions
+from tests.format.plain_decode import PlainBatch, plain_batches
+from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
+from tests.golden_files import expected_records, log_files
+
+NOW_MS = 1_700_000_100_000
+RETENTION_MS = 600_000
+LARGEST_INT64 = 2**63 - 1
+
+
+def scanned(data: bytes) -> BatchTable:
+    scan = scan_batches(data)
+    assert scan.error is None and scan.needed == 0
+    return scan.batches
+
+
+def clean(
+    data: bytes,
+    *,
+    newer: bytes = b"",
+    now_ms: int = NOW_MS,
+    delete_retention_ms: int = RETENTION_MS,
+    first_uncleanable_offset: int = 1 << 40,
+    producers: list[ProducerEntry] | None = None,
+    transactions: CleanedTransactions | None = None,
+    map_end_offset: int | None = None,
+    codec: int | None = None,
+    offset_shift: int = 0,
+) -> Cleaned:
+    """Cleans `data` by the map of `data` and of what is `newer` in the log."""
+    offset_map = OffsetMap(1 << 16)
+    for part, shift in ((data, offset_shift), (newer, 0)):
+        offset_map.put_batches(part, scanned(part), offset_shift=shift, end_offset=map_end_offset)
+    cleaning = CleaningRound(
+        offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
+    )
+    return clean_batches(
+        data, scanned(data), cleaning, transactions or CleanedTransactions(), offset_shift=offset_shift
+    )
+
+
+def left(cleaned: Cleaned) -> list[PlainBatch]:
+    return list(plain_batches(cleaned.data.tobytes()))
+
+
+def offsets(cleaned: Cleaned) -> list[int]:
+    return [record.offset for batch in left(cleaned) for record in batch.records]
+
+
+def test_only_the_latest_record_of_each_key_stays():
+    data = batch_bytes([Record(b"1", b"a"), Record(b"2", b"b"), Record(b"3", b"a")])
+    data += batch_bytes([Record(b"4", b"b"), Record(b"5", b"c")], base_offset=3)
+    cleaned = clean(data)
+    assert offsets(cleaned) == [2, 3, 4]
+    assert (cleaned.counts.records_read, cleaned.counts.records_kept, cleaned.counts.superseded) == (5, 3, 2)
+
+
+def test_records_without_key_are_dropped():
+    cleaned = clean(batch_bytes([Record(b"1"), Record(b"2", b"a"), Record(b"3", b"")]))
+    assert offsets(cleaned) == [1, 2]
+    assert cleaned.counts.no_key == 1
+
+
+def test_what_lies_past_the_map_stays_whatever_it_is():
+    data = batch_bytes([Record(b"1", b"a"), Record(b"2", b"a"), Record(b"3", b"a"), Record(b"4"), Record(None, b"b")])
+    assert offsets(clean(data, map_end_offset=2)) == [1, 2, 3, 4]
+
+
+def test_a_key_that_the_map_does_not_know_stays():
+    data = batch_bytes([Record(b"1", b"a")])
+    cleaning = CleaningRound(OffsetMap(1000, start_offset=1), NOW_MS, RETENTION_MS, 9, ActiveProducers.of())
+    assert not clean_batches(data, scanned(data), cleaning, CleanedTransactions()).changed
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_batches_that_lose_nothing_are_the_same_memory(codec):
+    data = batch_bytes([Record(b"1", b"a"), Record(b"2", b"b")], codec=codec)
+    data += batch_bytes([Record(b"3", b"c")], base_offset=2, codec=codec)
+    cleaned = clean(data)
+    assert not cleaned.changed
+    assert cleaned.data.tobytes() == data
+    assert np.shares_memory(cleaned.data, np.frombuffer(data, np.uint8))
+    assert cleaned.counts.batches_unchanged == cleaned.counts.batches_read == 2
+
+
+def test_kept_batches_are_copied_byte_for_byte_beside_rebuilt_ones():
+    first = batch_bytes([Record(b"1", b"a")], leader_epoch=3)
+    second = batch_bytes([Record(b"2", b"b"), Record(b"3", b"c")], base_offset=1)
+    third = batch_bytes([Record(b"4", b"b")], base_offset=3, codec="gzip", leader_epoch=4)
+    cleaned = clean(first + second + third)
+    assert cleaned.changed
+    batches = cleaned.data.tobytes()
+    assert batches.startswith(first)
+    assert batches.endswith(third)
+    assert [batch.base_offset for batch in left(cleaned)] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_rebuilt_batch_keeps_its_header_and_counts_from_its_first_record(codec):
+    records = [
+        Record(b"1", b"a", 1000),
+        Record(b"2", b"b", 1500, [("h", None)]),
+        Record(b"3", b"c", 1200),
+        Record(b"4", b"a", 9),
+    ]
+    producer = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 31}
+    data = batch_bytes(records, base_offset=70, last_offset=99, codec=codec, leader_epoch=5, **producer)
+    (batch,) = left(clean(data, newer=batch_bytes([Record(b"5", b"a")], base_offset=100)))
+    (original,) = plain_batches(data)
+    assert batch.records == original.records[1:3]
+    assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (70, 99, 5)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (7, 2, 31)
+    assert (batch.base_timestamp, batch.max_timestamp, batch.codec) == (1500, 1500, original.codec)
+    assert batch.delete_horizon_ms is None
+
+
+def test_records_are_copied_as_they_are_when_the_first_one_stays():
+    data = batch_bytes([Record(b"1", b"a", 1000), Record(b"2", b"b", 5000), Record(b"3", b"c", 900)])
+    (batch,) = left(clean(data, newer=batch_bytes([Record(b"", b"b")], base_offset=3)))
+    assert [record.timestamp for record in batch.records] == [1000, 900]
+    assert (batch.base_timestamp, batch.max_timestamp) == (1000, 1000)
+
+
+def test_records_without_timestamp_keep_having_none():
+    data = batch_bytes([Record(b"1", b"a", 1000), Record(b"2", b"b", -1), Record(b"3", b"c", -1)])
+    (batch,) = left(clean(data, newer=batch_bytes([Record(b"", b"a")], base_offset=3)))
+    assert [record.timestamp for record in batch.records] == [-1, -1]
+    assert (batch.base_timestamp, batch.max_timestamp) == (-1, -1)
+
+
+def test_a_batch_with_log_append_time_keeps_it_for_every_record():
+    data = batch_bytes(
+        [Record(b"1", b"a"), Record(None, b"b"), Record(b"3", b"c")],
+        log_append_time=True,
+        base_timestamp=NOW_MS - 1000,
+        max_timestamp=NOW_MS - 10,
+    )
+    (batch,) = left(clean(data, newer=batch_bytes([Record(b"", b"a")], base_offset=3)))
+    assert batch.log_append_time
+    assert {record.timestamp for record in batch.records} == {batch.max_timestamp} == {NOW_MS - 10}
+    assert batch.delete_horizon_ms == NOW_MS + RETENTION_MS
+
+
+def test_the_first_cleaning_of_a_tombstone_sets_its_delete_horizon():
+    data = batch_bytes([Record(b"1", b"a", 1000), Record(None, b"b", 2000)])
+    cleaned = clean(data)
+    (batch,) = left(cleaned)
+    assert batch.delete_horizon_ms == NOW_MS + RETENTION_MS
+    assert batch.records == next(plain_batches(data)).records
+    assert (batch.max_timestamp, cleaned.counts.tombstones_kept, cleaned.changed) == (2000, 1, True)
+
+
+def test_a_tombstone_outlives_delete_retention_and_no_more():
+    marked = clean(batch_bytes([Record(b"1", b"a"), Record(None, b"b")])).data.tobytes()
+    before = clean(marked, now_ms=NOW_MS + RETENTION_MS - 1)
+    assert not before.changed
+    after = clean(marked, now_ms=NOW_MS + RETENTION_MS)
+    assert offsets(after) == [0]
+    assert after.counts.tombstone == 1
+
+
+def test_a_delete_horizon_is_never_moved_and_outlives_its_tombstone():
+    marked = clean(batch_bytes([Record(b"1", b"a"), Record(None, b"b"), Record(b"2", b"c")])).data.tobytes()
+    later_ms = NOW_MS + RETENTION_MS
+    again = clean(marked, now_ms=later_ms - 1, newer=batch_bytes([Record(b"3", b"a")], base_offset=3))
+    assert left(again)[0].delete_horizon_ms == later_ms
+    gone = clean(again.data.tobytes(), now_ms=later_ms)
+    (batch,) = left(gone)
+    assert (batch.delete_horizon_ms, [record.offset for record in batch.records]) == (later_ms, [2])
+
+
+def test_a_tombstone_past_its_horizon_stays_as_long_as_the_map_does_not_reach_it():
+    marked = clean(batch_bytes([Record(None, b"a"), Record(None, b"b")])).data.tobytes()
+    assert offsets(clean(marked, now_ms=NOW_MS + RETENTION_MS, map_end_offset=1)) == [1]
+
+
+def test_tombstones_stay_for_ever_where_the_retention_is_beyond_all_time():
+    data = batch_bytes([Record(None, b"a")])
+    cleaned = clean(data, delete_retention_ms=LARGEST_INT64)
+    assert not cleaned.changed
+    assert left(cleaned)[0].delete_horizon_ms is None
+
+
+def test_a_delete_horizon_may_make_a_batch_longer():
+    data = batch_bytes([Record(None, b"%d" % number) for number in range(1000)])
+    cleaned = clean(data, delete_retention_ms=1 << 60)
+    assert len(cleaned.data) > len(data) + 7 * 1000
+    assert left(cleaned)[0].records == next(plain_batches(data)).records
+
+
+def test_the_last_batch_of_the_round_is_kept_though_empty():
+    data = batch_bytes([Record(b"1", b"a", 1000)], base_offset=5, last_offset=9, codec="zstd", leader_epoch=2)
+    newer = batch_bytes([Record(b"2", b"a")], base_offset=10)
+    assert not left(clean(data, newer=newer))
+    (batch,) = left(clean(data, newer=newer, first_uncleanable_offset=10))
+    assert (batch.base_offset, batch.last_offset, batch.records) == (5, 9, ())
+    assert (batch.codec, batch.base_timestamp, batch.max_timestamp, batch.leader_epoch) == (0, -1, 1000, 2)
+
+
+def test_an_empty_batch_stays_as_it_is_while_it_must_and_then_goes():
+    data = empty_batch(5, 9, max_timestamp=1000, base_timestamp=-1)
+    assert not clean(data, first_uncleanable_offset=10).changed
+    gone = clean(data)
+    assert gone.changed
+    assert len(gone.data) == len(gone.batches) == 0
+
+
+def test_the_last_batch_of_a_live_producer_is_kept_for_its_sequence():
+    options = {"producer_id": 7, "producer_epoch": 1}
+    data = batch_bytes([Record(b"1", b"a")], base_sequence=0, **options)
+    data += batch_bytes([Record(b"2", b"a")], base_offset=1, base_sequence=1, **options)
+    newer = batch_bytes([Record(b"3", b"a")], base_offset=2)
+    (batch,) = left(clean(data, newer=newer, producers=[ProducerEntry(7, 1, 1, last_offset=1)]))
+    assert (batch.base_offset, batch.base_sequence, batch.producer_id, batch.records) == (1, 1, 7, ())
+    assert not left(clean(data, newer=newer, producers=[ProducerEntry(8, 1, 1, last_offset=1)]))
+
+
+def test_the_marker_of_a_live_producer_without_data_is_kept_for_its_epoch():
+    data = marker_batch(COMMIT, base_offset=0, producer_id=7, producer_epoch=3, delete_horizon_ms=NOW_MS)
+    (batch,) = left(clean(data, producers=[ProducerEntry(7, 3)]))
+    assert (batch.control, batch.producer_epoch, batch.records) == (True, 3, ())
+    assert not left(clean(data, producers=[ProducerEntry(7, 4)]))
+    assert not left(clean(data))
+
+
+def transaction(kind: int, *, base_offset: int = 0, producer_id: int = 7, key: bytes = b"a") -> bytes:
+    """A data batch and its marker."""
+    data = batch_bytes([Record(b"1", key)], base_offset=base_offset, producer_id=producer_id, producer_epoch=0,
+                       base_sequence=0, transactional=True)  # fmt: skip
+    return data + marker_batch(kind, base_offset=base_offset + 1, producer_id=producer_id)
+
+
+def with_aborted(*rows: tuple[int, int, int, int]) -> CleanedTransactions:
+    transactions = CleanedTransactions()
+    transactions.add_aborted(AbortedTransactions.of(rows))
+    return transactions
+
+
+def test_aborted_data_go_at_once_and_their_marker_stays():
+    cleaned = clean(transaction(ABORT), transactions=with_aborted((7, 0, 1, 2)))
+    (marker,) = left(cleaned)
+    assert marker.control and marker.delete_horizon_ms is None
+    assert cleaned.counts.aborted == 1
+    assert cleaned.aborted.last_offset.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_marker_gets_its_horizon_once_its_data_are_gone_and_then_goes(kind):
+    marker = marker_batch(kind, base_offset=1, producer_id=7, timestamp=1000)
+    marked = clean(marker)
+    (batch,) = left(marked)
+    assert (batch.delete_horizon_ms, batch.records[0].timestamp) == (NOW_MS + RETENTION_MS, 1000)
+    data = marked.data.tobytes()
+    assert not clean(data, now_ms=NOW_MS + RETENTION_MS - 1).changed
+    gone = clean(data, now_ms=NOW_MS + RETENTION_MS)
+    assert len(gone.data) == 0
+    assert gone.counts.control == 1
+
+
+def test_a_commit_marker_stays_while_there_are_data_of_its_own_transaction():
+    first, second = transaction(COMMIT), transaction(COMMIT, base_offset=2, key=b"b")
+    lone = marker_batch(COMMIT, base_offset=4, producer_id=7)
+    horizons = [batch.delete_horizon_ms for batch in left(clean(first + second + lone)) if batch.control]
+    assert horizons == [None, None, NOW_MS + RETENTION_MS]
+
+
+def test_a_transaction_index_entry_goes_with_the_data():
+    marker = marker_batch(ABORT, base_offset=1, producer_id=7)
+    assert len(clean(marker, transactions=with_aborted((7, 0, 1, 2))).aborted) == 0
+
+
+def test_an_aborted_transaction_without_its_marker_does_not_undo_the_next_one():
+    data = transaction(COMMIT, base_offset=10)
+    assert offsets(clean(data, transactions=with_aborted((7, 0, 5, 6)))) == [10, 11]
+
+
+def test_other_control_records_stay():
+    snapshot_header = marker_batch(3, base_offset=0, producer_id=-1)
+    assert not clean(snapshot_header).changed
+
+
+def test_a_key_like_that_of_a_marker_is_none():
+    marker_key = struct.pack(">hh", 0, COMMIT)
+    data = transaction(COMMIT) + batch_bytes([Record(b"2", marker_key)], base_offset=2)
+    assert offsets(clean(data)) == [0, 1, 2]
+
+
+def test_transactions_go_on_from_a_pickled_state():
+    data = transaction(ABORT)
+    batches = scanned(data)
+    transactions = with_aborted((7, 0, 1, 2))
+    first, _ = transactions.read(data, batches.take([0]))
+    second, aborted = pickle.loads(pickle.dumps(transactions)).read(data, batches.take([1]))
+    assert (first.tolist(), second.tolist(), len(aborted)) == ([True], [False], 1)
+
+
+@pytest.mark.parametrize(("codec", "number"), [("zstd", 0), ("none", 3), ("gzip", 4)])
+def test_rebuilt_batches_take_the_codec_that_is_asked_for(codec, number):
+    data = batch_bytes([Record(b"1" * 99, b"a"), Record(b"2" * 99, b"b")], codec=codec)
+    whole = batch_bytes([Record(b"3", b"a")], base_offset=2, codec=codec)
+    rebuilt, kept = left(clean(data + whole, codec=number))
+    assert rebuilt.codec == number
+    assert [record.value for record in rebuilt.records] == [b"2" * 99]
+    assert kept == next(plain_batches(whole))
+
+
+def test_control_batches_are_never_compressed():
+    (batch,) = left(clean(marker_batch(COMMIT, base_offset=0, producer_id=7), codec=4))
+    assert batch.delete_horizon_ms is not None and batch.codec == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_shift_of_offsets_is_written_out(codec):
+    def log(first: int) -> bytes:
+        whole = batch_bytes([Record(b"1", b"a")], base_offset=first, codec=codec)
+        cut = batch_bytes([Record(b"2", b"b"), Record(b"3", b"c")], base_offset=first + 1, codec=codec)
+        return whole + cut + batch_bytes([Record(b"4", b"b")], base_offset=first + 3, codec=codec)
+
+    cleaned = clean(log(0), offset_shift=5000)
+    assert cleaned.data.tobytes() == clean(log(5000)).data.tobytes()
+    assert cleaned.batches.base_offset.tolist() == [5000, 5001, 5003]
+    unchanged = clean(log(0)[: scanned(log(0)).size[0]], offset_shift=5000)
+    assert not unchanged.changed
+    assert unchanged.batches.base_offset.tolist() == [5000]
+    assert left(unchanged)[0].base_offset == 5000
+
+
+def test_the_given_bytes_are_never_written_to():
+    data = bytearray(
+        batch_bytes([Record(b"1", b"a"), Record(b"2", b"b")]) + batch_bytes([Record(b"", b"a")], base_offset=2)
+    )
+    before = bytes(data)
+    clean(data, offset_shift=77)
+    assert bytes(data) == before
+
+
+def test_a_portion_of_a_file_is_found_by_its_position():
+    first, second = (
+        batch_bytes([Record(b"1", b"a")]),
+        batch_bytes([Record(b"2", b"b"), Record(b"3", b"b")], base_offset=1),
+    )
+    batches = scan_batches(second, file_position=len(first)).batches
+    offset_map = OffsetMap(1000)
+    offset_map.put_batches(second, batches, file_position=len(first))
+    cleaning = CleaningRound(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
+    cleaned = clean_batches(second, batches, cleaning, CleanedTransactions(), file_position=len(first))
+    assert offsets(cleaned) == [2]
+    assert cleaned.batches.position.tolist() == [0]
+
+
+def test_nothing_in_nothing_out():
+    cleaned = clean(b"")
+    assert (len(cleaned.data), len(cleaned.batches), cleaned.changed) == (0, 0, False)
+
+
+@pytest.mark.parametrize("name", ["legacy-v0-0", "legacy-v1-0"])
+def test_entries_of_magic_0_and_1_are_cleaned_into_batches_of_magic_2(name):
+    data = b"".join(path.read_bytes() for path in log_files(name))
+    expected = {
+        r["key"]: (r["offset"], r["timestamp"], r["value"]) for r in expected_records(name) if r["key"] is not None
+    }
+    records = [record for batch in left(clean(data)) for record in batch.records]
+    found = {
+        base64.b64encode(record.key).decode(): (
+            record.offset,
+            record.timestamp,
+            record.value if record.value is None else base64.b64encode(record.value).decode(),
+        )
+        for record in records
+    }
+    assert len(records) == len(found)
+    assert found == expected
+
+
+def lying(data: bytes) -> bytes:
+    """The same batch with a CRC that says that it is right."""
+    return data[:17] + struct.pack(">I", crc32c.crc32c(data[21:])) + data[21:]
+
+
+@given(
+    damage=st.lists(st.tuples(st.integers(61, 200), st.integers(0, 255)), min_size=1, max_size=4),
+    count=st.integers(0, 6),
+    control=st.booleans(),
+    horizon=st.one_of(st.none(), st.integers(0, LARGEST_INT64)),
+)
+def test_no_bytes_under_a_good_crc_do_more_than_fail(damage, count, control, horizon):
+    records = [Record(b"value", b"key %d" % (number % 3), headers=[("h", b"x")]) for number in range(5)]
+    data = bytearray(batch_bytes(records, delete_horizon_ms=horizon, control=control, producer_id=7))
+    for position, byte in damage:
+        data[min(position, len(data) - 1)] = byte
+    data[57:61] = struct.pack(">i", min(count, 5))
+    good = batch_bytes([Record(b"v", b"key 0")], base_offset=5)
+    try:
+        cleaned = clean(lying(bytes(data)) + good)
+    except CorruptBatchError as error:
+        assert error.position == 0
+        return
+    assert scan_batches(cleaned.data).error is None
+    assert cleaned.data.tobytes().endswith(good)
+
+
+@given(noise=st.binary(max_size=60), codec=st.integers(0, 7), count=st.integers(0, 5))
+def test_no_compressed_bytes_under_a_good_crc_do_more_than_fail(noise, codec, count):
+    header = bytearray(empty_batch(0, 100))
+    header[8:12] = struct.pack(">i", 49 + len(noise))
+    header[22] = codec
+    header[57:61] = struct.pack(">i", count)
+    try:
+        cleaned = clean(lying(bytes(header) + noise))
+    except CorruptBatchError as error:
+        assert error.position == 0
+        return
+    assert scan_batches(cleaned.data).error is None
