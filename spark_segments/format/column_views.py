@@ -105,15 +105,14 @@ def binary_view(array: pa.Array | None, name: str, count: int) -> BinaryView:
 
 
 def _timestamp(array: pa.Array) -> TimestampView:
+    right = "a timestamp or int64 ms"
     ticks_per_ms = 1
     if pa.types.is_timestamp(array.type):
-        ticks_per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
-        if ticks_per_ms == 0:
-            array, ticks_per_ms = array.cast(pa.timestamp("ms", array.type.tz)), 1
+        if array.type.unit == "s":
+            array = _cast(array, pa.timestamp("ms", array.type.tz), "timestamp", right)
+        ticks_per_ms = {"ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
     elif not pa.types.is_int64(array.type):
-        raise InvalidOptionError(
-            "The column timestamp cannot be written", expected="a timestamp or int64 ms", found=array.type
-        )
+        raise InvalidOptionError("The column timestamp cannot be written", expected=right, found=array.type)
     ticks = _numbers(array.buffers()[1], np.int64, array.offset, len(array))
     return TimestampView(ticks, _validity(array), array.offset, ticks_per_ms)
 
@@ -145,7 +144,7 @@ def _bytes(buffer: pa.Buffer | None) -> np.ndarray:
 
 def _numbers(buffer: pa.Buffer | None, dtype: type, start: int, count: int) -> np.ndarray:
     # An empty Arrow array may come without its buffer, also without the one offset that it should have.
-    if buffer is None or buffer.size < np.dtype(dtype).itemsize * (start + count):
+    if buffer is None or buffer.size == 0:
         return readonly(np.zeros(count, dtype))
     numbers: np.ndarray = np.frombuffer(buffer, dtype, count, start * np.dtype(dtype).itemsize)
     return readonly(numbers if numbers.flags.aligned else numbers.copy())
