@@ -7,7 +7,7 @@ holds its marker, which may be a later one than the segment that holds its data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -38,15 +38,8 @@ class TransactionIndex:
         """Offsets of the log. Raises CorruptBatchError for a damaged file."""
         if self.aborted is not None:
             return self.aborted
-        found = parse_txn_index(storage.read(self.path, 0, self.size_bytes), path=self.path)
-        if self.shift == 0:
-            return found
-        return replace(
-            found,
-            first_offset=found.first_offset + self.shift,
-            last_offset=found.last_offset + self.shift,
-            last_stable_offset=found.last_stable_offset + self.shift,
-        )
+        data = storage.read(self.path, 0, self.size_bytes)
+        return parse_txn_index(data, path=self.path).shifted(self.shift)
 
 
 def check_isolation_level(isolation_level: str) -> str:

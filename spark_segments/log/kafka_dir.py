@@ -88,6 +88,10 @@ class KafkaDirectory:
         """The names of the topics, sorted."""
         return sorted(self._sources)
 
+    def sources(self, topic: str) -> list[PartitionSource]:
+        """The partition directories of a topic."""
+        return list(self._sources.get(topic, ()))
+
     def report(self, topic: str) -> RecoveryReport:
         """What of the topic's files is not in its log."""
         return self.snapshot(topic).report

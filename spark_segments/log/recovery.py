@@ -284,7 +284,7 @@ class _SegmentScan:
         self._add_sparse(batches)
         epochs = self._found.leader_epochs
         self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
-        self._row = _with_batches(self._row, batches, self._records(scanned, batches))
+        self._row = with_batches(self._row, batches, self._records(scanned, batches))
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches up to the first whose offset is not above the one before (Kafka may find it by its index)."""
@@ -300,13 +300,13 @@ class _SegmentScan:
         """Takes producers' batches into the state; the batches up to the first control batch that is none."""
         if not (batches.producer_id > NO_PRODUCER_ID).any():
             return batches
-        where = {"file_position": scanned.position, "path": self._info.path}
+        data, position, path = scanned.data, scanned.position, self._info.path
         try:
-            self._completed += self._state.add(scanned.data, batches, **where)
+            self._completed += self._state.add(data, batches, file_position=position, path=path)
         except CorruptBatchError as error:
             self.problem = _reason(error)
             batches = batches.take(batches.position < error.position)
-            self._completed += self._state.add(scanned.data, batches, **where)
+            self._completed += self._state.add(data, batches, file_position=position, path=path)
         return batches
 
     def _records(self, scanned: _Scanned, batches: BatchTable) -> int:
@@ -410,7 +410,7 @@ class _SegmentScan:
         self._found.notes.append(Note(self._files.topic, self._files.partition, path, message))
 
 
-def _with_batches(row: Segment, batches: BatchTable, records: int) -> Segment:
+def with_batches(row: Segment, batches: BatchTable, records: int) -> Segment:
     """The row once these batches, which come next in its file, are part of it."""
     largest = int(np.argmax(batches.max_timestamp))
     later = int(batches.max_timestamp[largest]) > row.max_timestamp_ms

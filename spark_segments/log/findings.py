@@ -1,0 +1,105 @@
+"""What a verification finds: one value a fault, each with its place, what should be there and what is."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_segments.errors import SegmentsError
+
+ERROR = "error"  # records are lost or may be read wrongly, or a read may fail
+WARNING = "warning"  # nothing is lost or read wrongly, but it is not as Kafka or this package leaves things
+
+MOST_OF_A_KIND = 20
+"""How many findings with the same message are kept for one topic; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault. `path` is relative to the log directory, `position` a byte of the file, where there is one.
+
+    `rebuilds`: the .log whose sidecars a repair would build anew to mend it; None for what a repair leaves alone.
+    """
+
+    severity: str
+    topic: str
+    partition: int | None
+    path: str | None
+    position: int | None
+    expected: object
+    found: object
+    message: str
+    rebuilds: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, as for JSON."""
+        fields = dataclasses.asdict(self)
+        del fields["rebuilds"]
+        return {name: value if isinstance(value, str | int | None) else str(value) for name, value in fields.items()}
+
+    def __str__(self) -> str:
+        place = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
+        text = f"{self.severity}: {place}: {self.message}"
+        if self.path is not None:
+            text += f" in {self.path}"
+        if self.position is not None:
+            text += f" at position {self.position}"
+        if self.expected is not None or self.found is not None:
+            text += f": expected {self.expected}, found {self.found}"
+        return text
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects the findings of one topic, and of one partition and file where they are set."""
+
+    topic: str
+    partition: int | None = None
+    path: str | None = None
+    found: list[Finding] = field(default_factory=list)
+    left_out: int = 0
+    _of_kind: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        message: str,
+        *,
+        severity: str = ERROR,
+        partition: int | None = None,
+        path: str | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+        rebuilds: str | None = None,
+    ) -> None:
+        """One more; beyond MOST_OF_A_KIND of the same message it is only counted."""
+        count = self._of_kind[message] = self._of_kind.get(message, 0) + 1
+        if count > MOST_OF_A_KIND:
+            self.left_out += 1
+            return
+        self.found.append(
+            Finding(
+                severity,
+                self.topic,
+                self.partition if partition is None else partition,
+                self.path if path is None else path,
+                position,
+                expected,
+                found,
+                message,
+                rebuilds,
+            )
+        )
+
+    def add_error(self, error: SegmentsError, *, rebuilds: str | None = None, severity: str = ERROR) -> None:
+        """What an error says, as a finding."""
+        self.add(
+            error.message,
+            severity=severity,
+            path=error.path,
+            position=error.position,
+            expected=error.expected,
+            found=error.found,
+            rebuilds=rebuilds,
+        )
