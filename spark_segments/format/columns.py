@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from spark_segments.format import records
 from spark_segments.format.jit import COPY_SLACK
-from spark_segments.format.layout import HEADERS_TYPE, RECORD_SCHEMA
+from spark_segments.format.layout import CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME, RECORD_SCHEMA
+from spark_segments.format.portions import Portion, Wanted
 
 # Rows of a RecordBatch: more are only in a huge batch of tiny records, and become several RecordBatches.
 MOST_ROWS = 1 << 18
@@ -24,72 +25,64 @@ _NO_BINARY = records.Binary(False, 0, 0, 0)
 _NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
 
 
-class RecordColumns:
-    """The columns of one portion of records: `fill` once, then `record_batches`."""
+def read_records(portion: Portion, wanted: Wanted, partition: int) -> tuple[records.Outcome, Iterator[pa.RecordBatch]]:
+    """Reads the wanted records of a portion: what the kernel says, and (if it has no problem) the RecordBatches."""
+    names = wanted.schema.names
+    offsets, timestamps = _memory(portion.rows * 8), _memory(portion.rows * 8)
+    arguments = (portion.sections, wanted.first_offset, wanted.end_offset, offsets.address, timestamps.address)
+    arrays: dict[str, pa.Array] = {}
+    if "key" in names or "value" in names or "headers" in names:
+        key = _BinaryMemory(portion.rows, portion.payload_bytes) if "key" in names else None
+        value = _BinaryMemory(portion.rows, portion.payload_bytes) if "value" in names else None
+        places = _PlacesMemory(portion.rows) if "headers" in names else None
+        outcome = records.Outcome(
+            *records.decode_records(
+                *arguments,
+                key.addresses if key else _NO_BINARY,
+                value.addresses if value else _NO_BINARY,
+                places.addresses if places else _NO_PLACES,
+            )
+        )
+        if outcome.problem:
+            return outcome, iter(())
+        if key:
+            arrays["key"] = key.array(pa.binary(), outcome.rows, outcome.key_bytes, outcome.null_keys)
+        if value:
+            arrays["value"] = value.array(pa.binary(), outcome.rows, outcome.value_bytes, outcome.null_values)
+        if places and outcome.headers:
+            arrays["headers"] = places.array(outcome)
+    else:
+        outcome = records.Outcome(*records.decode_offsets(*arguments))
+        if outcome.problem:
+            return outcome, iter(())
+    for name, memory in (("offset", offsets), ("timestamp", timestamps)):
+        content = [None, _shrunk(memory, outcome.rows * 8)]
+        arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, outcome.rows, content, null_count=0)
+    step = int(portion.sections[0, records.TIMESTAMP_STEP])
+    same: dict[str, str | int] = {
+        "topic": wanted.topic,
+        "partition": partition,
+        "timestampType": CREATE_TIME if step else LOG_APPEND_TIME,
+    }
+    return outcome, _record_batches(wanted.schema, outcome.rows, arrays, same)
 
-    def __init__(self, schema: pa.Schema, topic: str, partition: int, timestamp_type: int) -> None:
-        self._schema = schema
-        self._same = {"topic": topic, "partition": partition, "timestampType": timestamp_type}
-        self._rows = 0
-        self._arrays: dict[str, pa.Array] = {}
 
-    def fill(self, sections: np.ndarray, start_offset: int, end_offset: int) -> records.Outcome:
-        """Reads the records of `sections` (see records.py) with offsets in [start_offset, end_offset)."""
-        names = self._schema.names
-        most_rows = int(sections[:, records.COUNT].sum())
-        most_bytes = int((sections[:, records.END] - sections[:, records.ADDRESS]).sum())
-        offsets, timestamps = _memory(most_rows * 8), _memory(most_rows * 8)
-        if not {"key", "value", "headers"}.isdisjoint(names):
-            key = _BinaryMemory(most_rows, most_bytes) if "key" in names else None
-            value = _BinaryMemory(most_rows, most_bytes) if "value" in names else None
-            places = _PlacesMemory(most_rows) if "headers" in names else None
-            outcome = records.Outcome(
-                *records.decode_records(
-                    sections,
-                    start_offset,
-                    end_offset,
-                    offsets.address,
-                    timestamps.address,
-                    key.addresses if key else _NO_BINARY,
-                    value.addresses if value else _NO_BINARY,
-                    places.addresses if places else _NO_PLACES,
+def _record_batches(
+    schema: pa.Schema, rows: int, arrays: dict[str, pa.Array], same: dict[str, str | int]
+) -> Iterator[pa.RecordBatch]:
+    for first in range(0, rows, MOST_ROWS):
+        count = min(rows - first, MOST_ROWS)
+        # Columns that are the same in every row are slices of ones that are made once.
+        most = max(_FEWEST_CONSTANT_ROWS, 1 << (count - 1).bit_length())
+        columns = []
+        for name in schema.names:
+            if name in arrays:
+                columns.append(arrays[name] if count == rows else arrays[name].slice(first, count))
+            else:
+                columns.append(
+                    (_no_headers(most) if name == "headers" else _repeated(same[name], most)).slice(0, count)
                 )
-            )
-            if outcome.problem:
-                return outcome
-            if key:
-                self._arrays["key"] = key.array(pa.binary(), outcome.rows, outcome.key_bytes, outcome.null_keys)
-            if value:
-                self._arrays["value"] = value.array(pa.binary(), outcome.rows, outcome.value_bytes, outcome.null_values)
-            if places and outcome.headers:
-                self._arrays["headers"] = places.array(outcome)
-        else:
-            outcome = records.Outcome(
-                *records.decode_offsets(sections, start_offset, end_offset, offsets.address, timestamps.address)
-            )
-            if outcome.problem:
-                return outcome
-        self._rows = outcome.rows
-        for name, memory in (("offset", offsets), ("timestamp", timestamps)):
-            content = _shrunk(memory, self._rows * 8)
-            self._arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, self._rows, [None, content])
-        return outcome
-
-    def record_batches(self) -> Iterator[pa.RecordBatch]:
-        """What was filled in, in order; nothing where no record was."""
-        for first in range(0, self._rows, MOST_ROWS):
-            rows = min(self._rows - first, MOST_ROWS)
-            yield pa.RecordBatch.from_arrays(
-                [self._column(name, first, rows) for name in self._schema.names], schema=self._schema
-            )
-
-    def _column(self, name: str, first: int, rows: int) -> pa.Array:
-        if name in self._arrays:
-            array = self._arrays[name]
-            return array if rows == len(array) else array.slice(first, rows)
-        # The pool is asked for such a column once, not for every RecordBatch.
-        most = max(_FEWEST_CONSTANT_ROWS, 1 << (rows - 1).bit_length())
-        return (_no_headers(most) if name == "headers" else _repeated(self._same[name], most)).slice(0, rows)
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _memory(size: int) -> pa.ResizableBuffer:

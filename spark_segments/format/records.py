@@ -29,7 +29,7 @@ from spark_segments.format.jit import (
 # length, attributes, timestampDelta, offsetDelta, keyLength, valueLength, headersCount: a byte each at least.
 SMALLEST_RECORD = 7
 
-# Columns of the int64[n, 7] that describes n sections to a kernel.
+# Columns of the int64[n, 9] that describes n sections to a kernel.
 ADDRESS = 0
 END = 1  # address behind the last byte
 COUNT = 2  # records
@@ -37,7 +37,10 @@ BASE_OFFSET = 3
 LAST_OFFSET_DELTA = 4
 BASE_TIMESTAMP = 5
 TIMESTAMP_STEP = 6  # 1, or 0 where all records have BASE_TIMESTAMP
-SECTION_FIELDS = 7
+# What kernels do not need, but those who make the sections do.
+POSITION = 7  # of the batch in its file
+CODEC = 8
+SECTION_FIELDS = 9
 
 # Milliseconds beyond these do not fit an int64 of microseconds, which is what they become.
 _LAST_MS = (2**63 - 1) // 1000
