@@ -1,0 +1,119 @@
+"""Topics to roll: batches that Kafka wrote, each appended by itself, as producers did there; and records, in chunks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.patch import rebase
+from spark_segments.log.append import commit_append
+from spark_segments.log.appender import Appender, ProducerOptions
+from spark_segments.log.chunk import SegmentWriter
+from spark_segments.log.rows import Segment
+from tests.golden_files import log_files
+
+DAY_MS = 86_400_000
+# Records of the golden directories are from the first minutes after this moment, which is long ago for `created_ms`.
+GOLDEN_MS = 1_700_000_000_000
+
+
+def golden_batches(name: str) -> list[bytes]:
+    """The record batches of a directory that Kafka wrote, in order."""
+    batches = []
+    for path in log_files(name):
+        data = path.read_bytes()
+        found = scan_batches(data).batches
+        ends = found.position + found.size
+        batches += [data[start:end] for start, end in zip(found.position.tolist(), ends.tolist(), strict=True)]
+    return batches
+
+
+def append_batches(
+    log: LogDir, topic: str, batches: Iterable[bytes], *, partition: int = 0, leader_epoch: int | None = None
+) -> list[Segment]:
+    """Appends record batches, each as a chunk of its own. `leader_epoch`, where given, takes the place of theirs."""
+    config, topic_id = log.config(topic), log.snapshot(topic).topic_id
+    chunks = []
+    for data in batches:
+        buffer = np.frombuffer(data, np.uint8).copy()
+        rebase(buffer, scan_batches(buffer).batches, -int.from_bytes(data[:8]), leader_epoch)
+        writer = SegmentWriter(
+            log.storage,
+            topic,
+            partition,
+            0,
+            index_interval_bytes=config.index_interval_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+        )
+        writer.append(buffer, scan_batches(buffer).batches)
+        chunks.append(writer.close(topic_id=topic_id, created_ms=log.storage.now_ms()))
+    commit_append(log.manifest(topic), chunks)
+    return chunks
+
+
+def records(count: int, *, first: int = 0, size: int = 100, time_ms: int = GOLDEN_MS, step_ms: int = 1) -> pa.Table:
+    """`count` records whose keys and values say which they are; values have `size` bytes."""
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": pa.array([b"%d" % (number % 7) for number in numbers], pa.binary()),
+            "value": pa.array([(b"%d " % number).ljust(size, b".") for number in numbers], pa.binary()),
+            "timestamp": pa.array([time_ms + step_ms * (number - first) for number in numbers], pa.timestamp("ms")),
+        }
+    )
+
+
+def append_one_by_one(log: LogDir, topic: str, table: pa.Table, *, partition: int = 0) -> None:
+    """Appends each record as a batch and a chunk of its own, in one commit."""
+    target = log.target(topic)
+    table = table.append_column("partition", pa.array([partition] * table.num_rows, pa.int32()))
+    chunks = []
+    for batch in table.to_batches(max_chunksize=1):
+        appender = Appender(log.storage, lambda _: target, topic=topic)
+        appender.write(batch)
+        chunks += [segment for one in appender.close() for segment in one.segments]
+    commit_append(log.manifest(topic), chunks)
+
+
+def append_in_batches(log: LogDir, topic: str, table: pa.Table, batch_bytes: int) -> None:
+    """Appends records in batches of at most that size, as a producer with this batch.size would."""
+    log.append(topic, table, options=ProducerOptions("none", batch_bytes))
+
+
+def live(log: LogDir, topic: str, partition: int = 0) -> list[Segment]:
+    return log.snapshot(topic).live_of(partition)
+
+
+def file_bytes(log: LogDir, segment: Segment) -> tuple[bytes, bytes, bytes]:
+    """(.log, .index, .timeindex) of a segment, and that their sizes are those of its row."""
+    paths = (segment.path, segment.index_path, segment.time_index_path)
+    found = tuple(log.storage.read(path).to_pybytes() for path in paths)
+    assert tuple(map(len, found)) == (segment.log_bytes, segment.index_bytes, segment.time_index_bytes)
+    return found
+
+
+def contents(log: LogDir, topic: str, **where: object) -> list[dict]:
+    """Every record with all its columns."""
+    return [row for batch in log.read(topic, **where) for row in batch.to_pylist()]
+
+
+def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:
+    """What every batch's header says, offsets as the log's; without what rolling writes: base offset and epoch."""
+    found = []
+    for segment in segments:
+        batches = scan_batches(log.storage.read(segment.path)).batches
+        names = [one.name for one in dataclasses.fields(batches) if one.name not in ("position", "leader_epoch")]
+        columns = {name: getattr(batches, name) for name in names}
+        columns["base_offset"] = columns["base_offset"] + segment.offset_shift
+        columns["last_offset"] = columns["last_offset"] + segment.offset_shift
+        found += list(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return found
+
+
+def topic_with(log: LogDir, topic: str, config: Mapping[str, object], partitions: int = 1) -> None:
+    log.create_topic(topic, partitions, {name: str(value) for name, value in config.items()})
