@@ -340,11 +340,12 @@ class _SegmentScan:
         if row.log_bytes == 0:
             return
         index_bytes = None if self._index is None else self._index.usable_bytes(row.log_bytes)
-        if index_bytes is None:
-            if self._index is not None:
-                self._note(row.index_path, "an entry is not true; the index is left aside")
-            relative_offsets, positions = zip(*self._sparse, strict=True)
-            self._found.offset_indexes[row.path] = (np.concatenate(relative_offsets), np.concatenate(positions))
+        if index_bytes is None and self._index is not None:
+            self._note(row.index_path, "an entry is not true; the index is left aside")
+        if not index_bytes:  # an index of zeros, as a crash may leave it, helps as little as none
+            relative_offsets, positions = map(np.concatenate, zip(*self._sparse, strict=True))
+            if len(positions):
+                self._found.offset_indexes[row.path] = (relative_offsets, positions)
         time_index_bytes = None if self._time_index is None else self._time_index.usable_bytes()
         if time_index_bytes is None and self._time_index is not None:
             self._note(row.time_index_path, "an entry is not true; the index is left aside")

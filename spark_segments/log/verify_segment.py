@@ -334,13 +334,27 @@ class _Look:
             if index is not None:
                 offsets = parse_offset_index(index, path=self._segment.index_path)
                 self._index_check = OffsetIndexCheck(offsets, name_offset)
+                self._check_used(self._segment.index_path, index, len(offsets[0]) * OFFSET_ENTRY_BYTES)
             if time_index is not None:
                 times = parse_time_index(time_index, path=self._segment.time_index_path)
                 self._time_index_check = TimeIndexCheck(times, name_offset)
+                self._check_used(self._segment.time_index_path, time_index, len(times[0]) * TIME_ENTRY_BYTES)
         except CorruptBatchError as error:
             self._findings.add_error(error, rebuilds=self._segment.path)
         if offsets is not None and times is not None:
             self._look_up_check = TimeLookUpCheck(times, offsets)
+
+    def _check_used(self, path: str, content: bytes, used_bytes: int) -> None:
+        """Only the index that a broker is writing to ends in zeros; a row names what is used of it."""
+        if used_bytes != len(content):
+            self._findings.add(
+                "The index does not end with an entry",
+                path=path,
+                position=used_bytes,
+                expected=f"entries up to byte {len(content)}",
+                found="zeros, or a part of an entry",
+                rebuilds=self._segment.path,
+            )
 
     def _check_indexes(self, index: bytes | None, time_index: bytes | None) -> None:
         segment, before = self._segment, len(self._findings.found)

@@ -125,7 +125,7 @@ def test_a_scan_stands_in_for_a_transaction_index_that_lies(lie, txn):
 
 
 def test_an_abort_that_was_cut_off_leaves_its_transaction_open(txn):
-    """The marker is in the part of the log that damage takes: its data is not committed, and later data is not stable."""
+    """The marker is in the part that damage takes: its data is not committed, and later data is not stable."""
     aborts = [
         line for line in expected_records("txn-0") if line.get("controlType") == "ABORT" and line["offset"] > 2600
     ]
