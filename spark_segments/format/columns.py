@@ -27,7 +27,7 @@ _NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
 
 def read_records(portion: Portion, wanted: Wanted, partition: int) -> tuple[records.Outcome, Iterator[pa.RecordBatch]]:
     """Reads the wanted records of a portion: what the kernel says, and (if it has no problem) the RecordBatches."""
-    names = wanted.schema.names
+    names = wanted.columns
     offsets, timestamps = _memory(portion.rows * 8), _memory(portion.rows * 8)
     arguments = (portion.sections, wanted.first_offset, wanted.end_offset, offsets.address, timestamps.address)
     arrays: dict[str, pa.Array] = {}

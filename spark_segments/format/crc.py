@@ -54,12 +54,11 @@ def _bits(number: int) -> list[int]:
     return [bit for bit in range(32) if number >> bit & 1]
 
 
-# Multiples of a cache line.
-_LONG = 8192
-_SHORT = 256
+# What each of the three streams reads before they are put together; multiples of a cache line.
+_LONG, _MIDDLE, _SHORT = 8192, 1024, 128
 _CACHE_LINE = 64
-_SHIFT_LONG = _shift_tables(_LONG)
-_SHIFT_SHORT = _shift_tables(_SHORT)
+_AHEAD = 3 * _LONG
+_SHIFT_LONG, _SHIFT_MIDDLE, _SHIFT_SHORT = (_shift_tables(size) for size in (_LONG, _MIDDLE, _SHORT))
 
 
 def _instructions() -> tuple[str, str] | None:
@@ -128,32 +127,31 @@ else:
     _step_word = _step(_FOUND[1], 32 if "aarch64" in _FOUND[1] else 64, 64)
 
     @njit
-    def _three_streams(crc, data, start, size):
-        second = np.uint64(0)
-        third = np.uint64(0)
-        for line in range(start, start + size, _CACHE_LINE):
-            # The CPU's own prefetching does not follow three streams that start anew so often.
-            prefetch(data, line + 3 * size)
-            prefetch(data, line + 4 * size)
-            prefetch(data, line + 5 * size)
-            for at in range(line, line + _CACHE_LINE, 8):
-                crc = _step_word(crc, load_u64_le(data, at))
-                second = _step_word(second, load_u64_le(data, at + size))
-                third = _step_word(third, load_u64_le(data, at + 2 * size))
-        return crc, second, third
+    def _three_streams(crc, data, start, end, size, shift):
+        """(CRC, position) after as many times three streams of `size` as there are."""
+        while start + 3 * size <= end:
+            second = np.uint64(0)
+            third = np.uint64(0)
+            for line in range(start, start + size, _CACHE_LINE):
+                # The CPU's own prefetching does not follow three streams that start anew so often.
+                prefetch(data, line + _AHEAD)
+                prefetch(data, line + _AHEAD + size)
+                prefetch(data, line + _AHEAD + 2 * size)
+                for at in range(line, line + _CACHE_LINE, 8):
+                    crc = _step_word(crc, load_u64_le(data, at))
+                    second = _step_word(second, load_u64_le(data, at + size))
+                    third = _step_word(third, load_u64_le(data, at + 2 * size))
+            crc = _shifted(_shifted(crc, shift) ^ second, shift) ^ third
+            start += 3 * size
+        return crc, start
 
     @njit
     def crc32c_range(data, start, end):
         """CRC-32C of data[start:end] as int64."""
         crc = _MASK
-        while start + 3 * _LONG <= end:
-            crc, second, third = _three_streams(crc, data, start, _LONG)
-            crc = _shifted(_shifted(crc, _SHIFT_LONG) ^ second, _SHIFT_LONG) ^ third
-            start += 3 * _LONG
-        while start + 3 * _SHORT <= end:
-            crc, second, third = _three_streams(crc, data, start, _SHORT)
-            crc = _shifted(_shifted(crc, _SHIFT_SHORT) ^ second, _SHIFT_SHORT) ^ third
-            start += 3 * _SHORT
+        crc, start = _three_streams(crc, data, start, end, _LONG, _SHIFT_LONG)
+        crc, start = _three_streams(crc, data, start, end, _MIDDLE, _SHIFT_MIDDLE)
+        crc, start = _three_streams(crc, data, start, end, _SHORT, _SHIFT_SHORT)
         while start + 8 <= end:
             crc = _step_word(crc, load_u64_le(data, start))
             start += 8

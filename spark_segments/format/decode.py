@@ -7,6 +7,7 @@ entries of magic 0 and 1 are left to legacy.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,10 @@ def decode_batches(
     read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad batch, in
     place of the RecordBatch that would have held its records.
     """
-    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
-    if unknown:
-        raise InvalidOptionError("No such column", expected=", ".join(RECORD_SCHEMA.names), found=", ".join(unknown))
     view = byte_view(buffer)
     wanted = Wanted(
-        pa.schema([RECORD_SCHEMA.field(name) for name in columns]),
+        _schema(tuple(columns)),
+        frozenset(columns),
         topic,
         _SMALLEST if start_offset is None else min(max(start_offset, _SMALLEST), _LARGEST),
         _LARGEST if end_offset is None else min(max(end_offset, _SMALLEST), _LARGEST),
@@ -89,6 +88,14 @@ def decode_batches(
             if outcome.problem:
                 raise records.corrupt(outcome, path, int(portion.sections[outcome.section, records.POSITION]))
             yield from record_batches
+
+
+@lru_cache(maxsize=64)
+def _schema(columns: tuple[str, ...]) -> pa.Schema:
+    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
+    if unknown:
+        raise InvalidOptionError("No such column", expected=", ".join(RECORD_SCHEMA.names), found=", ".join(unknown))
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
 
 
 def _runs(values: np.ndarray) -> Iterator[tuple[slice | None, bool]]:

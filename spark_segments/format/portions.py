@@ -61,6 +61,7 @@ class Wanted(NamedTuple):
     """What is wanted of batches: records in [first_offset, end_offset), offsets of the log."""
 
     schema: pa.Schema
+    columns: frozenset[str]  # the schema's names
     topic: str
     first_offset: int
     end_offset: int
@@ -84,7 +85,7 @@ def portions(
     """
     sections = _sections(view, batches, excluded, wanted, file_position, path)
     target_bytes = min(wanted.target_bytes, _MOST_TARGET_BYTES)
-    payload_share, row_bytes = _arrow_size(wanted.schema, wanted.topic)
+    payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
     opened: dict[int, pa.Buffer] = {}
     first = 0
     while first < len(sections):
@@ -109,12 +110,11 @@ def portions(
         first = last
 
 
-def _arrow_size(schema: pa.Schema, topic: str) -> tuple[float, int]:
+def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
     """How much of the records' bytes becomes columns, about, and how many bytes a row takes beside."""
-    names = schema.names
-    payload_share = 1.0 if "value" in names else 1 / _READ_AHEAD if "key" in names or "headers" in names else 0.0
-    row_bytes = sum(8 if name in ("offset", "timestamp") else 4 for name in names)
-    return payload_share, row_bytes + (len(topic) if "topic" in names else 0)
+    payload_share = 1.0 if "value" in columns else 1 / _READ_AHEAD if "key" in columns or "headers" in columns else 0.0
+    row_bytes = 4 * len(columns) + 4 * ("offset" in columns) + 4 * ("timestamp" in columns)
+    return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
 
 
 def _sections(

@@ -372,19 +372,24 @@ def decode_records(sections, start_offset, end_offset, offsets, timestamps, key,
         base_timestamp = sections[section, BASE_TIMESTAMP]
         timestamp_step = sections[section, TIMESTAMP_STEP]
         previous = np.int64(-1)
+        inside = base_offset >= start_offset and base_offset + last_offset_delta < end_offset
+        calm = base_timestamp > _FIRST_MS // 2 and base_timestamp < _LAST_MS // 2
         for record in range(sections[section, COUNT]):
             read = _read_usual(position, end, last_offset_delta, previous)
+            usual = calm
             if read.problem == _UNUSUAL:
+                usual = False
                 read = _read_any(position, end, last_offset_delta, previous)
                 if read.problem != _GOOD:
                     return _failed(read.problem, section, record, read.expected, read.found)
             previous = read.offset_delta
             position = read.end
             offset = base_offset + read.offset_delta
-            if offset >= start_offset and offset < end_offset:
+            if inside or (offset >= start_offset and offset < end_offset):
                 store_native_i64(MEMORY, offsets + 8 * row, offset)
                 timestamp = base_timestamp + timestamp_step * read.timestamp_delta
-                store_native_i64(MEMORY, timestamps + 8 * row, _microseconds(timestamp))
+                microseconds = timestamp * 1000 if usual else _microseconds(timestamp)
+                store_native_i64(MEMORY, timestamps + 8 * row, microseconds)
                 if key.wanted:
                     key_bytes = _put(key, row, key_bytes, read.key_position, read.key_size, end)
                     null_keys += read.key_size < 0
