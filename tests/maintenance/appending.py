@@ -116,4 +116,5 @@ def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:
 
 
 def topic_with(log: LogDir, topic: str, config: Mapping[str, object], partitions: int = 1) -> None:
-    log.create_topic(topic, partitions, {name: str(value) for name, value in config.items()})
+    """Makes a topic, uncompressed unless the configuration says otherwise: a record's size is then plain."""
+    log.create_topic(topic, partitions, {"compression.type": "uncompressed", **config})

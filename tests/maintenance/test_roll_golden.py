@@ -106,15 +106,6 @@ def test_the_canarys_known_segments_and_index_entries(log):
     assert positions.tolist() == [4162, 8334, 12506]
 
 
-def test_a_full_time_index_rolls_at_24_entries(log):
-    topic = golden_topic(log, "canary300full-0")
-    report = roll(log, now_ms=GOLDEN_MS)
-    segments = live(log, topic)
-    assert [segment.base_offset for segment in segments] == [0, 673, 1346, 2019]
-    assert [segment.time_index_bytes // 12 for segment in segments[:-1]] == [24, 24, 24]
-    assert "segment.index.bytes" in report.partitions[0]["reasons"]
-
-
 @pytest.mark.parametrize("name", ["plain-0", "mixed-0", "zstd-0", "txn-0"])
 def test_rolled_records_are_what_they_were(log, name):
     topic = golden_topic(log, name)
