@@ -128,6 +128,7 @@ def clean_batches(
     buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the offsets of its bytes. Batches
     of magic 0 and 1 become such of magic 2. Raises CorruptBatchError for records damaged in spite of their CRC.
     """
+    bytes_read = int(batches.size.sum())
     buffer, batches, file_position, converted = as_magic_2(buffer, batches, file_position=file_position, path=path)
     discardable, aborted = transactions.read(
         buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
@@ -174,7 +175,7 @@ def clean_batches(
         tombstones_kept=int(tally[KEPT_TOMBSTONES]),
         batches_read=len(batches),
         batches_unchanged=int(tally[BATCHES_UNCHANGED]),
-        bytes_read=int(batches.size.sum()),
+        bytes_read=bytes_read,
         bytes_written=len(data),
     )
     changed = converted or counts.batches_unchanged < counts.batches_read

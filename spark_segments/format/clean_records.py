@@ -39,7 +39,7 @@ from spark_segments.format.layout import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
 )
-from spark_segments.format.offset_map import latest_offset, prefetch_slot
+from spark_segments.format.offset_map import PREFETCH_ROWS, latest_offset, prefetch_slot
 from spark_segments.format.record_keys import HAS_KEY, TOMBSTONE, read_keys
 
 BASE_TIMESTAMP_POSITION = 27
@@ -63,7 +63,7 @@ COUNTS = 6
 # What a rewritten record may be longer by: its timestamp delta by 9 bytes, its length by 4.
 RECORD_SLACK = 13
 
-_GROUP = 1024  # records whose slots are asked for before the first of them is looked at
+_GROUP = 1024  # records that are read before the first of them is looked up
 _LARGEST_BATCH = 2**31 - 1 - LOG_OVERHEAD
 _TOO_LARGE = -2
 
@@ -118,31 +118,37 @@ def _add_piece(pieces, used, address, size, row):
 
 
 @njit
-def _judge(rules, rows, first, last, end_offset, horizon_ms, counts):
+def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
     """Sets `flags` of rows [first, last): 1 where the record stays, else 0; (how many stay, tombstones among them).
 
-    What lies at or behind `end_offset` stays whatever the map says.
+    What lies at or behind `end_offset` stays whatever the map says. Rows up to `read` will be judged next.
     """
-    kept = 0
-    tombstones = 0
+    # Arrays of their own: numba counts references each time that one is taken out of a tuple in a loop.
+    offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
+    slots = rules.slots
+    no_key = superseded = expired = kept = tombstones = 0
     for row in range(first, last):
-        flags = rows.flags[row]
-        offset = rows.offset[row]
-        rows.flags[row] = 0
+        prefetch_slot(slots, rules.capacity, lows, row + PREFETCH_ROWS, read)
+        is_tombstone = flags[row] & TOMBSTONE != 0
+        has_key = flags[row] & HAS_KEY != 0
+        offset = offsets[row]
+        flags[row] = 0
         if offset < end_offset:
-            if not flags & HAS_KEY:
-                counts[NO_KEY] += 1
+            if not has_key:
+                no_key += 1
                 continue
-            if offset < latest_offset(rules.slots, rules.capacity, rows.low[row], rows.high[row]):
-                counts[SUPERSEDED] += 1
+            if offset < latest_offset(slots, rules.capacity, lows[row], highs[row]):
+                superseded += 1
                 continue
-            if flags & TOMBSTONE and rules.now_ms >= horizon_ms:
-                counts[TOMBSTONES_EXPIRED] += 1
+            if is_tombstone and rules.now_ms >= horizon_ms:
+                expired += 1
                 continue
-        rows.flags[row] = 1
+        flags[row] = 1
         kept += 1
-        if flags & TOMBSTONE:
-            tombstones += 1
+        tombstones += is_tombstone
+    counts[NO_KEY] += no_key
+    counts[SUPERSEDED] += superseded
+    counts[TOMBSTONES_EXPIRED] += expired
     counts[KEPT] += kept
     counts[KEPT_TOMBSTONES] += tombstones
     return kept, tombstones
@@ -258,7 +264,6 @@ def filter_batches(batches, rules, rows, out, pieces, counts):
         read = 0
         after = batch
         while after < total and after - batch < _GROUP and (after == batch or read + batches.records[after] <= _GROUP):
-            first = read
             read = read_keys(
                 batches.start[after],
                 batches.end[after],
@@ -271,9 +276,6 @@ def filter_batches(batches, rules, rows, out, pieces, counts):
             )
             if read < 0:
                 return used, after, -1 - read
-            for row in range(first, read):
-                if rows.flags[row] & HAS_KEY:
-                    prefetch_slot(rules.slots, rules.capacity, rows.low[row])
             ends[after - batch] = read
             after += 1
         first = 0
@@ -283,7 +285,7 @@ def filter_batches(batches, rules, rows, out, pieces, counts):
             horizon_ms = batches.base_timestamp[one] if has_horizon else np.iinfo(np.int64).max
             # Control records have keys that are not the map's.
             end_offset = np.int64(0) if batches.attributes[one] & CONTROL_MASK else rules.map_end_offset
-            kept, tombstones = _judge(rules, rows, first, last, end_offset, horizon_ms, counts)
+            kept, tombstones = _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts)
             new_horizon = not has_horizon and (tombstones > 0 or batches.action[one] & SET_HORIZON != 0)
             new_horizon = new_horizon and rules.new_horizon_ms >= 0
             if kept == 0:

@@ -26,7 +26,8 @@ BYTES_PER_SLOT = 24
 _FIRST_SLOTS = 4096
 _GROWTH = 4  # times: little is moved twice, and the old table is small beside the new one
 _GROWING_LOAD = 0.6  # while there is room to grow, probes are kept short
-_GROUP = 1024  # records whose slots are asked for before the first of them is looked at
+_GROUP = 1024  # records that are read before the first of them is looked up
+PREFETCH_ROWS = 16  # slots are asked for so many look-ups ahead
 _NOT_FULL = -1
 _LARGEST_INT64 = 2**63 - 1
 
@@ -208,13 +209,13 @@ def prefetch(typing_context, words, index):
     return types.void(words, types.uint64), generate
 
 
-@njit
-def prefetch_slot(slots, capacity, low):
-    """Asks for the slot where the search for a key begins."""
-    prefetch(slots, multiply_high(low, capacity) * np.uint64(3))
+@njit(forceinline=True)
+def prefetch_slot(slots, capacity, lows, row, last):
+    """Asks for the slot where the search for the key of `row`, or of the last row before `last`, begins."""
+    prefetch(slots, multiply_high(lows[min(row, last - 1)], capacity) * np.uint64(3))
 
 
-@njit
+@njit(forceinline=True)
 def find_slot(slots, capacity, low, high):
     """The index in `slots` of the three words of this key, or of the empty ones where it would go."""
     slot = multiply_high(low, capacity)
@@ -227,7 +228,7 @@ def find_slot(slots, capacity, low, high):
             slot = np.uint64(0)
 
 
-@njit
+@njit(forceinline=True)
 def latest_offset(slots, capacity, low, high):
     """The offset of this key, or -1."""
     return np.int64(slots[find_slot(slots, capacity, low, high) + np.uint64(2)]) - 1
@@ -252,32 +253,31 @@ def _put_sections(
     rows,
 ):
     """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)"""
+    # Arrays of their own: numba counts references each time that one is taken out of a tuple in a loop.
+    offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
     while batch < len(counts):
         read = 0
         after = batch
         while after < len(counts) and (after == batch or read + counts[after] <= _GROUP):
-            first = read
             read = read_keys(
                 section_starts[after], section_ends[after], base_offsets[after], counts[after], seed, secret, rows, read
             )
             if read < 0:
                 return after, entries, _NOT_FULL, entries, -1 - read
-            for row in range(first, read):
-                if rows.flags[row] & HAS_KEY:
-                    prefetch_slot(slots, capacity, rows.low[row])
             after += 1
         if growing and entries + read > limit:
             return batch, entries, _NOT_FULL, entries + read, -1
         for row in range(read):
-            offset = rows.offset[row]
-            if rows.flags[row] & HAS_KEY and start_offset <= offset < end_offset:
-                at = find_slot(slots, capacity, rows.low[row], rows.high[row])
+            prefetch_slot(slots, capacity, lows, row + PREFETCH_ROWS, read)
+            offset = offsets[row]
+            if flags[row] & HAS_KEY and start_offset <= offset < end_offset:
+                at = find_slot(slots, capacity, lows[row], highs[row])
                 stored = np.int64(slots[at + np.uint64(2)])
                 if stored == 0:
                     if entries >= limit:
                         return batch, entries, offset, entries, -1
-                    slots[at] = rows.low[row]
-                    slots[at + np.uint64(1)] = rows.high[row]
+                    slots[at] = lows[row]
+                    slots[at + np.uint64(1)] = highs[row]
                     entries += 1
                 slots[at + np.uint64(2)] = np.uint64(max(stored, offset + 1))
         batch = after
