@@ -113,6 +113,10 @@ class ProducerState:
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
+        # {producer id: first offset} of the transactions under way, the oldest first: they begin in the log's order.
+        begun = [entry for entry in self._entries.values() if entry.current_txn_first_offset != NO_OFFSET]
+        begun.sort(key=lambda entry: entry.current_txn_first_offset)
+        self._under_way = {entry.producer_id: entry.current_txn_first_offset for entry in begun}
 
     def entries(self) -> list[ProducerEntry]:
         """One entry a producer, by producer id."""
@@ -133,13 +137,16 @@ class ProducerState:
             producer_id = int(batches.producer_id[row])
             entry = self._entries.get(producer_id) or ProducerEntry(producer_id)
             if not control[row]:
-                self._entries[producer_id] = _after_batch(entry, batches, row, offset_shift)
+                after = self._entries[producer_id] = _after_batch(entry, batches, row, offset_shift)
+                if after.current_txn_first_offset != NO_OFFSET:
+                    self._under_way.setdefault(producer_id, after.current_txn_first_offset)
                 continue
             marker = number_of_marker[row]
             if markers.type[marker] == NO_MARKER:
                 # The cleaner keeps an emptied batch for its producer's sake; the producer is known, nothing else.
                 self._entries[producer_id] = entry
                 continue
+            self._under_way.pop(producer_id, None)
             self._entries[producer_id] = _after_marker(
                 entry,
                 int(batches.producer_epoch[row]),
@@ -156,8 +163,7 @@ class ProducerState:
 
     def last_stable_offset(self, log_end_offset: int) -> int:
         """The first offset of the oldest transaction under way, else the log end: committed reads stop before it."""
-        open_offsets = (entry.current_txn_first_offset for entry in self._entries.values())
-        return min((offset for offset in open_offsets if offset != NO_OFFSET), default=log_end_offset)
+        return next(iter(self._under_way.values()), log_end_offset)
 
     def expire(self, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
         """Forgets producers that have written nothing for `expiration_ms` and have no transaction under way."""
