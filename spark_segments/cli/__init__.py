@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 import spark_segments
-from spark_segments.cli import maintenance, records, topics
+from spark_segments.cli import kafka, maintenance, records, topics
 from spark_segments.cli.output import errors_in_one_line
 
 app = typer.Typer(
@@ -25,7 +25,12 @@ app.command("consume", rich_help_panel="Records")(records.consume)
 app.command("delete-records", rich_help_panel="Records")(records.delete_records)
 app.command("roll", rich_help_panel="Maintenance")(maintenance.roll)
 app.command("retain", rich_help_panel="Maintenance")(maintenance.retain)
+app.command("compact", rich_help_panel="Maintenance")(maintenance.compact)
 app.command("vacuum", rich_help_panel="Maintenance")(maintenance.vacuum)
+app.command("verify", rich_help_panel="Maintenance")(kafka.verify)
+app.command("import", rich_help_panel="Kafka's directories")(kafka.import_kafka)
+app.command("export", rich_help_panel="Kafka's directories")(kafka.export_kafka)
+app.command("dump", rich_help_panel="Kafka's directories")(kafka.dump)
 
 
 def _version(shown: bool) -> None:

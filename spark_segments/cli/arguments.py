@@ -22,7 +22,7 @@ LogDirArgument = Annotated[
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 OptionalTopicArgument = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="The topic; all where it is left out.")
+    str | None, typer.Argument(metavar="TOPIC", help="The topic; all where it is left out.")
 ]
 OutputOption = Annotated[Output, typer.Option("--output", help="How to print the result.")]
 StorageOption = Annotated[

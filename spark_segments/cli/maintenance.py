@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from spark_segments.cli.arguments import (
     DefaultsOption,
@@ -56,6 +58,34 @@ def retain(
     from spark_segments.maintenance import retain as job
 
     _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+
+
+def compact(
+    log_dir: LogDirArgument,
+    topic: OptionalTopicArgument = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Whatever has cleanable bytes, below the dirty ratio too.")
+    ] = False,
+    max_partitions: Annotated[
+        int | None, typer.Option("--max-partitions", metavar="N", min=1, help="Only the N filthiest.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Output.TEXT,
+    master: MasterOption = None,
+    now_ms: NowOption = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Keeps the latest record of each key in compacted topics, filthiest partitions first, as Kafka's cleaner does.
+
+    Example: segments compact /data/log --dry-run
+    """
+    from spark_segments.maintenance import compact as job
+
+    _run(
+        job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults,
+        force=force, max_partitions=max_partitions,
+    )  # fmt: skip
 
 
 def vacuum(

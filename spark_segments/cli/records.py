@@ -7,9 +7,11 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
+import pyarrow as pa
 import typer
 
 from spark_segments.cli.arguments import (
@@ -121,14 +123,14 @@ def consume(
     starts = log.offsets_for_times(topic, timestamp_ms(from_time)) if from_time else {}
     ends = log.offsets_for_times(topic, timestamp_ms(to_time)) if to_time else {}
 
-    def batches(number: int):  # type: ignore[no-untyped-def]  # an iterator of record batches
+    def batches(number: int) -> Iterator[pa.RecordBatch]:
         log_start, log_end = snapshot_offsets[number]
         start = _start(offset, log_start, log_end)
         if from_time:
-            start = starts[number][0] if starts[number] else log_end
+            start = log_end if (found := starts[number]) is None else found[0]
         end = log_end if end_offset is None else end_offset
-        if to_time and ends[number]:
-            end = min(end, ends[number][0])
+        if to_time and (found := ends[number]) is not None:
+            end = min(end, found[0])
         return log.read(topic, number, start, end, version=version, isolation_level=isolation_level)
 
     records = itertools.chain.from_iterable(batches(number) for number in wanted)
