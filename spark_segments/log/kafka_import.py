@@ -20,7 +20,7 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirE
 from spark_segments.execution import run_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
-from spark_segments.format.txn_index import parse_txn_index
+from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.format.upconvert import to_magic2
 from spark_segments.log.chunk import SegmentWriter, segment_stem
 from spark_segments.log.copying import copy_batches, copy_file, rebased
@@ -53,12 +53,16 @@ KAFKA = "kafka"  # the only value of `recovery`
 
 @dataclass(frozen=True, slots=True)
 class _CopyTask:
-    """One segment to be copied: `row` as found in Kafka's directory; from `base_offset` on where it is below that."""
+    """One segment to be copied: `row` as found in Kafka's directory; from `base_offset` on where it is below that.
+
+    `aborted`: what a scan found where the segment's .txnindex is missing or says what is not so.
+    """
 
     topic: str
     topic_id: str
     row: Segment
     base_offset: int
+    aborted: AbortedTransactions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,13 @@ class _Copy:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
             return _converted(self, task.topic, row)
-        if task.base_offset > row.base_offset or not _has_indexes(self.source, row):
+        partly = task.base_offset > row.base_offset
+        if partly or not _has_indexes(self.source, row):
             # A part of a file, or one whose indexes cannot be used: its batches are copied and indexed anew.
             copied = copy_batches(
                 self.source,
                 task.topic,
-                [row],
+                [row if partly else dataclasses.replace(row, txn_index_bytes=0)],
                 max(task.base_offset, row.base_offset),
                 row.next_offset,
                 sealed=row.state != CHUNK,
@@ -89,12 +94,10 @@ class _Copy:
                 segment_index_bytes=self.segment_index_bytes,
             )
             copied = dataclasses.replace(copied, created_ms=row.created_ms)
-            return (
-                copied
-                if task.base_offset > row.base_offset
-                else _with_transactions(self.source, self.target, row, copied)
-            )
-        return _copied(self.source, self.target, task.topic, row)
+            if partly and task.aborted is None:
+                return copied
+            return _with_transactions(self.source, self.target, row, copied, task.aborted)
+        return _copied(self.source, self.target, task.topic, row, task.aborted)
 
 
 def import_topic(
@@ -253,7 +256,7 @@ def _tasks(current: Snapshot, found: KafkaSnapshot) -> Iterator[_CopyTask]:
             again = bool(live) and live[-1].state == CHUNK and live[-1].base_offset == row.base_offset
             start = row.base_offset if again else max(row.base_offset, here.log_end_offset)
             start = row.base_offset if not live else start
-            yield _CopyTask(found.topic, current.topic_id, row, start)
+            yield _CopyTask(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path))
 
 
 def _waves(tasks: Sequence[_CopyTask]) -> Iterator[list[_CopyTask]]:
@@ -312,20 +315,27 @@ def _commit(manifest: Manifest, found: KafkaSnapshot, rows: Sequence[Segment]) -
     manifest.commit(plan)
 
 
-def _copied(source: Storage, target: Storage, topic: str, row: Segment) -> Segment:
+def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted: AbortedTransactions | None) -> Segment:
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
     stem = segment_stem(topic, row.partition, row.name_offset)
     copy_file(source, row.path, target, stem + LOG_SUFFIX, row.log_bytes)
     copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
     copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-    return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX))
+    return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), aborted)
 
 
-def _with_transactions(source: Storage, target: Storage, row: Segment, copied: Segment) -> Segment:
-    """Copies the .txnindex and the .snapshot that lie beside a segment, if they can be read."""
+def _with_transactions(
+    source: Storage, target: Storage, row: Segment, copied: Segment, aborted: AbortedTransactions | None
+) -> Segment:
+    """Copies the .txnindex and the .snapshot that lie beside a segment, if they can be read; `aborted` stands in."""
     snapshot = row.stem + PRODUCER_SNAPSHOT_SUFFIX
-    if source.exists(snapshot):
+    if source.exists(snapshot) and copied.base_offset == row.base_offset:
         copy_file(source, snapshot, target, copied.stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))
+    if aborted is not None:
+        data = txn_index_bytes(aborted.overlapping(copied.base_offset, copied.next_offset))
+        if data:
+            target.write(copied.txn_index_path, data)
+        return dataclasses.replace(copied, txn_index_bytes=len(data))
     if not source.exists(row.txn_index_path):
         return copied
     size = source.size(row.txn_index_path)

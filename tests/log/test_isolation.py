@@ -14,6 +14,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.txn_index import parse_txn_index, txn_index_bytes
 from spark_segments.log.isolation import load_aborted, transaction_indexes
 from spark_segments.log.planning import offset_bounds, read_ranges
+from spark_segments.log.verify import verify
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_ranges_one_by_one, records_of
 
@@ -122,6 +123,16 @@ def test_a_scan_stands_in_for_a_transaction_index_that_lies(lie, txn):
     assert list(log.snapshot("txn").stand_ins.aborted) == ["00000000000000001288.log"]
     assert any(note.path == file.name for note in log.snapshot("txn").report.notes)
     assert records_of(log.read("txn", isolation_level="read_committed")) == committed_records("txn-0")
+
+
+@pytest.mark.parametrize("missing", ["index", "txnindex", "timeindex"])
+def test_an_import_keeps_aborted_records_hidden_whatever_sidecars_are_missing(missing, txn, tmp_path):
+    for file in txn.glob(f"*.{missing}"):
+        file.unlink()
+    log = LogDir.create(str(tmp_path / "log"))
+    log.import_kafka(str(txn))
+    assert records_of(log.read("txn", isolation_level="read_committed")) == committed_records("txn-0")
+    assert verify(log, deep=True).ok
 
 
 def test_an_abort_that_was_cut_off_leaves_its_transaction_open(txn):
