@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,8 +70,8 @@ def storage_options(texts: list[str] | None) -> dict[str, str]:
 
 
 def session(master: str | None, app_name: str) -> SparkSession | None:
-    """A Spark session where a master is given, else None: the work is done in this process."""
-    if master is None:
+    """A Spark session where a master is given or spark-submit runs us, else None: the work is done in this process."""
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
     from spark_segments.spark.session import spark_session
 
