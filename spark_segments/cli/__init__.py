@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli import kafka, maintenance, records, topics
+from spark_segments.cli import dump, kafka, maintenance, records, topics, verify
 from spark_segments.cli.output import errors_in_one_line
+
+_FIRST = ("topic", "offsets", "produce", "consume", "delete-records")
+
+
+class _InOrder(TyperGroup):
+    """Lists `topic` first, then the commands as they are added below."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = super().list_commands(ctx)
+        return [*_FIRST, *(name for name in names if name not in _FIRST)]
+
 
 app = typer.Typer(
     name="segments",
+    cls=_InOrder,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,10 +41,11 @@ app.command("roll", rich_help_panel="Maintenance")(maintenance.roll)
 app.command("retain", rich_help_panel="Maintenance")(maintenance.retain)
 app.command("compact", rich_help_panel="Maintenance")(maintenance.compact)
 app.command("vacuum", rich_help_panel="Maintenance")(maintenance.vacuum)
-app.command("verify", rich_help_panel="Maintenance")(kafka.verify)
-app.command("import", rich_help_panel="Kafka's directories")(kafka.import_kafka)
-app.command("export", rich_help_panel="Kafka's directories")(kafka.export_kafka)
-app.command("dump", rich_help_panel="Kafka's directories")(kafka.dump)
+app.command("maintain", rich_help_panel="Maintenance")(maintenance.maintain)
+app.command("verify", rich_help_panel="Inspection")(verify.verify)
+app.command("dump", rich_help_panel="Inspection")(dump.dump)
+app.command("import", rich_help_panel="Kafka's directories")(kafka.import_)
+app.command("export", rich_help_panel="Kafka's directories")(kafka.export)
 
 
 def _version(shown: bool) -> None:
@@ -49,4 +64,4 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command. Exit codes: 0 done, 1 an error (one line says which), 2 wrong usage, 3 faults were found."""
     with errors_in_one_line():
-        app(args=list(sys.argv[1:] if arguments is None else arguments))
+        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="segments")

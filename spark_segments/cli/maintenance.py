@@ -64,10 +64,10 @@ def compact(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Whatever has cleanable bytes, below the dirty ratio too.")
+        bool, typer.Option("--force", help="Compact whatever has anything to clean, whether or not it is due.")
     ] = False,
     max_partitions: Annotated[
-        int | None, typer.Option("--max-partitions", metavar="N", min=1, help="Only the N filthiest.")
+        int | None, typer.Option("--max-partitions", min=1, help="Compact so many at most, the dirtiest first.")
     ] = None,
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
@@ -76,9 +76,12 @@ def compact(
     storage: StorageOption = None,
     defaults: DefaultsOption = None,
 ) -> None:
-    """Keeps the latest record of each key in compacted topics, filthiest partitions first, as Kafka's cleaner does.
+    """Keeps the newest record of every key in the topics whose cleanup.policy has compact.
 
-    Example: segments compact /data/log --dry-run
+    A partition is due when its dirty ratio exceeds
+    min.cleanable.dirty.ratio, or max.compaction.lag.ms has passed.
+
+    Example: segments compact /data/log prices --force --dry-run
     """
     from spark_segments.maintenance import compact as job
 
@@ -98,14 +101,41 @@ def vacuum(
     storage: StorageOption = None,
     defaults: DefaultsOption = None,
 ) -> None:
-    """Deletes files that left the log more than file.delete.delay.ms ago, files that nothing names, and old manifest
-    files.
+    """Deletes files that left the log long ago, files that nothing names, and old manifest files.
+
+    "Long ago" is the topic's file.delete.delay.ms: until then readers that
+    began before still find them.
 
     Example: segments vacuum /data/log --dry-run
     """
     from spark_segments.maintenance import vacuum as job
 
     _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+
+
+def maintain(
+    log_dir: LogDirArgument,
+    topic: OptionalTopicArgument = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Output.TEXT,
+    master: MasterOption = None,
+    now_ms: NowOption = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """All of the upkeep, one job after another: roll, retain, compact, vacuum.
+
+    With --output json each report is a line.
+
+    Example: segments maintain /data/log --master local[4]
+    """
+    from spark_segments.maintenance import compact as compact_job
+    from spark_segments.maintenance import retain as retain_job
+    from spark_segments.maintenance import roll as roll_job
+    from spark_segments.maintenance import vacuum as vacuum_job
+
+    for job in (roll_job, retain_job, compact_job, vacuum_job):
+        _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
 
 
 def _run(

@@ -111,6 +111,6 @@ def errors_in_one_line() -> Iterator[None]:
         # The reader of our output (head, say) has gone: nothing is wrong.
         sys.stderr.close()
         raise SystemExit(0) from None
-    except SegmentsError as error:
+    except (SegmentsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(FAILED) from error

@@ -54,11 +54,15 @@ def produce(
 ) -> None:
     """Appends the lines of a file, all in one commit, and prints the offsets that they got.
 
-    Text lines are values; with parse.key=true (and key.separator, a tab by default) keys and values, with
-    parse.headers=true headers before them (h1:v1,h2:v2). JSON lines are objects with value, key, headers, partition,
-    timestamp.
+    A text line is a value. With parse.key=true it is a key, key.separator (a
+    tab by default) and a value; with parse.headers=true headers (h1:v1,h2:v2)
+    and a tab come before that; what equals null.marker is null.
 
-    Example: segments produce /data/log orders --file orders.txt --property parse.key=true --property key.separator=:
+    A JSON line is an object with value, key, headers, partition, timestamp
+    (ms); value_base64 and key_base64 hold what is not text.
+
+    Example: segments produce /data/log orders --file orders.txt \\
+      --property parse.key=true --property key.separator=:
     """
     from spark_segments.log.appender import ProducerOptions
 
@@ -106,11 +110,13 @@ def consume(
 ) -> None:
     """Prints records, partition by partition and by offset. It reads what is there and ends.
 
-    What to print: print.key, print.value, print.offset, print.partition, print.timestamp, print.headers (true or
-    false), key.separator, line.separator, null.literal. With --output json a record is a line that `produce --format
-    json` takes.
+    Properties say what is printed: print.key, print.value, print.offset,
+    print.partition, print.timestamp, print.headers (true or false), and
+    key.separator, line.separator, null.literal. With --output json a record
+    is a line that `produce --format json` takes.
 
-    Example: segments consume /data/log orders --from-time 2026-01-31T12:00:00Z -n 10 --property print.key=true
+    Example: segments consume /data/log orders -n 10 \\
+      --from-time 2026-01-31T12:00:00Z --property print.key=true
     """
     log = open_log(log_dir, storage)
     snapshot_offsets = log.offsets(topic)

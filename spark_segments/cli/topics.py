@@ -37,7 +37,8 @@ def create(
 ) -> None:
     """Makes a topic, and the log directory where there is none yet.
 
-    Example: segments topic create /data/log orders --partitions 6 --config retention.ms=604800000
+    Example: segments topic create /data/log orders --partitions 6 \\
+      --config retention.ms=604800000
     """
     from spark_segments.log.logdir import LogDir
 
@@ -106,7 +107,8 @@ def alter(
 ) -> None:
     """Changes a topic's configuration, or raises its number of partitions.
 
-    Example: segments topic alter /data/log orders --config cleanup.policy=compact --delete-config retention.ms
+    Example: segments topic alter /data/log orders \\
+      --config cleanup.policy=compact --delete-config retention.ms
     """
     changes: dict[str, str | None] = dict(parse_overrides(config or []))
     changes |= dict.fromkeys(delete_config or [])

@@ -27,7 +27,16 @@ def dump_text(
 
     What Kafka's tool says of a file on stderr comes behind the file's own lines.
     """
-    for entry in dump_entries(source, paths, options):
+    return text_of(
+        dump_entries(source, paths, options), print_data_log=print_data_log, skip_record_metadata=skip_record_metadata
+    )
+
+
+def text_of(
+    entries: Iterable[Entry], *, print_data_log: bool = True, skip_record_metadata: bool = False
+) -> Iterator[str]:
+    """The lines of a dump's entries; see dump_text."""
+    for entry in entries:
         if entry["kind"] == "record":
             yield _record(entry, print_data_log, skip_record_metadata)
         else:

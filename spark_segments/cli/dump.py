@@ -1,0 +1,109 @@
+"""`segments dump`: what is in the files of a segment, in the words of Kafka's DumpLogSegments."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_segments.cli.arguments import OutputOption, StorageOption, storage_options
+from spark_segments.cli.output import FOUND_FAULTS, Output
+
+# The files of a directory that are dumped where a directory is named.
+SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+
+
+def dump(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES", help="Files of segments, checkpoints, or partition directories."),
+    ],
+    deep_iteration: Annotated[
+        bool, typer.Option("--deep-iteration", help="Records, too; without it batches only.")
+    ] = False,
+    print_data_log: Annotated[
+        bool, typer.Option("--print-data-log", help="Keys and values, too; this means --deep-iteration.")
+    ] = False,
+    skip_record_metadata: Annotated[
+        bool, typer.Option("--skip-record-metadata", help="With --print-data-log: keys and values only.")
+    ] = False,
+    verify_index_only: Annotated[
+        bool, typer.Option("--verify-index-only", help="Of indexes, only what is wrong with them.")
+    ] = False,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", min=1, help="Of a .log, only so many bytes from its start.")
+    ] = None,
+    max_message_size: Annotated[
+        int, typer.Option("--max-message-size", min=1, help="The largest batch that an index entry may point to.")
+    ] = 5 << 20,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.
+
+    The text is that of Kafka's DumpLogSegments. With --output json each entry
+    is a line, with keys and values in base64. Damage is shown where it is and
+    does not end the dump; the exit code is 3 then.
+
+    Example: segments dump --deep-iteration --print-data-log \\
+      /var/lib/kafka/data/orders-0/00000000000000000000.log
+    """
+    from spark_segments.log.dump import DumpOptions, dump_entries, dump_json
+    from spark_segments.log.dump.text import text_of
+
+    options = DumpOptions(deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size)
+    source = _Files(storage_options(storage))
+    paths = [path for file in files for path in _paths(file)]
+    damage = 0
+
+    def noted(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        nonlocal damage
+        for entry in entries:
+            damage += entry["kind"] == "error"
+            yield entry
+
+    if output is Output.JSON:
+        lines = (json.dumps(entry, ensure_ascii=False) for entry in noted(dump_json(source, paths, options)))
+    else:
+        entries = noted(dump_entries(source, paths, options))
+        lines = text_of(entries, print_data_log=print_data_log, skip_record_metadata=skip_record_metadata)
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    if damage:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _paths(file: str) -> list[str]:
+    """A file itself; of a local directory the files that have a dump."""
+    if not Path(file).is_dir():
+        return [file]
+    return [f"{file.rstrip('/')}/{path.name}" for path in sorted(Path(file).iterdir()) if path.suffix in SUFFIXES]
+
+
+class _Files:
+    """Reads files by the names that the command was given, each in its own directory."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+        self._directories: dict[str, Any] = {}
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Any:
+        storage, name = self._place(path)
+        return storage.read(name, offset, length)
+
+    def size(self, path: str) -> int:
+        storage, name = self._place(path)
+        return storage.size(name)
+
+    def _place(self, path: str) -> tuple[Any, str]:
+        from spark_segments.storage import Storage
+
+        directory, _, name = path.rpartition("/")
+        if directory not in self._directories:
+            root = directory or ("/" if path.startswith("/") else ".")
+            self._directories[directory] = Storage(root, self._options)
+        return self._directories[directory], name
