@@ -26,7 +26,7 @@ from spark_segments.format.checkpoints import (
 )
 from spark_segments.log.kafka_partition import ZERO_TOPIC_ID, PartitionSource, recover_partition
 from spark_segments.log.leftovers import file_name, is_log_name, is_tiered_name
-from spark_segments.log.recovery import Cut, Note
+from spark_segments.log.recovered import Cut, Note
 from spark_segments.log.rows import partitions_table, segments_table
 from spark_segments.log.snapshot import SegmentRows, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage

@@ -27,7 +27,7 @@ from spark_segments.log.copying import copy_batches, copy_file, rebased
 from spark_segments.log.kafka_dir import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.kafka_partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.manifest import Change, Manifest
-from spark_segments.log.recovery import CUT_SHORT, Cut
+from spark_segments.log.recovered import CUT_SHORT, Cut
 from spark_segments.log.rows import (
     CHUNK,
     INDEX_SUFFIX,

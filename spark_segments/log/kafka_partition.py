@@ -14,7 +14,8 @@ from spark_segments.format.checkpoints import (
 )
 from spark_segments.format.snapshot import ProducerEntry, parse_producer_snapshot, producer_snapshot_bytes
 from spark_segments.log.leftovers import base_offset, choose_files, file_name, is_tiered_name
-from spark_segments.log.recovery import Cut, LeaderEpochs, Note, PartitionFiles, Recovered, next_offset_of, recover
+from spark_segments.log.recovered import Cut, LeaderEpochs, Note, PartitionFiles, Recovered
+from spark_segments.log.recovery import next_offset_of, recover
 from spark_segments.log.rows import Partition
 from spark_segments.storage import FileInfo, Storage
 

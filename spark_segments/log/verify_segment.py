@@ -24,8 +24,9 @@ from spark_segments.format.index import (
 )
 from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
-from spark_segments.log.recovery import LeaderEpochs, with_batches
+from spark_segments.log.recovered import LeaderEpochs
 from spark_segments.log.rows import CHUNK, Segment
+from spark_segments.log.segment_scan import with_batches
 from spark_segments.log.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.transaction_check import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage

@@ -16,7 +16,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.index import rebuild
 from spark_segments.format.layout import HEADER_STRUCT
 from spark_segments.format.snapshot import parse_producer_snapshot
-from spark_segments.log import recovery
+from spark_segments.log import segment_scan
 from spark_segments.log.planning import offset_bounds, read_ranges
 from spark_segments.log.recovery import next_offset_of
 from spark_segments.storage import FileInfo, Storage
@@ -168,7 +168,7 @@ def test_the_indexes_of_a_swap_file_are_used(tmp_path):
 
 def test_without_an_index_a_range_begins_where_the_scan_has_seen_a_batch(tmp_path, monkeypatch):
     directory = damaged_dir("missing-index", tmp_path)
-    monkeypatch.setattr(recovery, "STAND_IN_INTERVAL_BYTES", 5000)
+    monkeypatch.setattr(segment_scan, "STAND_IN_INTERVAL_BYTES", 5000)
     log = LogDir.open(str(directory))
     snapshot = log.snapshot("plain")
     ranges = read_ranges(snapshot, offset_bounds(snapshot), max_partition_bytes=7000)
@@ -303,7 +303,7 @@ def test_a_file_that_goes_away_while_it_is_read_is_looked_for_again(tmp_path):
 
 
 def test_a_batch_larger_than_the_window_is_scanned_whole(plain, monkeypatch):
-    monkeypatch.setattr(recovery, "SCAN_BYTES", 100)
+    monkeypatch.setattr(segment_scan, "SCAN_BYTES", 100)
     log = LogDir.open(str(plain))
     assert log.snapshot("plain").report.cuts == ()
     assert log.snapshot("plain").report.notes == ()
