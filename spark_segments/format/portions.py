@@ -43,6 +43,9 @@ _MOST_TARGET_BYTES = 1 << 28
 # Where few of the bytes read are wanted, a portion may read this many times its target.
 _READ_AHEAD = 4
 
+# Batches that are decompressed at a time, at most.
+_MOST_OPENED = 1024
+
 _OPENED = -1  # in place of the codec of a section that was decompressed
 
 _FOREIGN, _BAD_OFFSETS = 1, 2
@@ -86,7 +89,8 @@ def portions(
     sections = _sections(view, batches, excluded, wanted, file_position, path)
     target_bytes = min(wanted.target_bytes, _MOST_TARGET_BYTES)
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    opened: dict[int, pa.Buffer] = {}
+    source = pa.py_buffer(view)
+    buffers: list[pa.Buffer] = []  # of all sections that are opened and not yet read
     first = 0
     while first < len(sections):
         last, filled, rows, payload_bytes = first, 0, 0, 0
@@ -96,7 +100,8 @@ def portions(
                 sections, first, last, filled, rows, payload_bytes, target_bytes, payload_share, row_bytes
             )
             if state == _COMPRESSED:
-                opened[last] = _open(view, sections[last], file_position, path)
+                room_bytes = (target_bytes - filled) / max(payload_share, 1 / _READ_AHEAD)
+                buffers.extend(_open(source, sections, last, int(room_bytes), file_position, path))
         if state == _LYING:
             raise CorruptBatchError(
                 "A record batch counts more records than its bytes can hold",
@@ -106,7 +111,8 @@ def portions(
                 found=int(sections[last, COUNT]),
             )
         yield Portion(sections[first:last], rows, payload_bytes)
-        opened = {row: buffer for row, buffer in opened.items() if row >= last}
+        left = int((sections[last:, CODEC] == _OPENED).sum())
+        del buffers[: len(buffers) - left]
         first = last
 
 
@@ -158,14 +164,25 @@ def _sections(
     return sections[:rows]
 
 
-def _open(view: np.ndarray, section: np.ndarray, file_position: int, path: str) -> pa.Buffer:
-    """Decompresses a section, which then describes the buffer that is returned."""
-    position = int(section[POSITION])
-    start = position - file_position + RECORDS_POSITION
-    compressed = view[start : start + int(section[END] - section[ADDRESS])]
-    buffer = pa.py_buffer(decompress(int(section[CODEC]), compressed, path=path, position=position))
-    section[ADDRESS], section[END], section[CODEC] = buffer.address, buffer.address + buffer.size, _OPENED
-    return buffer
+def _open(
+    source: pa.Buffer, sections: np.ndarray, first: int, wanted_bytes: int, file_position: int, path: str
+) -> list[pa.Buffer]:
+    """Decompresses the compressed sections from `first` on, to about `wanted_bytes`, and makes them describe that."""
+    run = sections[first : first + _MOST_OPENED]
+    positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
+    sizes = (run[:, END] - run[:, ADDRESS]).tolist()
+    buffers: list[pa.Buffer] = []
+    for position, codec, size in zip(positions, codecs, sizes, strict=True):
+        if codec <= 0 or wanted_bytes <= 0:
+            break
+        compressed = source.slice(position - file_position + RECORDS_POSITION, size)
+        buffers.append(decompress(codec, compressed, path=path, position=position))
+        wanted_bytes -= buffers[-1].size
+    opened = run[: len(buffers)]
+    opened[:, ADDRESS] = [buffer.address for buffer in buffers]
+    opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
+    opened[:, CODEC] = _OPENED
+    return buffers
 
 
 @njit

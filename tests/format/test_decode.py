@@ -501,6 +501,19 @@ def test_random_bytes(data):
     same_as_twin(INPUT.hold(data[:16] + b"\2" + data[17:] if len(data) > 16 else data))
 
 
+@FUZZ
+@given(some_records, st.sampled_from(["gzip", "snappy", "lz4", "zstd"]), st.data())
+def test_flipped_bits_of_compressed_records_give_records_or_one_error(batch, codec, data):
+    """Not the twin's answer: decoders of one codec differ in what damage they see."""
+    damaged = bytearray(batch_bytes(batch, codec=codec))
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(61, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        assert decoded(sealed(bytes(damaged)))["offset"].to_pylist() == list(range(len(batch)))
+    except CorruptBatchError as error:
+        assert error.position == 0
+
+
 OUTPUTS = {
     name: Guarded(1 << 14) for name in ("offsets", "timestamps", "key", "keys", "key_nulls", "value", "values", "nulls")
 }
