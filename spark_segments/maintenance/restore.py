@@ -9,11 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import topic_config
 from spark_segments.errors import LogDirError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
+from spark_segments.log.appender import NO_LEADER_EPOCH
 from spark_segments.log.change import RESTORE
+from spark_segments.log.chunk import SegmentWriter
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import Change
-from spark_segments.log.rows import SEGMENT_SCHEMA, Partition, Topic, partitions_of, removed_rows
+from spark_segments.log.rows import Partition, Segment, Topic, partitions_of, removed_rows
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.selection import check_managed
 from spark_segments.maintenance.vacuum import BEING_DELETED_MS
@@ -33,6 +38,7 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
     check_managed(log)
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
+    fillers = _Fillers(log, topic)
 
     def change(current: Snapshot) -> Change | None:
         if wanted.topic_id != current.topic_id:
@@ -41,15 +47,16 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
                 expected=f"topic id {current.topic_id}",
                 found=wanted.topic_id,
             )
-        rows, partitions = _rows_again(wanted, current), _partitions_again(wanted, current)
+        rows = wanted.live
         _check_files(current, rows, version)
         taken = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
         changed = rows.filter(pc.invert(_as_they_are(current, rows)))
         back = None if current.deleted_ms is None else Topic(current.topic_id, current.config)
         return Change(
             RESTORE,
+            add=fillers.after(rows, current),
             replace=pa.concat_tables([changed, removed_rows(taken, log.storage.now_ms())]),
-            partitions=partitions,
+            partitions=_partitions_again(wanted, current),
             topic=back,
         )
 
@@ -57,15 +64,46 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
     return log.offsets(topic)
 
 
-def _rows_again(wanted: Snapshot, current: Snapshot) -> pa.Table:
-    """The rows as they were; the last one of each partition covers all offsets that have been given out since."""
-    rows = wanted.live
-    partition = rows.column("partition").to_numpy()
-    last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
-    following = rows.column("next_offset").to_numpy().copy()
-    following[last] = current.partitions.column("log_end_offset").to_numpy()[partition[last]]
-    position = SEGMENT_SCHEMA.get_field_index("next_offset")
-    return rows.set_column(position, SEGMENT_SCHEMA.field(position), pa.array(following))
+class _Fillers:
+    """Segments without records, for the offsets that were given out since and belong to nobody now.
+
+    So the log goes on to its end without a gap, and a broker that it is exported to does not give them out again.
+    """
+
+    def __init__(self, log: LogDir, topic: str) -> None:
+        self._log = log
+        self._topic = topic
+        self._written: dict[tuple[int, int, int], Segment] = {}
+
+    def after(self, rows: pa.Table, current: Snapshot) -> list[Segment]:
+        """What fills the log of each partition from the last of `rows` to its end."""
+        partition, following = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
+        last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
+        ends = current.partitions.column("log_end_offset").to_numpy()
+        found = []
+        for number, start in zip(partition[last].tolist(), following[last].tolist(), strict=True):
+            while start < ends[number]:
+                end = min(int(ends[number]), start + LARGEST_BATCH_OFFSETS)
+                found.append(self._fill(current, number, start, end))
+                start = end
+        return found
+
+    def _fill(self, current: Snapshot, partition: int, start: int, end: int) -> Segment:
+        key = (partition, start, end)
+        if key not in self._written:  # else another commit came first, and it is there already
+            config = topic_config(current.config, self._log.defaults)
+            writer = SegmentWriter(
+                self._log.storage,
+                self._topic,
+                partition,
+                start,
+                index_interval_bytes=config.index_interval_bytes,
+                segment_index_bytes=config.segment_index_bytes,
+            )
+            data = empty_batch(start, end - 1, NO_LEADER_EPOCH)
+            writer.append(pa.py_buffer(data), scan_batches(data).batches)
+            self._written[key] = writer.close(topic_id=current.topic_id, created_ms=self._log.storage.now_ms())
+        return self._written[key]
 
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
+from tests.golden_files import log_files
+
+
+@pytest.mark.parametrize("base, last", [(0, 0), (40, 59), (2**40, 2**40 + LARGEST_BATCH_OFFSETS - 1)])
+def test_an_empty_batch_is_one_to_every_reader_and_ends_where_it_says(base, last):
+    data = empty_batch(base, last, 7)
+    batches = scan_batches(data).batches
+    assert (len(data), len(batches)) == (61, 1)
+    assert (batches.base_offset[0], batches.last_offset[0], batches.count[0], batches.leader_epoch[0]) == (
+        base,
+        last,
+        0,
+        7,
+    )
+    batch = MemoryRecords(data).next_batch()
+    assert batch.validate_crc() and batch.next_offset == last + 1 and list(batch) == []
+
+
+def test_kafkas_own_empty_batches_differ_in_producer_and_time_only():
+    found = 0
+    for path in log_files("txn-compact/clean-3/txnc-0"):
+        data = path.read_bytes()
+        batches = scan_batches(data).batches
+        for at in (batches.count == 0).nonzero()[0]:
+            start = int(batches.position[at])
+            theirs = data[start : start + int(batches.size[at])]
+            ours = empty_batch(
+                int(batches.base_offset[at]), int(batches.last_offset[at]), int(batches.leader_epoch[at])
+            )
+            # Around the CRC, the attributes, times, and producer fields.
+            assert (ours[:17], ours[23:27], ours[57:]) == (theirs[:17], theirs[23:27], theirs[57:])
+            found += 1
+    assert found == 3

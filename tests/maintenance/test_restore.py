@@ -1,0 +1,176 @@
+"""Restoring a topic as an earlier version had it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance.restore import restore
+from tests.golden_files import golden_dir
+from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+
+VACUUM = sys.modules["spark_segments.maintenance.vacuum"]
+DELAY_MS = 60_000
+
+
+def version(log: LogDir) -> int:
+    return log.snapshot("orders").version
+
+
+def assert_sound(log: LogDir) -> None:
+    report = verify(log, deep=True)
+    assert report.ok, report.findings
+
+
+@pytest.fixture
+def orders(log) -> LogDir:
+    topic_with(log, "orders", {"segment.bytes": 2000, "retention.ms": -1, "file.delete.delay.ms": DELAY_MS})
+    append_one_by_one(log, "orders", records(40))
+    return log
+
+
+def test_records_that_retention_took_are_there_again(orders):
+    roll(orders, now_ms=GOLDEN_MS)
+    before, wanted = contents(orders, "orders"), version(orders)
+    orders.alter_topic("orders", {"retention.bytes": "0"})
+    retain(orders, now_ms=GOLDEN_MS)
+    assert orders.offsets("orders")[0][0] > 0
+    assert restore(orders, "orders", wanted) == {0: (0, 40)}
+    assert contents(orders, "orders") == before
+    assert orders.config("orders").retention_bytes == 0  # settings are not brought back
+    assert_sound(orders)
+
+
+def test_rolling_is_undone_and_can_be_done_again(orders):
+    before, wanted = contents(orders, "orders"), version(orders)
+    roll(orders, now_ms=GOLDEN_MS)
+    rolled = [segment.base_offset for segment in live(orders, "orders")]
+    restore(orders, "orders", wanted)
+    assert [segment.state for segment in live(orders, "orders")] == ["chunk"] * 40
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+    roll(orders, now_ms=GOLDEN_MS)
+    assert [segment.base_offset for segment in live(orders, "orders")] == rolled
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+
+
+def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
+    before, wanted = contents(orders, "orders"), version(orders)
+    append_one_by_one(orders, "orders", records(20, first=40))
+    assert restore(orders, "orders", wanted) == {0: (0, 60)}
+    assert contents(orders, "orders") == before
+    assert orders.append("orders", records(1, first=99)) == {0: (60, 60)}
+    assert [one["offset"] for one in contents(orders, "orders")] == [*range(40), 60]
+    assert_sound(orders)
+    roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
+    assert [one["offset"] for one in contents(orders, "orders")] == [*range(40), 60]
+    assert_sound(orders)
+
+
+def test_the_empty_batch_in_their_place_can_be_compacted_and_exported(orders, tmp_path):
+    wanted = version(orders)
+    append_one_by_one(orders, "orders", records(20, first=40))
+    restore(orders, "orders", wanted)
+    orders.export_kafka(str(tmp_path / "kafka"))
+    broker = LogDir.open(str(tmp_path / "kafka"))
+    assert broker.offsets("orders") == {0: (0, 60)}
+    assert contents(broker, "orders") == contents(orders, "orders")
+    orders.alter_topic("orders", {"cleanup.policy": "compact"})
+    append_one_by_one(orders, "orders", records(40, first=60))
+    before = {one["key"]: one["value"] for one in contents(orders, "orders")}
+    roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
+    compact(orders, now_ms=GOLDEN_MS, force=True)
+    assert {one["key"]: one["value"] for one in contents(orders, "orders")} == before
+    assert orders.offsets("orders") == {0: (0, 100)}
+    assert_sound(orders)
+
+
+def test_a_compacted_topic_is_cleaned_again(orders):
+    orders.alter_topic("orders", {"cleanup.policy": "compact"})
+    roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
+    before, wanted = contents(orders, "orders"), version(orders)
+    compact(orders, now_ms=GOLDEN_MS)
+    cleaned = contents(orders, "orders")
+    assert len(cleaned) < len(before)
+    restore(orders, "orders", wanted)
+    assert contents(orders, "orders") == before
+    assert orders.snapshot("orders").partition(0).first_dirty_offset == 0
+    compact(orders, now_ms=GOLDEN_MS)
+    assert contents(orders, "orders") == cleaned
+    assert_sound(orders)
+
+
+def test_a_deleted_topic_is_there_again(orders):
+    before, wanted = contents(orders, "orders"), version(orders)
+    orders.delete_topic("orders")
+    assert orders.topics() == []
+    restore(orders, "orders", wanted)
+    assert orders.topics() == ["orders"]
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+
+
+def test_an_empty_version_and_a_partition_that_came_later_are_empty(log):
+    topic_with(log, "orders", {})
+    empty = version(log)
+    log.alter_topic("orders", partitions=2)
+    append_one_by_one(log, "orders", records(5), partition=0)
+    append_one_by_one(log, "orders", records(7), partition=1)
+    assert restore(log, "orders", empty) == {0: (5, 5), 1: (7, 7)}
+    assert contents(log, "orders") == []
+    assert_sound(log)
+
+
+def test_what_vacuum_has_taken_cannot_be_restored(orders):
+    wanted = version(orders)
+    roll(orders, now_ms=GOLDEN_MS)
+    before = contents(orders, "orders")
+    vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    with pytest.raises(LogDirError, match="vacuum has taken 33 of its files"):
+        restore(orders, "orders", wanted)
+    assert contents(orders, "orders") == before
+
+
+def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
+    """A restore between the mark and the deletion would bring back rows whose files are about to go."""
+    wanted = version(orders)
+    roll(orders, now_ms=GOLDEN_MS)
+    tried = []
+
+    def restore_first(*_):
+        with pytest.raises(LogDirError, match="vacuum has taken"):
+            restore(orders, "orders", wanted)
+        tried.append(True)
+
+    monkeypatch.setattr(VACUUM, "_delete", restore_first)
+    vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    assert tried
+
+
+def test_what_was_restored_is_not_vacuums_any_more(orders):
+    before, wanted = contents(orders, "orders"), version(orders)
+    roll(orders, now_ms=GOLDEN_MS)
+    restore(orders, "orders", wanted)
+    vacuum(orders, now_ms=orders.storage.now_ms() + DELAY_MS + 60_000)
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+
+
+def test_wrong_versions_and_topics_are_named(orders):
+    with pytest.raises(InvalidOptionError, match="99"):
+        restore(orders, "orders", 99)
+    with pytest.raises(UnknownTopicError, match="orers"):
+        restore(orders, "orers", 0)
+    old = version(orders)
+    orders.delete_topic("orders")
+    topic_with(orders, "orders", {})
+    with pytest.raises(LogDirError, match="another topic of the name"):
+        restore(orders, "orders", old)
+    with pytest.raises(LogDirError, match="Import it"):
+        restore(LogDir.open(str(golden_dir("broker-data"))), "orders", 0)

@@ -1,0 +1,216 @@
+"""The rolling job: what it commits, whom it lets pass, and what a run that was cut short leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import CommitConflictError
+from spark_segments.log.copying import copy_batches
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import roll
+from spark_segments.storage import Storage
+from tests.golden_files import golden_dir
+from tests.maintenance.appending import (
+    DAY_MS,
+    GOLDEN_MS,
+    append_in_batches,
+    append_one_by_one,
+    contents,
+    live,
+    records,
+    topic_with,
+)
+
+ROLL = sys.modules["spark_segments.maintenance.roll"]
+
+
+def states(log: LogDir, partition: int = 0) -> list[str]:
+    return [segment.state for segment in live(log, "orders", partition)]
+
+
+def assert_sound(log: LogDir) -> None:
+    report = verify(log, deep=True)
+    assert report.ok, report.findings
+
+
+def test_small_chunks_become_one_and_stay_active(log):
+    topic_with(log, "orders", {})
+    append_one_by_one(log, "orders", records(20))
+    before = contents(log, "orders")
+    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    assert (line["reasons"], line["chunks"], line["sealed"], line["merged"]) == (["merge"], 20, [], 1)
+    assert states(log) == ["chunk"]
+    assert contents(log, "orders") == before
+    assert roll(log, now_ms=GOLDEN_MS).partitions == []
+    assert_sound(log)
+
+
+def test_what_is_sealed_and_merged_in_one_run_is_whole(log):
+    topic_with(log, "orders", {"segment.bytes": 8000})
+    append_one_by_one(log, "orders", records(30))
+    append_in_batches(log, "orders", records(200, first=30), 2000)
+    append_one_by_one(log, "orders", records(30, first=230))
+    before = contents(log, "orders")
+    report = roll(log, now_ms=GOLDEN_MS)
+    assert contents(log, "orders") == before
+    assert report.records_in == report.records_out == sum(line["records_out"] for line in report.partitions) == 260
+    assert states(log) == sorted(states(log), reverse=True)
+    assert_sound(log)
+    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    assert set(states(log)) == {"sealed"}
+    assert contents(log, "orders") == before
+    assert_sound(log)
+
+
+def test_tombstones_are_counted_also_where_a_chunk_is_cut(log):
+    topic_with(log, "orders", {"segment.bytes": 3000, "cleanup.policy": "compact"})
+    table = records(100)
+    nulls = [n % 3 == 0 for n in range(100)]
+    values = pa.array([None if null else b"v" * 50 for null in nulls], pa.binary())
+    append_in_batches(log, "orders", table.set_column(1, "value", values), 300)
+    log.alter_topic("orders", {"segment.bytes": "1000"})
+    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    rows = live(log, "orders")
+    assert len(rows) > 4
+    assert [row.tombstones for row in rows] == [sum(nulls[row.base_offset : row.next_offset]) for row in rows]
+
+
+def test_a_rolled_segment_is_as_old_as_its_newest_chunk(log):
+    topic_with(log, "orders", {})
+    append_one_by_one(log, "orders", records(3))
+    chunks = [dataclasses.replace(one, created_ms=GOLDEN_MS + n) for n, one in enumerate(live(log, "orders"))]
+    sizes = {"index_interval_bytes": 4096, "segment_index_bytes": 1 << 20}
+    row = copy_batches(log.storage, "orders", chunks, 0, 3, sealed=True, leader_epoch=0, **sizes)
+    assert row.created_ms == GOLDEN_MS + 2
+
+
+def test_a_dry_run_opens_no_segment_and_says_why(log, monkeypatch):
+    topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
+    append_one_by_one(log, "orders", records(40), partition=1)
+    version = log.snapshot("orders").version
+    monkeypatch.setattr(ROLL, "run_tasks", None)
+    dry = roll(log, now_ms=GOLDEN_MS, dry_run=True).to_dict()
+    assert dry["partitions"] == [
+        {
+            "topic": "orders", "partition": 1, "action": "roll",
+            "records_in": 40, "records_out": 40, "bytes_in": dry["bytes_in"], "bytes_out": dry["bytes_in"],
+            "reasons": ["segment.bytes"], "chunks": 40,
+        }
+    ]  # fmt: skip
+    assert (dry["job"], dry["dry_run"], dry["dropped"]) == ("roll", True, {})
+    assert log.snapshot("orders").version == version
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
+    """Has `work` done after the job has copied, before it commits."""
+    run_tasks = ROLL.run_tasks
+
+    def run(function, tasks, spark=None, **options):
+        done = run_tasks(function, tasks, spark, **options)
+        if type(function).__name__ == "_CopyPiece":
+            monkeypatch.setattr(ROLL, "run_tasks", run_tasks)
+            work()
+        return done
+
+    monkeypatch.setattr(ROLL, "run_tasks", run)
+
+
+def test_records_appended_meanwhile_follow_what_was_rolled(log, monkeypatch):
+    topic_with(log, "orders", {"segment.bytes": 2000})
+    append_one_by_one(log, "orders", records(40))
+    meanwhile(monkeypatch, lambda: append_one_by_one(log, "orders", records(5, first=40)))
+    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    assert line["action"] == "roll" and line["records_in"] == line["records_out"]
+    assert [int(one["value"].split()[0]) for one in contents(log, "orders")] == list(range(45))
+    assert_sound(log)
+
+
+def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log, monkeypatch):
+    topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
+    append_one_by_one(log, "orders", records(40), partition=0)
+    before = contents(log, "orders")
+
+    def other():
+        roll(log, now_ms=GOLDEN_MS)
+        append_one_by_one(log, "orders", records(40), partition=1)
+
+    meanwhile(monkeypatch, other)
+    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    assert (line["action"], line["records_in"]) == ("lost to another job", 0)
+    assert contents(log, "orders", partition=0) == before
+    assert_sound(log)
+
+
+def test_a_topic_made_again_meanwhile_is_not_touched(log, monkeypatch):
+    topic_with(log, "orders", {"segment.bytes": 2000})
+    append_one_by_one(log, "orders", records(40))
+
+    def other():
+        log.delete_topic("orders")
+        topic_with(log, "orders", {})
+        append_one_by_one(log, "orders", records(3))
+
+    meanwhile(monkeypatch, other)
+    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    assert line["action"] == "lost to another job"
+    assert len(contents(log, "orders")) == 3 and states(log) == ["chunk"] * 3
+
+
+def test_a_job_that_is_stopped_keeps_the_waves_that_it_has_done(log, monkeypatch):
+    topic_with(log, "orders", {"segment.bytes": 2000}, partitions=5)
+    for number in range(5):
+        append_one_by_one(log, "orders", records(40), partition=number)
+    before = contents(log, "orders")
+    monkeypatch.setattr(ROLL, "WAVE_PARTITIONS", 2)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        assert total == 5
+        if done == 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        roll(log, now_ms=GOLDEN_MS, progress=stop)
+    assert ["sealed" in states(log, number) for number in range(5)] == [True, True, False, False, False]
+    assert contents(log, "orders") == before
+    steps: list[tuple[int, int]] = []
+    roll(log, now_ms=GOLDEN_MS, progress=lambda done, total: steps.append((done, total)))
+    assert all("sealed" in states(log, number) for number in range(5))
+    assert steps == sorted(steps) and steps[-1][0] == steps[-1][1]
+    assert contents(log, "orders") == before
+    assert_sound(log)
+
+
+def test_files_that_are_too_old_are_not_committed(log, monkeypatch):
+    """The machine was asleep between copying and committing, and vacuum elsewhere was not."""
+    topic_with(log, "orders", {"segment.bytes": 2000})
+    append_one_by_one(log, "orders", records(40))
+    now_ms = log.storage.now_ms()
+    meanwhile(monkeypatch, lambda: monkeypatch.setattr(Storage, "now_ms", lambda self: now_ms + 8 * DAY_MS))
+    with pytest.raises(CommitConflictError, match="too old"):
+        roll(log, now_ms=GOLDEN_MS)
+    assert states(log) == ["chunk"] * 40
+
+
+def test_an_empty_imported_active_segment_makes_room(log, tmp_path):
+    kafka = tmp_path / "kafka" / "canary-0"
+    shutil.copytree(golden_dir("canary-0"), kafka)
+    for path in kafka.glob("00000000000000000981.*"):
+        path.write_bytes(b"")
+    (kafka / "00000000000000001000.snapshot").unlink()
+    log.import_kafka(str(kafka.parent), config={"segment.bytes": "2000"})
+    assert live(log, "canary")[-1].log_bytes == 0 and live(log, "canary")[-1].state == "chunk"
+    append_one_by_one(log, "canary", records(30))
+    before = contents(log, "canary")
+    roll(log, now_ms=GOLDEN_MS)
+    assert all(segment.log_bytes for segment in live(log, "canary"))
+    assert contents(log, "canary") == before
+    assert_sound(log)

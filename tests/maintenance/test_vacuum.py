@@ -1,0 +1,242 @@
+"""Vacuum: which files go and when, what a crash leaves, and whom it must not take anything from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import retain, roll, vacuum
+from spark_segments.storage import Storage
+from tests.golden_files import golden_dir
+from tests.maintenance.appending import (
+    DAY_MS,
+    GOLDEN_MS,
+    append_one_by_one,
+    contents,
+    live,
+    records,
+    topic_with,
+)
+
+VACUUM = sys.modules["spark_segments.maintenance.vacuum"]
+DELAY_MS = 60_000
+REMOVED = 33  # of 40 chunks, eleven of which fill a segment; seven stay
+
+
+def rolled_topic(log: LogDir, topic: str = "orders", partitions: int = 1) -> None:
+    """A topic whose chunks were removed at GOLDEN_MS."""
+    topic_with(log, topic, {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS}, partitions)
+    for number in range(partitions):
+        append_one_by_one(log, topic, records(40), partition=number)
+    roll(log, topic=topic, now_ms=GOLDEN_MS)
+
+
+def files(log: LogDir, directory: str = "orders-0") -> set[str]:
+    return {file.path for file in log.storage.list(directory)}
+
+
+def named(log: LogDir, topic: str = "orders") -> set[str]:
+    found = set()
+    for segment in live(log, topic):
+        found |= {segment.path, segment.index_path, segment.time_index_path}
+    return found
+
+
+def make_old(log: LogDir, path: str, age_ms: int) -> None:
+    seconds = (log.storage.now_ms() - age_ms) / 1000
+    os.utime(Path(log.uri.removeprefix("file://")) / path, (seconds, seconds))
+
+
+def test_removed_files_go_after_the_delay_and_then_their_rows(log):
+    rolled_topic(log)
+    before, all_files = contents(log, "orders"), files(log)
+    assert vacuum(log, now_ms=GOLDEN_MS + DELAY_MS).partitions == []
+    assert files(log) == all_files
+    (line,) = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions
+    assert (line["action"], line["removed_segments"], line["orphan_files"]) == ("vacuum", REMOVED, 0)
+    assert files(log) == named(log)
+    assert log.snapshot("orders").segments.num_rows == len(live(log, "orders"))
+    assert contents(log, "orders") == before
+    assert vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions == []
+    assert verify(log, deep=True).ok
+
+
+def test_a_dry_run_says_what_would_go(log):
+    rolled_topic(log)
+    make_orphan(log, "orders-0/lost.log", ORPHAN_AGE_MS + 60_000)
+    version, all_files = log.snapshot("orders").version, files(log)
+    dry = vacuum(log, now_ms=GOLDEN_MS + 2 * DELAY_MS, dry_run=True).to_dict()
+    assert (log.snapshot("orders").version, files(log)) == (version, all_files)
+    done = vacuum(log, now_ms=GOLDEN_MS + 2 * DELAY_MS).to_dict()
+    assert done["partitions"] == dry["partitions"]
+    assert done["partitions"][0]["removed_segments"] == REMOVED and done["partitions"][0]["orphan_files"] == 1
+
+
+def make_orphan(log: LogDir, path: str, age_ms: int) -> None:
+    log.storage.write(path, b"orphan")
+    make_old(log, path, age_ms)
+
+
+def test_files_that_no_row_names_go_by_the_stores_clock_alone(log):
+    rolled_topic(log)
+    lost = "orders-0/00000000000000000000.0123456789abcdef0123456789abcdef"
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        make_orphan(log, lost + suffix, ORPHAN_AGE_MS + 60_000)
+    make_orphan(log, "orders-0/00000000000000000001.young.log", ORPHAN_AGE_MS - 60_000)
+    make_orphan(log, "orders-extra-0/of-another-topic.log", ORPHAN_AGE_MS + 60_000)
+    make_orphan(log, "orders/in-no-partition.log", ORPHAN_AGE_MS + 60_000)
+    for segment in live(log, "orders"):  # what is named stays, however old it is
+        make_old(log, segment.path, 100 * ORPHAN_AGE_MS)
+    before = contents(log, "orders")
+    vacuum(log, topic="orders", now_ms=GOLDEN_MS)
+    assert "orders-0/00000000000000000001.young.log" in files(log)
+    assert not any(path.startswith(lost) for path in files(log))
+    # A clock that is far ahead moves nobody's files.
+    vacuum(log, topic="orders", now_ms=GOLDEN_MS + 1000 * ORPHAN_AGE_MS)
+    assert "orders-0/00000000000000000001.young.log" in files(log)
+    assert log.storage.exists("orders-extra-0/of-another-topic.log")
+    assert log.storage.exists("orders/in-no-partition.log")
+    assert contents(log, "orders") == before
+
+
+def test_files_beside_a_removed_row_that_is_still_there_are_not_orphans(log):
+    rolled_topic(log)
+    for path in files(log):
+        make_old(log, path, ORPHAN_AGE_MS + 60_000)
+    all_files = files(log)
+    assert vacuum(log, now_ms=GOLDEN_MS).partitions == []
+    assert files(log) == all_files
+
+
+def test_a_file_that_is_committed_after_the_listing_stays(log, monkeypatch):
+    """The manifest is read after the listing, so it names whatever a commit between the two has added."""
+    rolled_topic(log)
+    run_tasks = VACUUM.run_tasks
+
+    def then_append(function, tasks, spark=None, **options):
+        done = run_tasks(function, tasks, spark, **options)
+        if type(function).__name__ == "_ListOldFiles":
+            append_one_by_one(log, "orders", records(3, first=40))
+            added = [segment.path for segment in live(log, "orders")[-3:]]
+            return [*done, [file for file in log.storage.list("orders-0") if file.path in added]]
+        return done
+
+    monkeypatch.setattr(VACUUM, "run_tasks", then_append)
+    assert vacuum(log, now_ms=GOLDEN_MS).partitions == []
+    assert len(contents(log, "orders")) == 43
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", ["_delete", "_drop"])
+def test_a_crash_leaves_rows_that_say_what_is_to_be_done(log, monkeypatch, step):
+    rolled_topic(log)
+    before = contents(log, "orders")
+
+    def crash(*_):
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VACUUM, step, crash)
+        with pytest.raises(Crash):
+            vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    assert contents(log, "orders") == before
+    # Even when the clock says that it is too early: the files may be gone already.
+    (line,) = vacuum(log, now_ms=GOLDEN_MS).partitions
+    assert line["removed_segments"] == REMOVED
+    assert files(log) == named(log)
+    assert contents(log, "orders") == before
+
+
+def test_deleted_topics_lose_their_files(log):
+    rolled_topic(log, partitions=2)
+    rolled_topic(log, "payments")
+    log.delete_topic("orders")
+    now_ms = log.storage.now_ms()
+    assert {line["topic"] for line in vacuum(log, now_ms=GOLDEN_MS).partitions} == set()
+    lines = vacuum(log, topic="orders", now_ms=now_ms + DELAY_MS + 60_000).partitions
+    assert [line["partition"] for line in lines] == [0, 1]
+    assert files(log, "orders-0") == files(log, "orders-1") == set()
+    assert contents(log, "payments") and log.topics() == ["payments"]
+
+
+def test_a_topic_made_again_keeps_its_files(log):
+    rolled_topic(log)
+    old = files(log)
+    log.delete_topic("orders")
+    topic_with(log, "orders", {"file.delete.delay.ms": DELAY_MS})
+    append_one_by_one(log, "orders", records(3))
+    vacuum(log, now_ms=log.storage.now_ms() + DELAY_MS + 60_000)
+    assert not files(log) & old
+    assert files(log) == named(log)
+    assert len(contents(log, "orders")) == 3
+    assert verify(log, deep=True).ok
+
+
+def test_a_reader_of_an_old_snapshot_is_served_until_the_delay_has_passed(log):
+    topic_with(log, "orders", {"segment.bytes": 2000, "retention.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
+    append_one_by_one(log, "orders", records(40))
+    batches = log.read("orders")
+    roll(log, now_ms=GOLDEN_MS)
+    retain(log, now_ms=GOLDEN_MS)
+    vacuum(log, now_ms=GOLDEN_MS + DELAY_MS)
+    assert sum(batch.num_rows for batch in batches) == 40
+    assert log.offsets("orders")[0][0] > 0
+
+
+def test_old_manifest_files_go(log):
+    rolled_topic(log)
+    for n in range(30):
+        log.alter_topic("orders", {"retention.ms": str(n + 1)})
+    manifest = [file.path for file in log.storage.list("_manifest/orders", recursive=True)]
+    later_ms = log.storage.now_ms() + DAY_MS
+    for path in manifest:
+        make_old(log, path, 3 * DAY_MS)
+    report = vacuum(log, now_ms=later_ms).to_dict()
+    assert report["manifest_files"] > 30 and report["manifest_bytes"] > 0
+    assert len(contents(log, "orders")) == 40
+    assert log.config("orders").retention_ms == 30
+
+
+def test_topics_are_looked_up_and_kafkas_directories_refused(log):
+    with pytest.raises(UnknownTopicError, match="orders"):
+        vacuum(log, topic="orders")
+    with pytest.raises(LogDirError, match="Import it"):
+        vacuum(LogDir.open(str(golden_dir("broker-data"))))
+
+
+def test_many_files_go_in_waves_of_one_commit_each(log, monkeypatch):
+    rolled_topic(log, partitions=3)
+    monkeypatch.setattr(VACUUM, "SEGMENTS_A_WAVE", 50)
+    monkeypatch.setattr(VACUUM, "SEGMENTS_A_TASK", 7)
+    monkeypatch.setattr(VACUUM, "DIRECTORIES_A_WAVE", 2)
+    monkeypatch.setattr(VACUUM, "DIRECTORIES_A_TASK", 1)
+    make_orphan(log, "orders-2/lost.log", ORPHAN_AGE_MS + 60_000)
+    before = contents(log, "orders")
+    lines = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions
+    assert [(line["removed_segments"], line["orphan_files"]) for line in lines] == [
+        (REMOVED, 0),
+        (REMOVED, 0),
+        (REMOVED, 1),
+    ]
+    drops = [one for one in log.manifest("orders").history() if one["operation"] == "vacuum"]
+    assert len(drops) == 1 + 2  # the mark, and 99 rows in waves of 50
+    assert contents(log, "orders") == before
+
+
+def test_a_directory_of_no_topic_is_nobodys_business(log, tmp_path):
+    rolled_topic(log)
+    Storage(log.uri).write("_manifest/half-made/kind=topic/part-0.parquet", b"crashed while it was made")
+    Storage(log.uri).write("notes-7/readme.txt", b"mine")
+    make_old(log, "notes-7/readme.txt", 2 * ORPHAN_AGE_MS)
+    vacuum(log, now_ms=GOLDEN_MS)
+    assert log.storage.exists("notes-7/readme.txt")
