@@ -87,7 +87,7 @@ def portions(
     Raises CorruptBatchError where a batch cannot be decompressed, or counts records or offsets that cannot be.
     """
     sections = _sections(view, batches, excluded, wanted, file_position, path)
-    target_bytes = min(wanted.target_bytes, _MOST_TARGET_BYTES)
+    target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
     source = pa.py_buffer(view)
     buffers: list[pa.Buffer] = []  # of all sections that are opened and not yet read
@@ -131,6 +131,8 @@ def _sections(
     file_position: int,
     path: str,
 ) -> np.ndarray:
+    if excluded is not None and len(excluded) != len(batches):
+        raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
     sections = np.empty((len(batches), SECTION_FIELDS), np.int64)
     rows, problem, row = _select(
         view.__array_interface__["data"][0],
