@@ -1,0 +1,241 @@
+"""Compaction of topics of our own: what the user of a compacted topic counts on, whatever comes in which order."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.config import topic_config
+from spark_segments.log.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
+from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance.cleaner import CleanSettings, clean_partition
+from spark_segments.maintenance.compact_plan import groups, plan_compaction
+
+START_MS = 1_700_000_000_000
+RETENTION_MS = 1000
+CONFIG = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": str(RETENTION_MS),
+    "segment.ms": "1",
+    "min.cleanable.dirty.ratio": "0",
+}
+
+
+def append(log: LogDir, rows: list[tuple[str | None, str | None]], time_ms: int) -> None:
+    keys, values = [list(column) for column in zip(*rows, strict=True)]
+    times = pa.array([time_ms * 1000] * len(rows), pa.timestamp("us", tz="UTC"))
+    log.append(
+        "t", pa.table({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string()), "timestamp": times})
+    )
+
+
+def records(log: LogDir) -> dict[int, tuple[bytes | None, bytes | None]]:
+    rows = [row for batch in log.read("t", columns=["offset", "key", "value"]) for row in batch.to_pylist()]
+    found = {row["offset"]: (row["key"], row["value"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def seal(log: LogDir) -> None:
+    """Everything but what comes next is sealed: the file's age is that of this machine's clock."""
+    roll(log, now_ms=log.storage.now_ms() + 10_000)
+
+
+def compacted(log: LogDir, now_ms: int, map_bytes: int) -> None:
+    snapshot = log.snapshot("t")
+    config = log.config("t")
+    sealing = CleanSettings("t", snapshot.topic_id, config, now_ms, map_bytes, 0.9)
+    clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1])
+
+
+def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
+    log.create_topic("t", config=CONFIG | {"segment.ms": "100"})
+    prices = ("p3:10", "p5:7", "p3:11", "p6:25", "p6:12", "p5:14", "p5:17")
+    for number, price in enumerate(prices):
+        append(log, [tuple(price.split(":"))], START_MS + number * 200)
+    roll(log, now_ms=START_MS + 1300)
+    compact(log, now_ms=START_MS + 1300)
+    assert [f"{k.decode()}:{v.decode()}" for k, v in records(log).values()] == ["p3:11", "p6:12", "p5:14", "p5:17"]
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("append"),
+            st.lists(
+                st.tuples(
+                    st.sampled_from([None, "a", "b", "c", "d", "e", "f"]), st.sampled_from([None, "1", "2", "3"])
+                ),
+                min_size=1,
+                max_size=8,
+            ),
+        ),
+        st.tuples(st.just("roll"), st.none()),
+        st.tuples(st.just("compact"), st.sampled_from([72, 96, 4096])),
+        st.tuples(st.just("wait"), st.sampled_from([10, 600, 2000])),
+        st.tuples(st.just("delete-records"), st.integers(0, 3)),
+    ),
+    min_size=3,
+    max_size=16,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(actions=actions)
+def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(actions):
+    with tempfile.TemporaryDirectory() as directory:
+        log = LogDir.create(directory + "/log")
+        log.create_topic("t", config=CONFIG)
+        written: list[tuple[str | None, str | None]] = []
+        cleanings: dict[int, int] = {}  # offset of a tombstone → when a cleaning first read it
+        now_ms = START_MS
+        for action, value in [*actions, ("roll", None), ("compact", 4096)]:
+            before = records(log)
+            if action == "append":
+                append(log, value, now_ms)
+                written += value
+            elif action == "roll":
+                seal(log)
+                assert records(log) == before
+            elif action == "wait":
+                now_ms += value
+            elif action == "delete-records":
+                start, end = log.offsets("t")[0]
+                log.delete_records("t", {0: min(start + value, end)})
+                retain(log, now_ms=now_ms)
+            else:
+                compacted(log, now_ms, value)
+                _check(log, before, written, cleanings, now_ms)
+        assert log.offsets("t")[0][1] == len(written)
+
+
+def _check(log, before, written, cleanings, now_ms) -> None:
+    after = records(log)
+    (described,) = log.describe("t")["partitions"]
+    start, dirty = described["log_start_offset"], described["first_dirty_offset"]
+    assert described["log_end_offset"] == len(written)
+    assert after.items() <= before.items(), "nothing is changed, nothing comes back"
+    newest = {key: offset for offset, (key, _) in enumerate(written) if offset < dirty and key is not None}
+    for offset, (key, value) in enumerate(written):
+        if offset < start or offset not in before:
+            continue
+        if offset >= dirty:
+            assert offset in after, "the dirty head is left alone"
+        elif key is None or newest[key] != offset:
+            assert offset not in after, "there is a newer one, or no key"
+        elif value is not None:
+            assert offset in after, "the newest value of a key stays"
+        else:
+            first = cleanings.setdefault(offset, now_ms)
+            if now_ms < first + RETENTION_MS:
+                assert offset in after, "a tombstone outlives delete.retention.ms"
+
+
+def test_a_tombstone_goes_after_its_time_and_not_before(log):
+    log.create_topic("t", config=CONFIG)
+    append(log, [("a", "1"), ("b", "1"), ("a", None)], START_MS)
+    for wait_ms, left in ((0, {1, 2}), (RETENTION_MS - 1, {1, 2}), (RETENTION_MS, {1})):
+        seal(log)
+        compact(log, now_ms=START_MS + wait_ms)
+        assert {offset for offset in records(log) if offset <= 2} == left
+        append(log, [("c", str(wait_ms))], START_MS + wait_ms)
+
+
+def test_two_cleaners_at_once_leave_what_one_would(log):
+    log.create_topic("t", config=CONFIG)
+    for number in range(20):
+        append(log, [(f"k{n % 5}", f"{number}-{n}") for n in range(50)], START_MS + number)
+    seal(log)
+    threads = [threading.Thread(target=compact, args=(log,), kwargs={"now_ms": START_MS}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {key: value for key, value in records(log).values()} == {
+        f"k{n}".encode(): f"19-{45 + n}".encode() for n in range(5)
+    }
+    assert log.offsets("t") == {0: (0, 1000)}
+
+
+def test_batches_get_the_codec_that_the_topic_asks_for(log):
+    log.create_topic("t", config=CONFIG | {"compression.type": "lz4"})
+    append(log, [("a", "1"), ("b", "x" * 100), ("a", "2")], START_MS)
+    log.alter_topic("t", {"compression.type": "gzip"})
+    seal(log)
+    compact(log, now_ms=START_MS)
+    assert set(records(log)) == {1, 2}
+
+
+def test_a_dry_run_says_why_each_partition_is_picked_or_not(log):
+    log.create_topic("t", partitions=3, config=CONFIG | {"min.cleanable.dirty.ratio": "0.5"})
+    log.append("t", pa.table({"key": [f"k{n}" for n in range(99)], "value": ["v"] * 99}))
+    seal(log)
+    version = log.describe("t")["version"]
+    plan = compact(log, dry_run=True, max_partitions=2).to_dict()
+    assert [line["action"] for line in plan["partitions"]] == ["compact", "compact", "leave"]
+    assert plan["partitions"][2]["reason"] == "above --max-partitions"
+    assert {line["dirty_ratio"] for line in plan["partitions"]} == {1.0}
+    assert log.describe("t")["version"] == version
+
+
+def row(base: int, end: int, size: int, *, state: str = SEALED, time_ms: int = START_MS) -> Segment:
+    return Segment(
+        "id", 0, base, end, f"t-0/{base:020d}.x.log", base, size, 8, 12, 0, end - base, 1, time_ms, time_ms, base, 0,
+        None, time_ms, state,
+    )  # fmt: skip
+
+
+def plan(
+    rows: list[Segment],
+    *,
+    dirty: int = 0,
+    now_ms: int = START_MS,
+    force: bool = False,
+    stable: int | None = None,
+    **config,
+):
+    end = rows[-1].next_offset
+    partition = Partition("id", 0, 0, end, dirty, end if stable is None else stable)
+    overrides = {"cleanup.policy": "compact"} | {name.replace("_", "."): str(value) for name, value in config.items()}
+    (found,) = plan_compaction(
+        segments_table(rows), partitions_table([partition]), topic_config(overrides), now_ms, force=force
+    )
+    return found
+
+
+def test_the_ratio_must_be_strictly_above_the_limit():
+    rows = [row(0, 10, 500), row(10, 20, 500), row(20, 30, 100, state=CHUNK)]
+    assert (plan(rows, dirty=10).ratio, plan(rows, dirty=10).picked) == (0.5, False)
+    assert plan(rows, dirty=10, min_cleanable_dirty_ratio=0.49).picked
+    assert plan(rows, dirty=10, force=True).picked
+    assert not plan(rows, dirty=20, force=True).picked
+
+
+def test_the_active_segment_the_lag_and_open_transactions_bound_what_is_cleanable():
+    rows = [row(0, 10, 500), row(10, 20, 500, time_ms=START_MS + 50), row(20, 30, 100, state=CHUNK)]
+    assert plan(rows).first_uncleanable_offset == 20
+    assert plan(rows, now_ms=START_MS + 100, min_compaction_lag_ms=80).first_uncleanable_offset == 10
+    assert plan(rows, stable=4).first_uncleanable_offset == 4
+
+
+def test_a_dirty_segment_that_has_waited_too_long_is_picked_whatever_the_ratio():
+    rows = [row(0, 10, 10_000), row(10, 20, 10), row(20, 30, 100, state=CHUNK)]
+    assert not plan(rows, dirty=10, now_ms=START_MS + 1000, max_compaction_lag_ms=1000).picked
+    late = plan(rows, dirty=10, now_ms=START_MS + 1001, max_compaction_lag_ms=1000)
+    assert (late.picked, late.reason) == (True, "max.compaction.lag.ms")
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "sizes"), [(1000, [3]), (90, [3]), (89, [2, 1]), (60, [2, 1]), (59, [1, 1, 1])]
+)
+def test_groups_are_neighbours_within_segment_bytes(segment_bytes, sizes):
+    rows = [row(0, 10, 30), row(10, 20, 30), row(20, 30, 30)]
+    config = topic_config({"segment.bytes": str(segment_bytes)})
+    found = [len(group) for group in groups(rows, 30, 30, config)]
+    assert found == sizes
