@@ -1,0 +1,170 @@
+"""Into a log directory and out again: what Kafka wrote comes out as it went in, and what we wrote is read by others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError
+from spark_segments.log.appender import ProducerOptions
+from spark_segments.maintenance import compact, roll
+from tests import golden_files
+
+CHECKPOINTS = ("log-start-offset-checkpoint", "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint",
+               "replication-offset-checkpoint")  # fmt: skip
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def all_records(log: LogDir, topic: str) -> list[dict]:
+    return [row for batch in log.read(topic, include_control=True) for row in batch.to_pylist()]
+
+
+def is_stray_snapshot(name: str, names: dict[str, bytes], end: int) -> bool:
+    """A producer snapshot that belongs to no segment and not to the log end: Kafka deletes it when it loads the log."""
+    stem = name.removesuffix(".snapshot")
+    return name.endswith(".snapshot") and f"{stem}.log" not in names and int(stem) != end
+
+
+@pytest.mark.parametrize("name", golden_files.CLEAN_DIRECTORIES)
+def test_what_kafka_wrote_comes_out_byte_for_byte(log, tmp_path, name):
+    directory = golden_files.golden_dir(name)
+    topic = directory.name.rpartition("-")[0]
+    log.import_kafka(str(directory))
+    log.export_kafka(str(tmp_path / "out"))
+    before, after = files(directory), files(tmp_path / "out" / directory.name)
+    end = max(end for _, end in log.offsets(topic).values())
+    differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert {name for name in differing if not is_stray_snapshot(name, before, end)} == set()
+    assert log.import_kafka(str(directory))[0]["segments"] == 0
+
+
+def test_a_whole_log_dirs_keeps_its_checkpoints(log, tmp_path):
+    source = golden_files.GOLDEN / "broker-data"
+    log.import_kafka(str(source))
+    log.export_kafka(str(tmp_path / "out"))
+    for name in CHECKPOINTS:
+        lines = (source / name).read_text().splitlines()[2:]
+        ours = (tmp_path / "out" / name).read_text().splitlines()[2:]
+        # What the controller's own log has in the checkpoints is not a topic's.
+        assert sorted(line for line in ours if not line.startswith("__cluster")) == sorted(lines)
+    assert log.offsets("orders")[0] == (500, 1590)
+    assert log.config("orders").retention_ms == -1
+
+
+def test_a_live_directory_comes_out_without_what_was_preallocated(log, tmp_path):
+    directory = golden_files.golden_dir("live-0")
+    log.import_kafka(str(directory))
+    log.export_kafka(str(tmp_path / "out"))
+    after = files(tmp_path / "out" / "live-0")
+    for name, content in files(directory).items():
+        if name.endswith(".log") or not name.startswith("00000000000000002094."):
+            assert after[name] == content, name
+        else:
+            assert content.startswith(after[name]) or name.endswith(".snapshot")
+
+
+@pytest.mark.parametrize("name", golden_files.LEGACY_DIRECTORIES)
+def test_old_magics_are_converted_record_for_record(log, name):
+    directory = golden_files.golden_dir(name)
+    topic = directory.name.rpartition("-")[0]
+    log.import_kafka(str(directory))
+    converted, original = all_records(log, topic), all_records(LogDir.open(str(directory)), topic)
+    if name == "legacy-v0-0":  # magic 0 has no timestamps; magic 2 says so by -1
+        original = [row | {"timestampType": 0} for row in original]
+    assert converted == original
+    assert log.import_kafka(str(directory))[0]["segments"] == 0
+
+
+def test_a_directory_that_has_grown_adds_what_is_new(log, tmp_path):
+    full = golden_files.golden_dir("plain-0")
+    growing = tmp_path / "kafka" / "plain-0"
+    bases = sorted(path.stem for path in full.glob("*.log"))
+    for count in (1, 3, len(bases)):
+        shutil.rmtree(growing, ignore_errors=True)
+        growing.mkdir(parents=True)
+        for path in full.iterdir():
+            if path.name.partition(".")[0] in bases[:count] or not path.name[0].isdigit():
+                shutil.copy(path, growing)
+        if count < len(bases):  # Kafka is in the middle of its last segment
+            last = growing / f"{bases[count - 1]}.log"
+            batches = [
+                batch for batch in golden_files.expected_batches("plain-0") if batch["segment"] == int(last.stem)
+            ]
+            last.write_bytes(last.read_bytes()[: batches[len(batches) // 2]["position"]])
+        log.import_kafka(str(tmp_path / "kafka"))
+        assert all_records(log, "plain") == all_records(LogDir.open(str(tmp_path / "kafka")), "plain")
+    log.export_kafka(str(tmp_path / "out"))
+    after = files(tmp_path / "out" / "plain-0")
+    assert {name: after[name] for name in after if name.endswith(".log")} == {
+        name: content for name, content in files(full).items() if name.endswith(".log")
+    }
+
+
+def test_another_topic_of_the_name_is_refused(log):
+    log.create_topic("plain")
+    with pytest.raises(LogDirError, match="another one"):
+        log.import_kafka(str(golden_files.golden_dir("plain-0")))
+
+
+def test_a_topic_that_was_appended_to_is_refused(log):
+    directory = str(golden_files.golden_dir("plain-0"))
+    log.import_kafka(directory)
+    log.append("plain", pa.table({"value": ["ours"]}))
+    with pytest.raises(LogDirError, match="has not"):
+        log.import_kafka(directory)
+
+
+@pytest.mark.parametrize("damage", ["torn-tail", "torn-header", "zero-tail"])
+def test_what_an_interrupted_write_leaves_is_imported(log, tmp_path, damage):
+    directory = golden_files.damaged_dir(damage, tmp_path)
+    log.import_kafka(str(directory))
+    assert log.offsets("plain") == LogDir.open(str(directory)).offsets("plain")
+
+
+def test_a_flipped_bit_stops_the_import_unless_kafkas_cut_is_asked_for(log, tmp_path):
+    directory = golden_files.damaged_dir("flipped-byte", tmp_path)
+    with pytest.raises(LogDirError, match="recovery=kafka"):
+        log.import_kafka(str(directory))
+    assert log.topics() == []
+    log.import_kafka(str(directory), recovery="kafka")
+    assert log.offsets("plain") == LogDir.open(str(directory)).offsets("plain")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_our_own_topics_are_read_by_another_client(log, tmp_path, codec):
+    log.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": "4000", "segment.ms": "1000000000"})
+    rows = pa.table(
+        {"key": [f"k{n % 40}" for n in range(2000)], "value": [f"value {n} {'x' * (n % 60)}" for n in range(2000)]}
+    )
+    for start in range(0, 2000, 200):
+        log.append("t", rows.slice(start, 200), options=ProducerOptions(codec, 1000))
+    roll(log)
+    compact(log)
+    log.append("t", rows.slice(0, 10), options=ProducerOptions(codec, 1000))
+    log.export_kafka(str(tmp_path / "out"))
+    seen = []
+    for path in sorted((tmp_path / "out" / "t-0").glob("*.log")):
+        decoder = MemoryRecords(path.read_bytes())
+        while (batch := decoder.next_batch()) is not None:
+            assert batch.validate_crc()
+            seen += [(record.offset, record.key, record.value) for record in batch]
+        assert decoder.size_in_bytes() == path.stat().st_size
+    ours = [(row["offset"], row["key"], row["value"]) for row in all_records(log, "t")]
+    assert seen == ours
+    assert len(ours) < 2010
+    assert all_records(LogDir.open(str(tmp_path / "out")), "t") == all_records(log, "t")
+
+
+def test_a_directory_that_is_there_is_not_written_over(log, tmp_path):
+    log.import_kafka(str(golden_files.golden_dir("canary-0")))
+    log.export_kafka(str(tmp_path / "out"))
+    with pytest.raises(LogDirError, match="already"):
+        log.export_kafka(str(tmp_path / "out"))
