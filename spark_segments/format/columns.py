@@ -21,7 +21,7 @@ from spark_segments.format.portions import Portion, Wanted
 MOST_ROWS = 1 << 18
 _FEWEST_CONSTANT_ROWS = 1 << 12
 
-_NO_BINARY = records.Binary(False, 0, 0, 0)
+_NO_BINARY = records.Binary(False, 0, 0, 0, 0)
 _NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
 
 
@@ -102,9 +102,9 @@ class _BinaryMemory:
         self._offsets = _memory((most_rows + 1) * 4)
         self._validity = _memory((most_rows + 7) // 8)
         self._data = _memory(most_bytes + COPY_SLACK)
-        np.frombuffer(self._offsets, np.int32, 1)[0] = 0
-        np.frombuffer(self._validity, np.uint8).fill(0xFF)
-        self.addresses = records.Binary(True, self._offsets.address, self._validity.address, self._data.address)
+        self.addresses = records.Binary(
+            True, most_rows, self._offsets.address, self._validity.address, self._data.address
+        )
 
     def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
         """The column, of the rows and bytes that were filled in."""
@@ -119,7 +119,6 @@ class _PlacesMemory:
     def __init__(self, most_rows: int) -> None:
         self._offsets = _memory((most_rows + 1) * 4)
         self._addresses, self._ends = _memory(most_rows * 8), _memory(most_rows * 8)
-        np.frombuffer(self._offsets, np.int32, 1)[0] = 0
         self.addresses = records.HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
 
     def array(self, outcome: records.Outcome) -> pa.Array:

@@ -111,8 +111,9 @@ def portions(
                 found=int(sections[last, COUNT]),
             )
         yield Portion(sections[first:last], rows, payload_bytes)
-        left = int((sections[last:, CODEC] == _OPENED).sum())
-        del buffers[: len(buffers) - left]
+        if buffers:
+            left = int((sections[last:, CODEC] == _OPENED).sum())
+            del buffers[: len(buffers) - left]
         first = last
 
 

@@ -65,12 +65,13 @@ _MOST_HEAD_BYTES = 4 * _MOST_SHORT_BYTES + 1
 
 
 class Binary(NamedTuple):
-    """The buffers of an Arrow binary column, to be filled; `data` has COPY_SLACK bytes more than it needs."""
+    """The addresses of an Arrow binary column's buffers, which a kernel fills."""
 
     wanted: bool
+    rows: int  # for which there is room
     offsets: int  # int32[rows + 1]
-    validity: int  # uint8[(rows + 7) // 8], all ones
-    data: int  # uint8
+    validity: int  # uint8[(rows + 7) // 8]
+    data: int  # uint8, with COPY_SLACK bytes more than are filled in
 
 
 class HeaderPlaces(NamedTuple):
@@ -124,6 +125,15 @@ def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
         expected=expected.format(outcome.expected),
         found="more or cut" if outcome.problem == _CUT else outcome.found,
     )
+
+
+@njit
+def _begin(column):
+    """Makes a wanted column one of no rows yet, all of which will not be null."""
+    if column.wanted:
+        store_native_i32(MEMORY, column.offsets, 0)
+        for at in range((column.rows + 7) // 8):
+            store_i8(MEMORY, column.validity + at, 0xFF)
 
 
 @njit(forceinline=True)
@@ -364,6 +374,10 @@ def decode_records(sections, start_offset, end_offset, offsets, timestamps, key,
     null_values = 0
     header_rows = 0
     header_bytes = 0
+    _begin(key)
+    _begin(value)
+    if headers.wanted:
+        store_native_i32(MEMORY, headers.offsets, 0)
     for section in range(len(sections)):
         position = sections[section, ADDRESS]
         end = sections[section, END]
@@ -445,6 +459,8 @@ def decode_headers(rows, headers, key, value):
     key_bytes = 0
     value_bytes = 0
     null_values = 0
+    _begin(key)
+    _begin(value)
     for row in range(rows):
         position = load_native_i64(MEMORY, headers.addresses + 8 * row)
         end = load_native_i64(MEMORY, headers.ends + 8 * row)

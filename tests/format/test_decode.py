@@ -537,7 +537,9 @@ def test_kernels_write_only_into_the_room_they_were_given(batch, data):
 
     def binary(offsets: str, nulls: str, content: str) -> kernels.Binary:
         size = len(section) + COPY_SLACK
-        return kernels.Binary(True, room(offsets, 4 * count + 4), room(nulls, (count + 7) // 8), room(content, size))
+        return kernels.Binary(
+            True, count, room(offsets, 4 * count + 4), room(nulls, (count + 7) // 8), room(content, size)
+        )
 
     outcome = kernels.Outcome(
         *kernels.decode_records(
