@@ -181,6 +181,12 @@ def read_messages(
         at = last + 1
 
 
+def crc_holds(buffer: Any, batches: BatchTable, *, file_position: int = 0) -> np.ndarray:
+    """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
+    starts = batches.position - file_position
+    return _crcs(byte_view(buffer), starts, starts + batches.size) == batches.crc
+
+
 def with_first_offsets(buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "") -> BatchTable:
     """The same rows, with the base offset and the count of compressed entries of magic 0 and 1 as they are inside.
 
@@ -352,6 +358,14 @@ def _crc32_range(data, start, end):
     for position in range(start, end):
         crc = _CRC32[(crc ^ np.uint32(load_u8(data, position))) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+
+
+@njit
+def _crcs(data, starts, ends):
+    found = np.empty(len(starts), np.int64)
+    for row in range(len(starts)):
+        found[row] = _crc32_range(data, starts[row] + 16, ends[row])
+    return found
 
 
 @njit

@@ -18,6 +18,7 @@ from spark_segments.format.checkpoints import leader_epochs_of
 from spark_segments.format.decode import decode_batches
 from spark_segments.format.index import parse_offset_index, parse_time_index
 from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.legacy import crc_holds
 from spark_segments.format.snapshot import CompletedTransaction, ProducerState, aborted_transactions
 from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
@@ -134,7 +135,7 @@ class SegmentScan:
         return self._row
 
     def _add(self, scanned: Scanned) -> None:
-        batches = self._rising(scanned.batches)
+        batches = self._rising(self._with_good_crcs(scanned))
         batches = self._take_producers(scanned, batches)
         if not len(batches):
             return
@@ -146,6 +147,17 @@ class SegmentScan:
         epochs = self._found.leader_epochs
         self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
         self._row = with_batches(self._row, batches, self._records(scanned, batches))
+
+    def _with_good_crcs(self, scanned: Scanned) -> BatchTable:
+        """The batches up to the first message of magic 0 or 1 whose CRC-32 does not hold; a scan leaves it to us."""
+        legacy = np.flatnonzero(scanned.batches.magic < 2)
+        if not len(legacy):
+            return scanned.batches
+        holds = crc_holds(scanned.data, scanned.batches.take(legacy), file_position=scanned.position)
+        if holds.all():
+            return scanned.batches
+        self.problem = "the CRC-32 of a message does not match"
+        return scanned.batches.take(slice(0, int(legacy[np.argmin(holds)])))
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches up to the first whose offset is not above the one before (Kafka may find it by its index)."""
@@ -200,17 +212,22 @@ class SegmentScan:
         row = self._row
         if row.log_bytes == 0:
             return
-        index_bytes = None if self._index is None else self._index.usable_bytes(row.log_bytes)
+        goes_on = self._goes_on()
+        index_bytes = None if self._index is None else self._index.usable_bytes(row.log_bytes, goes_on=goes_on)
         if index_bytes is None and self._index is not None:
             self._note(row.index_path, "an entry is not true; the index is left aside")
         if not index_bytes:  # an index of zeros, as a crash may leave it, helps as little as none
             relative_offsets, positions = map(np.concatenate, zip(*self._sparse, strict=True))
             if len(positions):
                 self._found.offset_indexes[row.path] = (relative_offsets, positions)
-        time_index_bytes = None if self._time_index is None else self._time_index.usable_bytes()
+        time_index_bytes = None if self._time_index is None else self._time_index.usable_bytes(goes_on=goes_on)
         if time_index_bytes is None and self._time_index is not None:
             self._note(row.time_index_path, "an entry is not true; the index is left aside")
         self._row = replace(row, index_bytes=index_bytes or 0, time_index_bytes=time_index_bytes or 0)
+
+    def _goes_on(self) -> bool:
+        """Whether there is, or was, more of the log than was scanned: its indexes may then speak of that."""
+        return self.problem is not None or self._storage.size(self._info.path) > self._info.size
 
     def _check_transactions(self) -> None:
         """The .txnindex is used only if it says just what the scan says."""

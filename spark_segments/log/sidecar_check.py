@@ -47,12 +47,13 @@ class OffsetIndexCheck:
         true = (self._lowest >= 0) & (self._offset >= self._lowest) & (self._offset < limit)
         return np.flatnonzero(~true)
 
-    def usable_bytes(self, log_bytes: int) -> int | None:
+    def usable_bytes(self, log_bytes: int, *, goes_on: bool) -> int | None:
         """Bytes of the index that hold for a .log that ends at `log_bytes`, None if one of its entries is untrue.
 
-        Entries for what lies behind that end are left out, not untrue: a log may have been cut, or be written to.
+        Where the log `goes_on`, because it was cut there or is being written to, entries for what lies behind that end
+        are left out.
         """
-        count = int(np.searchsorted(self._position, log_bytes))
+        count = int(np.searchsorted(self._position, log_bytes)) if goes_on else len(self._position)
         lowest = self._lowest[:count]
         limit = np.append(lowest, self._next_offset)[1:]
         true = (lowest >= 0) & (self._offset[:count] >= lowest) & (self._offset[:count] < limit)
@@ -102,9 +103,9 @@ class TimeIndexCheck:
         """int64[]: numbers of the entries that do not hold for the batches seen."""
         return np.flatnonzero(~self._true)
 
-    def usable_bytes(self) -> int | None:
-        """Bytes of the index that hold for the batches seen, None if an entry for one of them is untrue."""
-        count = int(np.searchsorted(self._offset, self._next_offset))
+    def usable_bytes(self, *, goes_on: bool) -> int | None:
+        """Bytes of the index that hold for the batches seen, None if an entry is untrue; `goes_on` as above."""
+        count = int(np.searchsorted(self._offset, self._next_offset)) if goes_on else len(self._offset)
         return count * TIME_ENTRY_BYTES if self._true[:count].all() else None
 
 

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -341,3 +342,53 @@ def test_no_damage_makes_anything_but_a_shorter_log(plain, seed):
     found = records_of(log.read("plain"))
     assert found == expected[: len(found)]
     assert log.offsets("plain") == {0: (0, len(found))}
+
+
+@pytest.mark.parametrize("name", ["legacy-v0-0", "legacy-v1-0"])
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_messages_of_the_old_magics_end_the_log_too(name, seed, tmp_path):
+    directory = tmp_path / name
+    shutil.copytree(golden_dir(name), directory)
+    chosen = sorted(directory.glob("*.log"))[seed % 2]
+    batches = scan_batches(chosen.read_bytes()).batches
+    bad = 5 + 11 * seed
+    damage(directory, chosen.name, int(batches.position[bad] + batches.size[bad] - 2), b"\xa5")
+    topic = name.rpartition("-")[0]
+    log = LogDir.open(str(directory))
+    [cut] = log.snapshot(topic).report.cuts
+    assert (cut.path, cut.position) == (chosen.name, int(batches.position[bad]))
+    end = log.offsets(topic)[0][1]
+    assert end == int(batches.last_offset[bad - 1]) + 1
+    expected = expected_records(name)
+    assert records_of(log.read(topic)) == as_records(expected, where=lambda line: line["offset"] < end)
+
+
+@pytest.mark.parametrize(("suffix", "entry_bytes"), [("index", 8), ("timeindex", 12)])
+@pytest.mark.parametrize("base", ["00000000000000000690", LAST])
+def test_entries_for_what_lies_behind_the_end_of_a_log_are_lies(base, suffix, entry_bytes, plain):
+    path = plain / f"{base}.{suffix}"
+    entry = struct.pack(">ii", 2**30, 2**30) if entry_bytes == 8 else struct.pack(">qi", 2**60, 2**30)
+    damage(plain, path.name, path.stat().st_size - entry_bytes, entry)
+    report = LogDir.open(str(plain)).snapshot("plain").report
+    assert [note.path for note in report.notes] == [path.name]
+
+
+def test_entries_for_what_a_broker_has_just_written_are_none(plain):
+    """The directory is listed before the indexes are read: a broker that runs goes on writing to both."""
+    file = plain / f"{LAST}.log"
+    content = file.read_bytes()
+    last = int(scan_batches(content).batches.position[-1])
+    file.write_bytes(content[:last])
+    log = LogDir.open(str(plain))
+    list_files = log.storage.list
+
+    def written_to(path="", recursive=False):
+        listing = list_files(path, recursive)
+        file.write_bytes(content)
+        return listing
+
+    log.storage.list = written_to
+    snapshot = log.snapshot("plain")
+    assert snapshot.report.notes == ()
+    assert snapshot.partition(0).log_end_offset == 4986
+    assert snapshot.live_of(0)[-1].index_bytes == 8
