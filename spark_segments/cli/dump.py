@@ -63,9 +63,10 @@ def dump(
     def noted(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         nonlocal damage
         for entry in entries:
-            damage += entry["kind"] == "error"
+            damage += entry["kind"] == "error" or (entry["kind"] == "batch" and not entry["isValid"])
             yield entry
 
+    lines: Iterator[str]
     if output is Output.JSON:
         lines = (json.dumps(entry, ensure_ascii=False) for entry in noted(dump_json(source, paths, options)))
     else:

@@ -27,6 +27,7 @@ _SCHEMA = pa.schema(
     ]
 )
 
+_LIMITS = {"partition": 2**31 - 1, "timestamp": (2**63 - 1) // 1000}  # int32; microseconds in int64
 
 _DEFAULTS = {
     "parse.key": "false",
@@ -128,7 +129,10 @@ def _parse_text(line: bytes, number: int, properties: Properties) -> dict[str, A
             for pair in text.split(properties.bytes("headers.separator"))
             if pair
         ]
-        row["headers"] = [{"key": name.decode(), "value": value} for name, _, value in pairs]
+        try:
+            row["headers"] = [{"key": name.decode(), "value": value} for name, _, value in pairs]
+        except UnicodeDecodeError as error:
+            raise InvalidOptionError(f"Line {number} has a header whose key is not UTF-8", found=text[:80]) from error
     if properties.flag("parse.key"):
         key, separator, rest = rest.partition(properties.bytes("key.separator"))
         if not separator:
@@ -151,13 +155,12 @@ def _unless_null(text: bytes, properties: Properties) -> bytes | None:
 def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, Any]:
     try:
         row = json.loads(line)
-        headers = [{"key": one["key"], "value": _bytes(one, "value")} for one in row.get("headers") or []]
-        timestamp_ms = row.get("timestamp")
+        timestamp_ms = _integer(row, "timestamp")
         return {
             "key": _bytes(row, "key"),
             "value": _bytes(row, "value"),
-            "headers": headers,
-            "partition": row.get("partition"),
+            "headers": [{"key": _name(one), "value": _bytes(one, "value")} for one in row.get("headers") or []],
+            "partition": _integer(row, "partition"),
             "timestamp": None if timestamp_ms is None else timestamp_ms * 1000,
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -166,6 +169,19 @@ def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, A
             expected='a JSON object such as {"key": "a", "value": "b", "headers": [{"key": "h", "value": "1"}]}',
             found=line[:80].decode(errors="replace"),
         ) from error
+
+
+def _integer(row: dict[str, Any], name: str) -> int | None:
+    value = row.get(name)
+    if value is not None and (type(value) is not int or abs(value) > _LIMITS[name]):
+        raise ValueError(f"{name} is no integer of its type")
+    return value
+
+
+def _name(header: dict[str, Any]) -> str:
+    if not isinstance(header["key"], str):
+        raise ValueError("a header's key is text")
+    return header["key"]
 
 
 def _bytes(row: dict[str, Any], name: str) -> bytes | None:

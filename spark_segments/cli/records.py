@@ -67,6 +67,7 @@ def produce(
     from spark_segments.log.appender import ProducerOptions
 
     log = open_log(log_dir, storage)
+    log.target(topic)  # raises where there is no such topic, however little there is to append
     options = ProducerOptions(compression_codec, batch_size)
     stream: BinaryIO = sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb")
     with stream:
@@ -172,8 +173,10 @@ def offsets(
     else:
         answers = log.offsets_for_times(topic, timestamp_ms(time))
         found = {number: answer[0] if answer else None for number, answer in answers.items()}
-    wanted = {int(number) for number in partitions.split(",")} if partitions else set(found)
-    rows = [(number, found[number]) for number in sorted(wanted & set(found))]
+    wanted = _numbers(partitions) if partitions else set(found)
+    if wanted - set(found):
+        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(found), found=sorted(wanted))
+    rows = [(number, found[number]) for number in sorted(wanted)]
     if output is Output.JSON:
         print_json({"topic": topic, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
     else:
@@ -210,8 +213,7 @@ def delete_records(
             "What is to be deleted?", expected="one of --before-offset, --before-time, --offset-json-file"
         )
     if offset_json_file is not None:
-        entries = json.loads(offset_json_file.read_text())["partitions"]
-        before = {entry["partition"]: entry["offset"] for entry in entries if entry["topic"] == topic}
+        before = _offsets_of(offset_json_file, topic)
     elif before_time is not None:
         answers = log.offsets_for_times(topic, timestamp_ms(before_time))
         before = {number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen}
@@ -224,6 +226,26 @@ def delete_records(
     else:
         for number, at in started.items():
             print(f"partition: {topic}-{number}\tlow_watermark: {at}")
+
+
+def _offsets_of(file: Path, topic: str) -> dict[int, int]:
+    """{partition: offset} of one topic in the file that kafka-delete-records takes."""
+    try:
+        entries = json.loads(file.read_text())["partitions"]
+        return {int(entry["partition"]): int(entry["offset"]) for entry in entries if entry["topic"] == topic}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidOptionError(
+            "Not a file of offsets",
+            path=str(file),
+            expected='{"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}',
+        ) from error
+
+
+def _numbers(text: str) -> set[int]:
+    try:
+        return {int(number) for number in text.split(",")}
+    except ValueError:
+        raise InvalidOptionError("Not partitions", expected="numbers and commas, such as 0,3", found=text) from None
 
 
 def _start(offset: str, log_start: int, log_end: int) -> int:

@@ -59,7 +59,8 @@ def list_topics(log_dir: LogDirArgument, output: OutputOption = Output.TEXT, sto
     if output is Output.JSON:
         print_json(topics)
     else:
-        print("\n".join(topics))
+        for topic in topics:
+            print(topic)
 
 
 @app.command("describe")

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from spark_segments import LogDir
+from tests.golden_files import GOLDEN, damaged_dir, expected_batches, expected_records, golden_dir, text
+
+SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+
+
+def dump_files(name: str) -> list[str]:
+    """The files of a directory as Kafka's tool was given them, relative to the directory that holds it."""
+    directory = golden_dir(name)
+    return [f"{directory.name}/{path.name}" for path in sorted(directory.iterdir()) if path.suffix in SUFFIXES]
+
+
+@pytest.mark.parametrize("name", ["plain-0", "txn-0", "legacy-v1-0", "broker-data/orders-0"])
+def test_dump_is_that_of_kafkas_tool(segments, monkeypatch, name):
+    monkeypatch.chdir(golden_dir(name).parent)
+    ran = segments("dump", "--deep-iteration", "--print-data-log", *dump_files(name))
+    assert ran.text == text(name, "dump.txt")
+
+
+def test_dump_of_a_directory_is_that_of_its_files(segments, monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    assert segments("dump", "--print-data-log", "txn-0/").text == text("txn-0", "dump.txt")
+
+
+def test_dump_without_deep_iteration_shows_batches_only(segments):
+    logs = sorted(golden_dir("zstd-0").glob("*.log"))
+    lines = segments("dump", *logs).lines
+    assert not [line for line in lines if line.startswith("|")]
+    assert len([line for line in lines if line.startswith("baseOffset")]) == len(expected_batches("zstd-0"))
+    assert [line for line in lines if line.startswith("Dumping")] == [f"Dumping {log}" for log in logs]
+
+
+def test_dump_without_print_data_log_shows_no_keys_and_values(segments):
+    lines = segments("dump", "--deep-iteration", *golden_dir("zstd-0").glob("*.log")).lines
+    records = [line for line in lines if line.startswith("|")]
+    assert len(records) == len(expected_records("zstd-0"))
+    assert not [line for line in records if "payload:" in line]
+
+
+def test_dump_as_json_has_an_entry_a_line(segments):
+    files = sorted(golden_dir("zstd-0").glob("*.log"))
+    entries = [json.loads(line) for line in segments("dump", "--print-data-log", "--output", "json", *files).lines]
+    records = [entry for entry in entries if entry["kind"] == "record"]
+    expected = expected_records("zstd-0")
+    assert [(one["offset"], one["key"], one["value"]) for one in records] == [
+        (one["offset"], one["key"], one["value"]) for one in expected
+    ]
+
+
+@pytest.mark.parametrize("damage", ["flipped-byte", "torn-header", "torn-tail", "zero-tail"])
+def test_dump_of_a_damaged_log_goes_on_and_is_exit_code_3(run, tmp_path, damage):
+    logs = sorted(damaged_dir(damage, tmp_path).glob("*.log"))
+    ran = run("dump", "--deep-iteration", *logs)
+    assert len([line for line in ran.lines if line.startswith("Dumping")]) == len(logs)
+    assert ran.code == 3 or damage != "flipped-byte"
+
+
+def test_verify_of_a_good_log_is_exit_code_0(segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders")
+    segments("produce", uri, "orders", stdin=b"a\n")
+    for log_dir in (uri, GOLDEN / "broker-data"):
+        assert "no faults" in segments("verify", log_dir, "--deep").lines[-1]
+        report = segments("verify", log_dir, "orders", "--output", "json").json
+        assert (report["ok"], report["findings"], report["topics"]) == (True, [], ["orders"])
+
+
+def test_verify_names_the_place_of_a_fault_and_is_exit_code_3(run, segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders")
+    segments("produce", uri, "orders", stdin=b"a\nb\nc\n")
+    log_file = next((uri / "orders-0").glob("*.log"))
+    content = bytearray(log_file.read_bytes())
+    content[-1] ^= 1
+    log_file.write_bytes(content)
+    assert run("verify", uri).code == 0
+    ran = run("verify", uri, "orders", "--deep")
+    assert ran.code == 3
+    assert f"orders-0/{log_file.name} at position 0" in ran.text
+    report = run("verify", uri, "orders", "--deep", "--output", "json")
+    assert report.code == 3
+    assert [(one["path"], one["position"]) for one in report.json["findings"]] == [(f"orders-0/{log_file.name}", 0)]
+
+
+def test_verify_repairs_a_sidecar(run, segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders")
+    segments("produce", uri, "orders", "--batch-size", 100, stdin=b"0123456789\n" * 5000)
+    index = next((uri / "orders-0").glob("*.index"))
+    index.write_bytes(b"\0\0\0\1" * (index.stat().st_size // 4))
+    assert run("verify", uri, "--deep").code == 3
+    ran = segments("verify", uri, "--repair")
+    assert "repaired: orders-0: " in ran.text
+    assert "no faults" in segments("verify", uri, "--deep").text
+
+
+def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, tmp_path):
+    ran = segments("import", GOLDEN / "broker-data", tmp_path / "log", "--topic", "orders")
+    assert "retention.ms=-1 is set on orders" in ran.text
+    log = LogDir.open(str(tmp_path / "log"))
+    assert log.topics() == ["orders"]
+    assert log.offsets("orders") == {0: (500, 1590), 1: (0, 1410)}
+    assert log.snapshot("orders").config == {"retention.ms": "-1"}
+
+
+def test_import_with_a_retention_says_nothing(segments, tmp_path):
+    ran = segments(
+        "import", GOLDEN / "broker-data", tmp_path / "log", "--config", "retention.ms=1000,segment.bytes=65536"
+    )
+    assert "retention.ms=-1" not in ran.text
+    assert LogDir.open(str(tmp_path / "log")).config("orders").retention_ms == 1000
+
+
+def test_import_again_adds_nothing(segments, tmp_path):
+    first = segments("import", GOLDEN / "plain-0", tmp_path / "log", "--output", "json").json["topics"]
+    again = segments("import", GOLDEN / "plain-0", tmp_path / "log", "--output", "json").json["topics"]
+    assert [(one["topic"], one["segments"], one["records"]) for one in first] == [("plain", 8, 5000)]
+    assert [(one["topic"], one["segments"], one["records"]) for one in again] == [("plain", 0, 0)]
+    assert "retention.ms" not in segments("import", GOLDEN / "plain-0", tmp_path / "log").text
+
+
+def test_import_stops_at_damage_unless_it_is_to_recover_as_kafka_does(run, segments, tmp_path):
+    source = damaged_dir("flipped-byte", tmp_path)
+    ran = run("import", source, tmp_path / "log")
+    assert ran.code == 1
+    assert "position 31654" in ran.error
+    segments("import", source, tmp_path / "log", "--recovery", "kafka")
+    assert LogDir.open(str(tmp_path / "log")).offsets("plain") == {0: (0, 3116)}
+
+
+def test_export_says_how_to_serve_it(run, segments, tmp_path):
+    segments("import", GOLDEN / "plain-0", tmp_path / "log")
+    ran = segments("export", tmp_path / "log", tmp_path / "out")
+    assert "log.dirs" in ran.text
+    assert "meta.properties" in ran.text
+    assert run("export", tmp_path / "log", tmp_path / "out").code == 1
+    shutil.rmtree(tmp_path / "out" / "plain-0")
+    report = segments("export", tmp_path / "log", tmp_path / "out", "--topic", "plain", "--output", "json").json
+    assert [(one["topic"], one["records"]) for one in report["topics"]] == [("plain", 5000)]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_segments import LogDir
+
+START_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+LATER_MS = 2_000_000_000_000  # long after any test runs: segments that nothing was appended to are idle then
+
+
+@pytest.fixture
+def uri(tmp_path, segments) -> str:
+    """A compacted topic of ten records of two keys in five appends, a day apart."""
+    uri = str(tmp_path / "log")
+    segments(
+        "topic", "create", uri, "prices", "--config", "cleanup.policy=compact,min.cleanable.dirty.ratio=0.01",
+    )  # fmt: skip
+    for day in range(5):
+        rows = [{"key": key, "value": f"{key}{day}", "timestamp": START_MS + day * DAY_MS} for key in "ab"]
+        segments(
+            "produce", uri, "prices", "--format", "json", stdin="".join(json.dumps(row) + "\n" for row in rows).encode()
+        )
+    return uri
+
+
+def values(segments, uri: str) -> list[str]:
+    return segments("consume", uri, "prices").lines
+
+
+def state(uri: str) -> tuple[int, int]:
+    """(version, live files): what a dry run must leave as it is."""
+    snapshot = LogDir.open(uri).snapshot("prices")
+    return snapshot.version, snapshot.live.num_rows
+
+
+def rolled(segments, uri: str) -> None:
+    segments("topic", "alter", uri, "prices", "--config", f"segment.ms={DAY_MS // 2}")
+    segments("roll", uri, "prices", "--now-ms", LATER_MS)
+    segments("produce", uri, "prices", "--property", "parse.key=true", stdin=b"c\tc\n")
+
+
+@pytest.mark.parametrize("job", ["roll", "retain", "compact", "vacuum"])
+def test_a_dry_run_changes_nothing(segments, uri, job):
+    rolled(segments, uri)
+    before = state(uri)
+    report = segments(job, uri, "--dry-run", "--output", "json", "--now-ms", LATER_MS).json
+    assert (report["job"], report["dry_run"]) == (job, True)
+    assert segments(job, uri, "prices", "--dry-run").lines[-1].startswith(f"{job} (dry run): ")
+    assert state(uri) == before
+
+
+@pytest.mark.parametrize("job", ["roll", "retain", "compact", "vacuum"])
+def test_a_report_says_what_was_done_as_json_and_as_text(segments, uri, job):
+    report = segments(job, uri, "--output", "json").json
+    assert report["records_in"] == report["records_out"] + sum(report["dropped"].values())
+    assert segments(job, uri).lines[-1].startswith(f"{job}: ")
+
+
+def test_roll_seals_by_the_clock_given(segments, uri):
+    segments("roll", uri, "prices", "--now-ms", LATER_MS)
+    described = segments("topic", "describe", uri, "prices", "--output", "json").json["partitions"][0]
+    assert (described["segments"], described["chunks"]) == (1, 0)
+    assert len(values(segments, uri)) == 10
+
+
+def test_compact_leaves_the_newest_record_of_each_key(segments, uri):
+    rolled(segments, uri)
+    report = segments("compact", uri, "prices", "--output", "json").json
+    assert report["dropped"] == {"superseded": 8}
+    assert values(segments, uri) == ["a4", "b4", "c"]
+
+
+def test_compact_is_not_due_unless_forced(segments, uri):
+    rolled(segments, uri)
+    segments("compact", uri, "prices")
+    segments("topic", "alter", uri, "prices", "--config", "min.cleanable.dirty.ratio=1")
+    segments("produce", uri, "prices", "--property", "parse.key=true", stdin=b"c\tagain\n")
+    segments("roll", uri, "prices", "--now-ms", LATER_MS)
+    segments("compact", uri, "prices")
+    assert values(segments, uri) == ["a4", "b4", "c", "again"]
+    segments("compact", uri, "prices", "--force")
+    assert values(segments, uri) == ["a4", "b4", "again"]
+
+
+def test_max_partitions_takes_so_many(segments, uri):
+    rolled(segments, uri)
+    segments("topic", "create", uri, "other", "--partitions", 2, "--config", "cleanup.policy=compact,segment.ms=1")
+    for partition in (0, 1):
+        for value in (b"k\t1\n", b"k\t2\n"):
+            segments("produce", uri, "other", "--partition", partition, "--property", "parse.key=true", stdin=value)
+    segments("roll", uri, "other", "--now-ms", LATER_MS)
+    report = segments("compact", uri, "--max-partitions", 1, "--output", "json").json
+    assert len(report["partitions"]) == 1
+
+
+def test_retain_takes_whole_segments_of_old_records(segments, uri):
+    segments("topic", "alter", uri, "prices", "--config", "cleanup.policy=delete", "--config", f"retention.ms={DAY_MS}")
+    rolled(segments, uri)
+    report = segments("retain", uri, "prices", "--output", "json", "--now-ms", START_MS + int(4.5 * DAY_MS)).json
+    assert sum(report["dropped"].values()) == 8
+    assert values(segments, uri) == ["a4", "b4", "c"]
+
+
+def test_vacuum_deletes_the_files_that_left_the_log(segments, uri, tmp_path):
+    rolled(segments, uri)
+    segments("compact", uri, "prices")
+    files = tmp_path / "log" / "prices-0"
+    before = len(list(files.glob("*.log")))
+    segments("vacuum", uri, "prices")
+    assert len(list(files.glob("*.log"))) == before
+    segments("vacuum", uri, "prices", "--now-ms", LogDir.open(uri).storage.now_ms() + 2 * DAY_MS)
+    assert len(list(files.glob("*.log"))) == state(uri)[1] < before
+    assert values(segments, uri) == ["a4", "b4", "c"]
+
+
+def test_maintain_is_all_of_them(segments, uri):
+    rolled(segments, uri)
+    reports = [json.loads(line) for line in segments("maintain", uri, "--output", "json").lines]
+    assert [report["job"] for report in reports] == ["roll", "retain", "compact", "vacuum"]
+    assert values(segments, uri) == ["a4", "b4", "c"]

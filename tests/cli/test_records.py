@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_segments import LogDir
+from tests.golden_files import GOLDEN, expected_records
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def uri(tmp_path, segments) -> str:
+    uri = str(tmp_path / "log")
+    segments("topic", "create", uri, "orders", "--partitions", 1)
+    return uri
+
+
+def timed(*offsets_ms: int) -> bytes:
+    """A JSON line a record, its timestamp so long after START_MS, its value the number of the line."""
+    rows = [{"value": str(number), "timestamp": START_MS + ms} for number, ms in enumerate(offsets_ms)]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def test_lines_are_values(segments, uri):
+    ran = segments("produce", uri, "orders", "--output", "json", stdin=b"first\n\nthird\r\nlast without an end")
+    assert ran.json == {
+        "topic": "orders",
+        "partitions": [{"partition": 0, "first_offset": 0, "last_offset": 3}],
+        "repeated": False,
+    }
+    assert segments("consume", uri, "orders").output == b"first\n\nthird\nlast without an end\n"
+
+
+def test_produce_prints_the_offsets(segments, uri):
+    segments("produce", uri, "orders", stdin=b"a\n")
+    lines = segments("produce", uri, "orders", stdin=b"b\nc\n").lines
+    assert [line.split() for line in lines] == [["partition", "first_offset", "last_offset"], ["0", "1", "2"]]
+
+
+def test_bytes_that_are_not_text_come_out_as_they_went_in(segments, uri):
+    segments("produce", uri, "orders", stdin=b"\xff\xfe\x80\n")
+    assert segments("consume", uri, "orders").output == b"\xff\xfe\x80\n"
+
+
+def test_keys_and_headers_of_text_lines(segments, uri):
+    segments(
+        "produce", uri, "orders",
+        "--property", "parse.key=true", "--property", "key.separator=:",
+        "--property", "parse.headers=true", "--property", "null.marker=NULL",
+        stdin=b"h1:v1,h2:v2\tk:v:w\n\tNULL:v\nh:\tk:NULL\n",
+    )  # fmt: skip
+    shown = segments(
+        "consume", uri, "orders",
+        "--property", "print.key=true", "--property", "print.headers=true", "--property", "print.offset=true",
+        "--property", "print.partition=true", "--property", "key.separator=|",
+    )  # fmt: skip
+    assert shown.lines == [
+        "Partition:0|Offset:0|h1:v1,h2:v2|k|v:w",
+        "Partition:0|Offset:1|NO_HEADERS|null|v",
+        "Partition:0|Offset:2|h:|k|null",
+    ]
+
+
+def test_a_tab_separates_keys_by_default(segments, uri):
+    segments("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
+    assert segments("consume", uri, "orders", "--property", "print.key=true").output == b"k\tv\n"
+
+
+def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
+    ran = run("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\nvalue\n")
+    assert ran.code == 1
+    assert "Line 2 has no key" in ran.error
+    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+
+
+def test_json_lines_round_trip(segments, uri):
+    rows = [
+        {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}, {"key": "n", "value": None}]},
+        {"key": None, "value": None, "headers": []},
+        {"key_base64": "//4=", "value_base64": "AP8=", "headers": [{"key": "ü", "value_base64": "/w=="}]},
+        {"key": "", "value": "", "headers": []},
+    ]  # fmt: skip
+    for number, row in enumerate(rows):
+        row["timestamp"] = START_MS + number
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    segments("produce", uri, "orders", "--format", "json", stdin=lines)
+    shown = segments("consume", uri, "orders", "--output", "json").output
+    place = {"topic": "orders", "partition": 0, "timestampType": 0}
+    assert [json.loads(line) for line in shown.splitlines()] == [
+        row | place | {"offset": number} for number, row in enumerate(rows)
+    ]
+    segments("topic", "create", uri, "copy")
+    segments("produce", uri, "copy", "--format", "json", stdin=shown)
+    again = segments("consume", uri, "copy", "--output", "json").output
+    assert again == shown.replace(b'"topic": "orders"', b'"topic": "copy"')
+
+
+def test_values_of_json_lines_may_be_json(segments, uri):
+    segments("produce", uri, "orders", "--format", "json", stdin=b'{"value": {"id": 1, "items": [2]}}\n')
+    assert segments("consume", uri, "orders").text == '{"id":1,"items":[2]}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no json",
+        b"[1]",
+        b'{"value_base64": "?"}',
+        b'{"value": "a", "headers": [{}]}',
+        b'{"value": "a", "partition": "x"}',
+        b'{"value": "a", "timestamp": "x"}',
+        b'{"value": "a", "partition": 4294967296}',
+        b'{"value": "a", "headers": [{"key": 1}]}',
+        b'{"value": "a", "headers": 3}',
+    ],
+)
+def test_a_json_line_that_is_no_record_is_an_error(run, uri, line):
+    ran = run("produce", uri, "orders", "--format", "json", stdin=b'{"value": "a"}\n' + line + b"\n")
+    assert ran.code == 1
+    assert ran.error.startswith("error: Line 2 is not a record")
+
+
+def test_a_file_in_a_codec(segments, uri, tmp_path):
+    (tmp_path / "lines").write_bytes(b"a\n" * 1000)
+    segments("produce", uri, "orders", "--file", tmp_path / "lines", "--compression-codec", "gzip")
+    log_file = next((tmp_path / "log" / "orders-0").glob("*.log"))
+    assert "compresscodec: gzip" in segments("dump", log_file).text
+    assert segments("consume", uri, "orders").output == b"a\n" * 1000
+
+
+def test_a_transaction_is_appended_once(segments, uri):
+    segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
+    again = segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
+    assert again.text == "Nothing appended.\n"
+    assert segments("consume", uri, "orders").lines == ["a"]
+
+
+def test_the_partition_option_beats_the_key(segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders", "--partitions", 3)
+    segments("produce", uri, "orders", "--partition", 2, "--property", "parse.key=true", stdin=b"a\t1\nb\t2\nc\t3\n")
+    assert segments("offsets", uri, "orders").lines == ["orders:0:0", "orders:1:0", "orders:2:3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        (["--offset", 3], "34"),
+        (["--offset", "earliest", "--end-offset", 2], "01"),
+        (["--offset", "latest"], ""),
+        (["--offset", "-2"], "34"),
+        (["--offset", "-99"], "01234"),
+        (["-n", 2], "01"),
+        (["--max-messages", 0], ""),
+        (["--from-time", START_MS + 200], "234"),
+        (["--from-time", "2023-11-14T22:13:20.300Z"], "34"),
+        (["--from-time", "2023-11-14T22:13:20.300"], "34"),
+        (["--to-time", START_MS + 200], "01"),
+        (["--from-time", START_MS + 100, "--to-time", START_MS + 300, "-n", 1], "1"),
+        (["--from-time", START_MS + 9999], ""),
+        (["--to-time", START_MS + 9999], "01234"),
+    ],
+)  # fmt: skip
+def test_where_consume_begins_and_ends(segments, uri, arguments, values):
+    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    assert "".join(segments("consume", uri, "orders", *arguments).lines) == values
+
+
+def test_consume_goes_partition_by_partition_and_stops_at_n_over_all(segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders", "--partitions", 2)
+    for partition in (1, 0):
+        segments("produce", uri, "orders", "--partition", partition, stdin=f"{partition}a\n{partition}b\n".encode())
+    assert segments("consume", uri, "orders").lines == ["0a", "0b", "1a", "1b"]
+    assert segments("consume", uri, "orders", "-n", 3).lines == ["0a", "0b", "1a"]
+    assert segments("consume", uri, "orders", "--partition", 1).lines == ["1a", "1b"]
+
+
+def test_consume_prints_the_timestamp_and_its_type(segments, uri):
+    segments("produce", uri, "orders", "--format", "json", stdin=timed(7))
+    shown = segments("consume", uri, "orders", "--property", "print.timestamp=true", "--property", "print.value=false")
+    assert shown.lines == [f"CreateTime:{START_MS + 7}"]
+
+
+def test_consume_at_an_earlier_version(segments, uri):
+    segments("produce", uri, "orders", stdin=b"a\n")
+    version = LogDir.open(uri).snapshot("orders").version
+    segments("produce", uri, "orders", stdin=b"b\n")
+    assert segments("consume", uri, "orders", "--version", version).lines == ["a"]
+
+
+def test_consume_reads_a_kafka_directory(segments):
+    expected = [record["offset"] for record in expected_records("broker-data/orders-0") if record["offset"] >= 500]
+    shown = segments(
+        "consume", GOLDEN / "broker-data", "orders", "--partition", 0,
+        "--property", "print.offset=true", "--property", "print.value=false",
+    )  # fmt: skip
+    assert shown.lines == [f"Offset:{offset}" for offset in expected]
+
+
+def test_read_committed_leaves_aborted_transactions_out(segments):
+    committed = [record["offset"] for record in expected_records("txn-0") if record["committed"]]
+    shown = segments(
+        "consume", GOLDEN / "txn-0", "txn", "--isolation-level", "read_committed",
+        "--property", "print.offset=true", "--property", "print.value=false",
+    )  # fmt: skip
+    assert shown.lines == [f"Offset:{offset}" for offset in committed]
+
+
+@pytest.mark.parametrize(
+    ("time", "offsets"),
+    [
+        ("-1", "5"), ("latest", "5"), ("-2", "1"), ("earliest", "1"),
+        (START_MS + 150, "2"), ("2023-11-14T22:13:20.4Z", "4"), (START_MS + 9999, ""),
+    ],
+)  # fmt: skip
+def test_offsets(segments, uri, time, offsets):
+    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    segments("delete-records", uri, "orders", "--before-offset", 1)
+    assert segments("offsets", uri, "orders", "--time", time).lines == [f"orders:0:{offsets}"]
+    expected = [{"partition": 0, "offset": int(offsets) if offsets else None}]
+    shown = segments("offsets", uri, "orders", "--time", time, "--output", "json").json
+    assert shown == {"topic": "orders", "partitions": expected}
+
+
+def test_offsets_of_some_partitions(segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders", "--partitions", 3)
+    assert segments("offsets", uri, "orders", "--partitions", "2,0").lines == ["orders:0:0", "orders:2:0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "low_watermark"),
+    [
+        (["--before-offset", 3], 3),
+        (["--before-offset", -1], 5),
+        (["--before-time", START_MS + 150], 2),
+        (["--before-time", "2030-01-01"], 5),
+    ],
+)
+def test_delete_records(segments, uri, arguments, low_watermark):
+    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    ran = segments("delete-records", uri, "orders", *arguments)
+    assert ran.text == f"partition: orders-0\tlow_watermark: {low_watermark}\n"
+    assert LogDir.open(uri).offsets("orders") == {0: (low_watermark, 5)}
+    assert "".join(segments("consume", uri, "orders").lines) == "01234"[low_watermark:]
+
+
+def test_delete_records_takes_kafkas_file(segments, uri, tmp_path):
+    segments("produce", uri, "orders", stdin=b"a\nb\n")
+    entries = [{"topic": "orders", "partition": 0, "offset": 1}, {"topic": "other", "partition": 0, "offset": 9}]
+    (tmp_path / "offsets.json").write_text(json.dumps({"partitions": entries, "version": 1}))
+    ran = segments("delete-records", uri, "orders", "--offset-json-file", tmp_path / "offsets.json", "--output", "json")
+    assert ran.json == {"topic": "orders", "partitions": [{"partition": 0, "low_watermark": 1}]}
+
+
+@pytest.mark.parametrize("content", ["not json", "{}", '{"partitions": [{"topic": "orders"}]}'])
+def test_a_file_that_is_not_kafkas_is_an_error(run, uri, tmp_path, content):
+    (tmp_path / "offsets.json").write_text(content)
+    ran = run("delete-records", uri, "orders", "--offset-json-file", tmp_path / "offsets.json")
+    assert (ran.code, ran.error.count("\n")) == (1, 1)

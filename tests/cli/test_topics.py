@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_segments import LogDir
+
+
+@pytest.fixture
+def uri(tmp_path) -> str:
+    return str(tmp_path / "log")
+
+
+def test_create_makes_the_log_directory_and_the_topic(segments, uri):
+    ran = segments(
+        "topic",
+        "create",
+        uri,
+        "orders",
+        "--partitions",
+        6,
+        "--config",
+        "retention.ms=1000,cleanup.policy=[compact,delete]",
+    )
+    assert ran.text == "Created topic orders.\n"
+    described = LogDir.open(uri).describe("orders")
+    assert len(described["partitions"]) == 6
+    assert (described["config"]["retention.ms"], described["config"]["cleanup.policy"]) == ("1000", "compact,delete")
+
+
+def test_create_again_is_an_error_unless_if_not_exists(run, segments, uri):
+    segments("topic", "create", uri, "orders")
+    assert "orders" in run("topic", "create", uri, "orders").error
+    segments("topic", "create", uri, "orders", "--if-not-exists")
+
+
+def test_list(segments, uri):
+    for name in ("orders", "prices"):
+        segments("topic", "create", uri, name)
+    assert segments("topic", "list", uri).lines == ["orders", "prices"]
+    assert segments("topic", "list", uri, "--output", "json").json == ["orders", "prices"]
+
+
+def test_list_of_no_topics_is_empty(segments, uri):
+    LogDir.create(uri)
+    assert segments("topic", "list", uri).text == ""
+
+
+def test_describe_shows_own_settings_and_partitions(segments, uri):
+    segments("topic", "create", uri, "orders", "--partitions", 2, "--config", "segment.bytes=65536")
+    segments("produce", uri, "orders", "--partition", 1, stdin=b"a\nb\n")
+    lines = segments("topic", "describe", uri, "orders").lines
+    assert lines[0].startswith("Topic: orders  TopicId: ")
+    assert lines[0].endswith("Configs: segment.bytes=65536")
+    assert lines[1].split()[:3] == ["partition", "log_start_offset", "log_end_offset"]
+    assert [line.split()[:3] for line in lines[2:]] == [["0", "0", "0"], ["1", "0", "2"]]
+
+
+def test_describe_as_json_is_what_logdir_describes(segments, uri):
+    segments("topic", "create", uri, "orders")
+    described = LogDir.open(uri).describe("orders")
+    assert segments("topic", "describe", uri, "orders", "--output", "json").json == described
+    assert segments("topic", "describe", uri, "--output", "json").json == [described]
+
+
+def test_describe_takes_the_defaults_file_for_what_the_topic_does_not_set(segments, uri, tmp_path):
+    (tmp_path / "server.properties").write_text("log.retention.hours=1\n")
+    segments("topic", "create", uri, "orders")
+    described = segments(
+        "topic", "describe", uri, "orders", "--defaults", tmp_path / "server.properties", "--output", "json"
+    )
+    assert described.json["config"]["retention.ms"] == "3600000"
+
+
+def test_alter_sets_and_takes_away_settings_and_adds_partitions(segments, uri):
+    segments("topic", "create", uri, "orders", "--config", "retention.ms=1000")
+    segments(
+        "topic",
+        "alter",
+        uri,
+        "orders",
+        "--config",
+        "cleanup.policy=compact",
+        "--delete-config",
+        "retention.ms",
+        "--partitions",
+        3,
+    )
+    log = LogDir.open(uri)
+    assert log.snapshot("orders").config == {"cleanup.policy": "compact"}
+    assert list(log.offsets("orders")) == [0, 1, 2]
+
+
+def test_partitions_are_never_taken_away(run, segments, uri):
+    segments("topic", "create", uri, "orders", "--partitions", 3)
+    assert run("topic", "alter", uri, "orders", "--partitions", 2).code == 1
+
+
+def test_delete(run, segments, uri):
+    segments("topic", "create", uri, "orders")
+    assert segments("topic", "delete", uri, "orders").text == "Deleted topic orders.\n"
+    assert LogDir.open(uri).topics() == []
+    assert run("topic", "delete", uri, "orders").code == 1
+    segments("topic", "delete", uri, "orders", "--if-exists")
+
+
+def test_restore_brings_back_what_delete_records_took(segments, uri):
+    segments("topic", "create", uri, "orders")
+    segments("produce", uri, "orders", stdin=b"a\nb\nc\n")
+    version = LogDir.open(uri).snapshot("orders").version
+    segments("delete-records", uri, "orders", "--before-offset", 2)
+    restored = segments("topic", "restore", uri, "orders", "--version", version, "--output", "json").json
+    assert restored["partitions"] == [{"partition": 0, "log_start_offset": 0, "log_end_offset": 3}]
+    assert segments("consume", uri, "orders").lines == ["a", "b", "c"]

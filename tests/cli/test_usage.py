@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import spark_segments
+
+COMMANDS = [
+    *(("topic", name) for name in ("create", "list", "describe", "alter", "delete", "restore")),
+    *((name,) for name in ("offsets", "produce", "consume", "delete-records")),
+    *((name,) for name in ("roll", "retain", "compact", "vacuum", "maintain", "verify", "dump", "import", "export")),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example_and_fits_eighty_columns(segments, command):
+    text = segments(*command, "--help").text
+    assert f"Example: segments {' '.join(command)} " in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_command_is_in_the_help(segments):
+    text = segments("--help").text + segments("topic", "--help").text
+    shown = re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.MULTILINE)
+    assert {name for command in COMMANDS for name in command} == set(shown)
+    assert shown[0] == "topic"
+
+
+def test_version(segments):
+    assert segments("--version").text == f"segments {spark_segments.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["roll"], ["no-such-command"], ["topic", "list", "a", "--wrong"], ["dump"]])
+def test_wrong_usage_is_exit_code_2(run, arguments):
+    ran = run(*arguments)
+    assert (ran.code, ran.output) == (2, b"")
+    assert "Usage: segments" in ran.error
+
+
+def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
+    segments("topic", "create", tmp_path / "log", "orders")
+    for arguments in (
+        ["topic", "list", tmp_path / "nothing"],
+        ["topic", "create", tmp_path / "log", "orders"],
+        ["topic", "create", tmp_path / "log", "prices", "--config", "retention.mss=1"],
+        ["topic", "describe", tmp_path / "log", "prices"],
+        ["consume", tmp_path / "log", "orders", "--partition", 7],
+        ["consume", tmp_path / "log", "orders", "--offset", "first"],
+        ["consume", tmp_path / "log", "orders", "--from-time", "yesterday"],
+        ["consume", tmp_path / "log", "orders", "--property", "print.keys=true"],
+        ["offsets", tmp_path / "log", "orders", "--partitions", "0,x"],
+        ["offsets", tmp_path / "log", "orders", "--partitions", "3"],
+        ["produce", tmp_path / "log", "orders", "--file", tmp_path / "nothing"],
+        ["produce", tmp_path / "log", "prices", "--file", "/dev/null"],
+        ["produce", tmp_path / "log", "orders", "--txn", "nightly"],
+        ["produce", tmp_path / "log", "orders", "--compression-codec", "rar"],
+        ["delete-records", tmp_path / "log", "orders"],
+        ["delete-records", tmp_path / "log", "orders", "--before-offset", 1],
+        ["roll", tmp_path / "log", "prices"],
+        ["dump", tmp_path / "nothing.log"],
+        ["verify", tmp_path / "log", "prices"],
+        ["import", tmp_path / "nothing", tmp_path / "log"],
+        ["export", tmp_path / "log", tmp_path / "out", "--topic", "prices"],
+    ):
+        ran = run(*arguments, stdin=b"a\n")
+        assert ran.code == 1, arguments
+        assert re.fullmatch(r"error: .+\n", ran.error), arguments
