@@ -1,0 +1,35 @@
+"""python -m tests.maintenance soak|crashes: the long runs of what the tests do for a few seconds."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.maintenance import crashes, soak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.maintenance", description=__doc__)
+    runs = parser.add_subparsers(dest="run", required=True)
+    one = runs.add_parser("soak", help=soak.__doc__.splitlines()[0])
+    one.add_argument("--seconds", type=float, default=120)
+    one.add_argument(
+        "--delay-ms", type=int, default=10_000, help="file.delete.delay.ms: for how long a reader may take"
+    )
+    two = runs.add_parser("crashes", help=crashes.__doc__.splitlines()[0])
+    two.add_argument("--trials", type=int, default=50, help="of each job")
+    for run in (one, two):
+        run.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        if chosen.run == "soak":
+            figures = soak.run(Path(directory), chosen.seconds, delay_ms=chosen.delay_ms, seed=chosen.seed)
+        else:
+            figures = crashes.run(Path(directory), chosen.trials, seed=chosen.seed)
+    for name, value in figures.items():
+        print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
