@@ -7,27 +7,24 @@ end in groups, and lands all of that in one commit. What the map could not take 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.active_producers import ActiveProducers
-from spark_segments.format.batches import BatchTable
-from spark_segments.format.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
+from spark_segments.format.clean import CleanCounts, CleaningRound, clean_batches
 from spark_segments.format.cleaned_transactions import CleanedTransactions
 from spark_segments.format.offset_map import OffsetMap
 from spark_segments.format.snapshot import ProducerState, parse_producer_snapshot
 from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.appender import compression
-from spark_segments.log.chunk import SegmentWriter
-from spark_segments.log.copying import rebased
 from spark_segments.log.manifest import Change, Manifest
 from spark_segments.log.rows import SEALED, Partition, Segment
-from spark_segments.log.segment import Window, locate, windows
+from spark_segments.log.segment import locate, windows
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.compact_plan import groups, plan_compaction
+from spark_segments.maintenance.group_rewrite import Group, GroupRewrite, named
+from spark_segments.maintenance.selection import check_young
 from spark_segments.storage import Storage
 
 
@@ -41,6 +38,7 @@ class CleanSettings:
     now_ms: int
     map_bytes: int
     load_factor: float
+    started_ms: int | None = None  # the store's clock when the job began at `now_ms`; None: it is only beginning
 
 
 @dataclass(slots=True)
@@ -60,14 +58,6 @@ class CleanResult:
     bytes_written: int = 0
     first_dirty_offset: int = 0
     lost: bool = False
-
-
-@dataclass(slots=True)
-class _Group:
-    """Neighbouring segments, and the one that takes their place; None where they all stay as they are."""
-
-    inputs: list[Segment]
-    output: Segment | None
 
 
 def clean_partition(storage: Storage, settings: CleanSettings, number: int, target: int) -> CleanResult:
@@ -98,10 +88,9 @@ def clean_partition(storage: Storage, settings: CleanSettings, number: int, targ
 
 
 def _first_uncleanable(snapshot: Snapshot, settings: CleanSettings, number: int) -> int:
-    for candidate in plan_compaction(snapshot.live, snapshot.partitions, settings.config, settings.now_ms, force=True):
-        if candidate.partition == number:
-            return candidate.first_uncleanable_offset
-    return 0
+    live = snapshot.live_table(number)
+    plan = plan_compaction(live, snapshot.partitions, settings.config, settings.now_ms, force=True)
+    return plan[0].first_uncleanable_offset if plan else 0
 
 
 def _clean_once(
@@ -115,20 +104,21 @@ def _clean_once(
     result: CleanResult,
 ) -> int | None:
     """One round. Returns the new first dirty offset, or None where the plan did not hold any more."""
-    segments = [segment for segment in snapshot.live_of(row.partition) if segment.state == SEALED]
-    segments = [segment for segment in segments if segment.base_offset < bound]
-    aborted = _aborted(storage, snapshot.live_of(row.partition))
+    started_ms = storage.now_ms()
+    live = snapshot.live_of(row.partition)
+    segments = [segment for segment in live if segment.state == SEALED and segment.base_offset < bound]
+    aborted = _aborted(storage, live)
     offset_map, indexed = _build_map(storage, settings, segments, aborted, first_dirty, bound)
     cleaning = _cleaning_round(settings, row, offset_map, bound)
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
-    done: list[_Group] = []
+    done: list[Group] = []
     counts = CleanCounts()
     for group in groups(segments, offset_map.end_offset, bound, settings.config):
-        rewrite = _GroupRewrite(storage, settings, group)
+        rewrite = GroupRewrite(storage, settings.topic, settings.config, group, row.leader_epoch)
         for segment in group:
             for window in windows(storage, segment):
-                window = dataclasses.replace(window, batches=_named(window, segment))
+                window = dataclasses.replace(window, batches=named(window, segment))
                 cleaned = clean_batches(
                     window.data,
                     window.batches,
@@ -140,17 +130,23 @@ def _clean_once(
                 )
                 rewrite.add(segment, window, cleaned)
                 counts += cleaned.counts
-        done.append(_Group(group, rewrite.close()))
+        done.append(rewrite.close())
     end_offset = min(offset_map.end_offset, bound)
-    committed = manifest.commit(lambda current: _change(current, snapshot, row, done, end_offset, settings.now_ms))
-    if committed.change is None:
+
+    def change(current: Snapshot) -> Change | None:
+        check_young(storage, started_ms)
+        # What a long job takes out of the log leaves it now, not when the job began.
+        removed_ms = settings.now_ms + max(0, storage.now_ms() - (settings.started_ms or started_ms))
+        return _change(current, snapshot, row, done, end_offset, removed_ms)
+
+    if manifest.commit(change).change is None:
         return None
     result.rounds += 1
     result.indexed += indexed
     result.counts += counts
     result.segments_in += sum(len(group.inputs) for group in done)
-    result.segments_out += sum(len(group.inputs) if group.output is None else 1 for group in done)
-    result.bytes_written += sum(group.output.log_bytes for group in done if group.output is not None)
+    result.segments_out += sum(len(group.outputs or group.inputs) for group in done)
+    result.bytes_written += sum(segment.log_bytes for group in done for segment in group.outputs)
     return end_offset
 
 
@@ -172,8 +168,9 @@ def _build_map(
             continue
         shift = segment.offset_shift
         begin = locate(storage, segment, first_dirty) if first_dirty > segment.base_offset else 0
-        for window in windows(storage, segment, begin):
-            batches = _named(window, segment)
+        # Every segment that the map is made of is cleaned before the commit: its CRCs are checked then.
+        for window in windows(storage, segment, begin, check_crc=False):
+            batches = named(window, segment)
             undone, _ = transactions.read(
                 window.data, batches, file_position=window.position, path=segment.path, offset_shift=shift
             )
@@ -221,76 +218,8 @@ def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactio
     return AbortedTransactions.concatenate(found)
 
 
-def _named(window: Window, segment: Segment) -> BatchTable:
-    """The batches of a window that the segment's row names: a clipped row leaves some of its file's out."""
-    batches, shift = window.batches, segment.offset_shift
-    inside = (batches.last_offset + shift >= segment.base_offset) & (batches.base_offset + shift < segment.next_offset)
-    return batches if inside.all() else batches.take(inside)
-
-
-class _GroupRewrite:
-    """The output of one group. Nothing is written before the first batch that does not stay as it is."""
-
-    def __init__(self, storage: Storage, settings: CleanSettings, group: list[Segment]) -> None:
-        self._storage = storage
-        self._settings = settings
-        self._group = group
-        self._writer: SegmentWriter | None = None
-        self._unchanged: list[tuple[Segment, int, int]] = []
-        self._tombstones = 0
-        self._aborted: list[AbortedTransactions] = []
-
-    def add(self, segment: Segment, window: Window, cleaned: Cleaned) -> None:
-        """Takes what is left of the next window."""
-        self._tombstones += cleaned.counts.tombstones_kept
-        self._aborted.append(cleaned.aborted)
-        if self._writer is None and not cleaned.changed:
-            if len(window.batches):
-                end = int(window.batches.position[-1] + window.batches.size[-1])
-                self._unchanged.append((segment, int(window.batches.position[0]), end))
-            return
-        self._begin().append(cleaned.data, cleaned.batches)
-
-    def close(self) -> Segment | None:
-        """The output's row, or None where every batch stays as it is."""
-        if self._writer is None:
-            return None
-        writer = self._writer
-        writer.add_tombstones(self._tombstones)
-        for aborted in self._aborted:
-            writer.add_aborted(aborted)
-        first, last = self._group[0], self._group[-1]
-        row = writer.close(
-            topic_id=first.topic_id,
-            created_ms=max(segment.created_ms for segment in self._group),
-            state=SEALED,
-        )
-        return dataclasses.replace(row, next_offset=last.next_offset)
-
-    def _begin(self) -> SegmentWriter:
-        if self._writer is None:
-            first = self._group[0]
-            self._writer = SegmentWriter(
-                self._storage,
-                self._settings.topic,
-                first.partition,
-                first.base_offset,
-                index_interval_bytes=self._settings.config.index_interval_bytes,
-                segment_index_bytes=self._settings.config.segment_index_bytes,
-            )
-            for data, batches in self._copies():
-                self._writer.append(data, batches)
-        return self._writer
-
-    def _copies(self) -> Iterator[tuple[np.ndarray, BatchTable]]:
-        for segment, start, end in self._unchanged:
-            for window in windows(self._storage, segment, start, end):
-                if len(window.batches):
-                    yield rebased(window, window.batches, segment.offset_shift)
-
-
 def _change(
-    current: Snapshot, before: Snapshot, row: Partition, done: Sequence[_Group], end_offset: int, now_ms: int
+    current: Snapshot, before: Snapshot, row: Partition, done: Sequence[Group], end_offset: int, removed_ms: int
 ) -> Change | None:
     """The commit of a round, or None where it does not hold: another cleaner was quicker, or the topic is another one.
 
@@ -299,24 +228,19 @@ def _change(
     if current.topic_id != before.topic_id:
         return None
     now = current.partition(row.partition)
-    if now.first_dirty_offset > max(row.first_dirty_offset, now.log_start_offset):
+    start = now.log_start_offset
+    if max(now.first_dirty_offset, start) != max(row.first_dirty_offset, start):
         return None
     live = {segment.path: segment for segment in current.live_of(row.partition)}
     added: list[Segment] = []
     removed: list[Segment] = []
     for group in done:
-        if group.output is None:
-            continue
         missing = [segment for segment in group.inputs if live.get(segment.path) != segment]
-        if any(segment.next_offset > now.log_start_offset or segment.path in live for segment in missing):
+        if any(segment.next_offset > start or segment.path in live for segment in missing):
             return None
-        kept = [segment for segment in group.inputs if segment not in missing]
-        if not kept:
-            continue
-        output = group.output
-        if missing:
-            output = dataclasses.replace(output, base_offset=kept[0].base_offset, file_base_offset=kept[0].base_offset)
-        added.append(output)
-        removed.extend(segment.removed(now_ms) for segment in kept)
-    moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, now.first_dirty_offset, now.log_start_offset))
+        inputs, outputs = group.after(missing[-1].next_offset if missing else group.inputs[0].base_offset)
+        if outputs:
+            added += outputs
+            removed += [segment.removed(removed_ms) for segment in inputs]
+    moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, start))
     return Change("compact", add=added, replace=removed, partitions=[moved])

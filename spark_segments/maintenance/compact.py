@@ -59,7 +59,8 @@ def compact(
     time.
     """
     report = Report("compact", dry_run)
-    now_ms = log.storage.now_ms() if now_ms is None else now_ms
+    started_ms = log.storage.now_ms()
+    now_ms = started_ms if now_ms is None else now_ms
     server = server_config(log.defaults)
     found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
     for snapshot, config in selected_topics(log, topic):
@@ -83,6 +84,7 @@ def compact(
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size // shared,
                 server.log_cleaner_io_buffer_load_factor,
+                started_ms,
             ),
             candidate,
         )

@@ -58,6 +58,8 @@ def plan_compaction(
     base, following = live.column("base_offset").to_numpy(), live.column("next_offset").to_numpy()
     log_bytes = live.column("log_bytes").to_numpy()
     largest = live.column("max_timestamp_ms").to_numpy()
+    # Kafka's LogSegment.largestTimestamp: where no record has a timestamp, the file's time.
+    largest = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
     first_timestamp = live.column("first_batch_max_timestamp_ms").to_numpy()
     count = partitions.num_rows
     start = partitions.column("log_start_offset").to_numpy()
