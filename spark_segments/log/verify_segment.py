@@ -23,6 +23,7 @@ from spark_segments.format.index import (
     parse_time_index,
 )
 from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.appender import NO_LEADER_EPOCH
 from spark_segments.log.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
 from spark_segments.log.recovered import LeaderEpochs
 from spark_segments.log.rows import CHUNK, Segment
@@ -180,7 +181,10 @@ class _Look:
     # Batches and records
 
     def _add(self, data: pa.Buffer, position: int, batches: BatchTable) -> None:
-        self._check_offsets(batches)
+        batches = self._rising(batches)
+        if not len(batches):
+            return
+        self._check_range(batches)
         self._check_epochs(batches)
         tombstones, records = self._check_records(data, position, batches)
         seen = with_batches(self._seen, batches, records)
@@ -202,16 +206,21 @@ class _Look:
         else:
             self._events += [] if events is None else [events]
 
-    def _check_offsets(self, batches: BatchTable) -> None:
-        segment, shift = self._segment, self._segment.offset_shift
-        before = np.append(self._seen.next_offset - 1, batches.last_offset[:-1])
-        for row in np.flatnonzero(batches.base_offset <= before):
+    def _rising(self, batches: BatchTable) -> BatchTable:
+        """The batches whose offsets are above all before them; nothing more is said of the others."""
+        highest = np.maximum.accumulate(np.append(self._seen.next_offset - 1, batches.last_offset))[:-1]
+        falls = batches.base_offset <= highest
+        for row in np.flatnonzero(falls):
             self._damage(
                 "Offsets do not rise",
                 int(batches.position[row]),
-                f"a base offset of at least {before[row] + 1}",
+                f"a base offset of at least {highest[row] + 1}",
                 int(batches.base_offset[row]),
             )
+        return batches.take(~falls) if falls.any() else batches
+
+    def _check_range(self, batches: BatchTable) -> None:
+        segment, shift = self._segment, self._segment.offset_shift
         if segment.file_base_offset != segment.name_offset:
             return  # a clipped row: some of the file is not in the log
         for row in np.flatnonzero(batches.last_offset + shift >= segment.next_offset)[:1]:
@@ -224,15 +233,14 @@ class _Look:
 
     def _check_epochs(self, batches: BatchTable) -> None:
         """A batch that has a leader epoch has that of its offset in the partition's history."""
-        self._without_epoch &= bool((batches.leader_epoch < 0).all())
-        history = self._task.leader_epochs
-        if not history:
-            return
+        self._without_epoch &= bool((batches.leader_epoch == NO_LEADER_EPOCH).all())
+        history = self._task.leader_epochs or ((NO_LEADER_EPOCH, 0),)
         epochs, starts = (np.array(column, np.int64) for column in zip(*history, strict=True))
         offset = batches.base_offset + self._segment.offset_shift
         at = np.searchsorted(starts, offset, side="right") - 1
-        known = (batches.leader_epoch >= 0) & (at >= 0) & (offset >= self._task.log_start_offset)
-        for row in np.flatnonzero(known & (epochs[at] != batches.leader_epoch)):
+        known = bool(self._task.leader_epochs) & (at >= 0) & (offset >= self._task.log_start_offset)
+        wrong = (known & (epochs[at] != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
+        for row in np.flatnonzero(wrong & (batches.leader_epoch != NO_LEADER_EPOCH)):
             self._findings.add(
                 "A batch's leader epoch is not that of its offset",
                 position=int(batches.position[row]),

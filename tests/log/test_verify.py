@@ -176,6 +176,20 @@ def _(log, directory):
     return row.path, position
 
 
+@file_fault("a leader epoch below none")
+def _(log, directory):
+    row, path, position = third_batch(log, directory, "orders")
+    overwrite(path, position + 12, struct.pack(">i", -7))
+    return row.path, position
+
+
+@file_fault("a base offset that is far too high")
+def _(log, directory):
+    row, path, position = third_batch(log, directory, "orders")
+    overwrite(path, position, struct.pack(">q", 2**61))
+    return row.path, position
+
+
 @file_fault("zeros at the end of a log")
 def _(log, directory):
     row = segment(log, "orders")
