@@ -1,0 +1,82 @@
+"""Tasks in this process and on Spark: the same results in the same order, and the same errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.execution import run_tasks, task_slots
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+
+@dataclass(frozen=True)
+class Square:
+    fails_at: int = -1
+
+    def __call__(self, number: int) -> int:
+        if number == self.fails_at:
+            raise CorruptBatchError("bad", path="a.log", position=number, hint="mend it")
+        return number * number
+
+
+@pytest.fixture(params=["process", "spark"])
+def session(request):
+    return request.getfixturevalue("spark") if request.param == "spark" else None
+
+
+def test_results_come_in_the_order_of_the_tasks(session):
+    steps: list[tuple[int, int]] = []
+    tasks = [*range(20, 0, -1)]
+    found = run_tasks(Square(), tasks, session, progress=lambda done, total: steps.append((done, total)))
+    assert found == [number * number for number in tasks]
+    assert steps == [(done, 20) for done in range(1, 21)]
+
+
+def test_an_error_of_a_task_is_the_same_error_here(session):
+    with pytest.raises(CorruptBatchError) as caught:
+        run_tasks(Square(fails_at=7), range(10), session)
+    assert (caught.value.path, caught.value.position, caught.value.hint) == ("a.log", 7, "mend it")
+
+
+def test_no_tasks_are_no_work():
+    assert run_tasks(Square(), []) == []
+
+
+def test_on_spark_each_task_is_a_partition(spark):
+    found = run_tasks(_Partition(), range(9), spark)
+    assert sorted(found) == [*range(9)]
+
+
+@dataclass(frozen=True)
+class _Partition:
+    def __call__(self, number: int) -> int:
+        from pyspark import TaskContext
+
+        return TaskContext.get().partitionId()
+
+
+def test_no_more_tasks_run_at_a_time_than_asked_for():
+    running, most = set(), []
+    lock, both = threading.Lock(), threading.Barrier(3)
+
+    def work(number: int) -> None:
+        with lock:
+            running.add(number)
+            most.append(len(running))
+        both.wait(timeout=30)  # passes only where three run at once
+        with lock:
+            running.discard(number)
+
+    run_tasks(work, range(9), at_a_time=3)
+    assert max(most) == 3
+
+
+def test_slots_are_cores_here_and_parallelism_there(spark):
+    assert task_slots(None) == os.cpu_count()
+    assert task_slots(spark) == spark.sparkContext.defaultParallelism
