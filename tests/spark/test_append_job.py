@@ -126,9 +126,18 @@ def test_values_of_any_type_become_bytes_or_text(spark):
     assert json.loads(as_records(spark.sql("select 2 as value, 3 as key")).head().value) == {"value": 2, "key": 3}
 
 
-def test_spark_submit_runs_it(log, orders_json, python_environment):
+def test_spark_submit_runs_it_on_executors_of_their_own(log, orders_json, python_environment):
     submit = os.path.join(os.path.dirname(sys.executable), "spark-submit")
-    command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", SCRIPT, log.uri, "orders"]
+    command = [
+        submit,
+        "--master",
+        "local-cluster[2,1,1024]",
+        "--conf",
+        "spark.ui.enabled=false",
+        SCRIPT,
+        log.uri,
+        "orders",
+    ]
     command += ["--input", orders_json, "--value-column", "item", "--partitions", "1", "--output", "json"]
     done = subprocess.run(command, env=python_environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

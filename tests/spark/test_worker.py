@@ -1,0 +1,53 @@
+"""What makes tasks quick in a worker that Spark uses again and again: no Spark here."""
+
+from __future__ import annotations
+
+import gc
+
+import pyarrow as pa
+import pytest
+
+from spark_segments.spark.reader import MIN_BATCH_BYTES, merged
+from spark_segments.spark.worker import freeze_imports
+
+SCHEMA = pa.schema([pa.field("value", pa.binary()), pa.field("offset", pa.int64(), nullable=False)])
+
+
+def batch(rows, start, value=b"x" * 92):
+    return pa.record_batch({"value": pa.array([value] * rows, pa.binary()), "offset": range(start, start + rows)})
+
+
+@pytest.fixture
+def thawed():
+    freeze_imports.cache_clear()
+    yield
+    gc.unfreeze()
+    freeze_imports.cache_clear()
+
+
+def test_what_was_imported_is_out_of_later_garbage_collections(thawed):
+    freeze_imports()
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000 and len(gc.get_objects()) < frozen
+
+
+def test_only_the_first_task_of_a_worker_freezes(thawed):
+    freeze_imports()
+    frozen = gc.get_freeze_count()
+    later = [[] for _ in range(1000)]
+    freeze_imports()
+    assert gc.get_freeze_count() <= frozen and len(later) == 1000
+
+
+def test_small_batches_are_put_together_and_keep_their_order():
+    found = list(merged((batch(10, start) for start in range(0, 30_000, 10)), SCHEMA))
+    assert len(found) == 3 and all(one.schema == SCHEMA for one in found)
+    assert all(one.nbytes >= MIN_BATCH_BYTES for one in found[:-1])
+    assert [n for one in found for n in one.column("offset").to_pylist()] == list(range(30_000))
+
+
+def test_large_batches_pass_without_a_copy():
+    large = batch(20_000, 0)
+    (found,) = merged([batch(0, 0), large], SCHEMA)
+    assert found.column("value").buffers()[2].address == large.column("value").buffers()[2].address
+    assert list(merged([], SCHEMA)) == []
