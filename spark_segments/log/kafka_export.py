@@ -48,6 +48,8 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
 
 @dataclass(frozen=True, slots=True)
 class _Output:
@@ -89,6 +91,9 @@ class _Write:
             copy_file(self.source, row.path, self.target, stem + LOG_SUFFIX, row.log_bytes)
             copy_file(self.source, row.index_path, self.target, stem + INDEX_SUFFIX, row.index_bytes)
             copy_file(self.source, row.time_index_path, self.target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+            aborted = _aborted(self.source, row)
+            if len(aborted):
+                self.target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
         else:
             copy_batches(
                 self.source,
@@ -103,9 +108,6 @@ class _Write:
                 target=self.target,
                 stem=stem,
             )
-        aborted = AbortedTransactions.concatenate(_aborted(self.source, one) for one in output.rows)
-        if len(aborted):
-            self.target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
         return _Written(row.partition, scan.records, sum(one.log_bytes for one in output.rows), scan.has_producers)
 
 
@@ -146,6 +148,8 @@ class _Checkpoints:
     cleaned: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, topic: str, row: Partition, config: TopicConfig, first_base_offset: int) -> None:
+        if topic == CLUSTER_METADATA_TOPIC:
+            return  # KRaft's own log, of which a broker's checkpoints do not speak
         at = (topic, row.partition)
         self.log_end[at] = row.log_end_offset
         if row.log_start_offset > first_base_offset:

@@ -127,6 +127,8 @@ def import_topic(
     _create(manifest, found, overrides)
     current = manifest.snapshot()
     _check_same(source.storage, storage, current, found)
+    if _add_partitions(manifest, found):
+        current = manifest.snapshot()
     tasks = list(_tasks(current, found))
     copy = _Copy(source.storage, storage, config.index_interval_bytes, config.segment_index_bytes)
     done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
@@ -154,17 +156,33 @@ def _create(manifest: Manifest, found: KafkaSnapshot, overrides: Mapping[str, st
     topic_id = found.topic_id
     if topic_id == ZERO_TOPIC_ID:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    there = {row.partition: row for row in partitions_of(found.partitions)}
+    rows = _empty_partitions(found, topic_id, 0)
+    manifest.create(topic_id, {"retention.ms": "-1"} | dict(overrides), rows)
+
+
+def _add_partitions(manifest: Manifest, found: KafkaSnapshot) -> bool:
+    """Adds the partitions that Kafka's topic has got since it was made here; whether there are any."""
+
+    def plan(current: Snapshot) -> Change | None:
+        rows = _empty_partitions(found, current.topic_id, current.partitions.num_rows)
+        return Change("import", partitions=rows) if rows else None
+
+    return manifest.commit(plan).change is not None
+
+
+def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
+    """Partitions from number `first` on, each empty at Kafka's log start; those of other brokers begin at 0."""
+    starts = {row.partition: row.log_start_offset for row in partitions_of(found.partitions)}
     rows = []
-    for number in range(max(there) + 1):
-        start = there[number].log_start_offset if number in there else 0
+    for number in range(first, max(starts) + 1):
+        start = starts.get(number, 0)
         rows.append(
             Partition(
                 topic_id, number, log_start_offset=start, log_end_offset=start, first_dirty_offset=start,
                 last_stable_offset=start,
             )
         )  # fmt: skip
-    manifest.create(topic_id, {"retention.ms": "-1"} | dict(overrides), rows)
+    return rows
 
 
 def _check_cut(source: Storage, cut: Cut) -> None:
@@ -204,6 +222,8 @@ def _check_same(source: Storage, storage: Storage, current: Snapshot, found: Kaf
             hint=hint,
         )
     for row in partitions_of(found.partitions):
+        if row.partition >= current.partitions.num_rows:
+            continue  # it is to be added
         here = current.partition(row.partition)
         if here.log_end_offset > row.log_end_offset:
             raise LogDirError(
@@ -251,9 +271,11 @@ def _tasks(current: Snapshot, found: KafkaSnapshot) -> Iterator[_CopyTask]:
         here = current.partition(partition.partition)
         live = current.live_of(partition.partition)
         for row in found.live_of(partition.partition):
-            if row.next_offset <= here.log_end_offset and not (row.next_offset == row.base_offset and not live):
-                continue
             again = bool(live) and live[-1].state == CHUNK and live[-1].base_offset == row.base_offset
+            rolled = again and row.state != CHUNK  # its sidecars got their last entries
+            empty = row.next_offset == row.base_offset and not live
+            if row.next_offset <= here.log_end_offset and not (rolled or empty):
+                continue
             start = row.base_offset if again else max(row.base_offset, here.log_end_offset)
             start = row.base_offset if not live else start
             yield _CopyTask(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path))

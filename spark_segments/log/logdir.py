@@ -403,6 +403,8 @@ class LogDir:
 
 def _check_format(storage: Storage) -> None:
     content = storage.read(MARKER).to_pybytes()
+    if not content:
+        return  # who makes the directory has not written it yet, or was killed before that
     try:
         version = int(json.loads(content)["format.version"])
     except (ValueError, KeyError, TypeError) as error:

@@ -1,0 +1,246 @@
+"""Kafka's directories through an import and an export, and topics of our own as other clients decode them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import aiokafka.record.memory_records
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.checkpoints import (
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+    REPLICATION_OFFSETS_FILE,
+    parse_offsets,
+)
+from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.log.appender import ProducerOptions
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import compact, roll
+from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
+from tests.log.golden_reads import records_of
+from tests.log.kafka_copies import (
+    assert_same_checkpoints,
+    assert_same_partition,
+    files,
+    import_golden,
+    kafka_directory_of,
+    topic_of,
+)
+from tests.maintenance.appending import records
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.record.memory_records
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+CLIENTS = {
+    "aiokafka": aiokafka.record.memory_records.MemoryRecords,
+    "kafka-python": kafka.record.memory_records.MemoryRecords,
+}
+BROKER = GOLDEN / "broker-data"
+LATER_MS = 2_000_000_000_000  # every segment is idle by then
+
+Decoded = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def decoded(directory: Path, client: Any) -> list[Decoded]:
+    """The records of a partition directory as another client reads them out of its .log files."""
+    found = []
+    for name, content in files(directory, ".log").items():
+        batches = client(content)
+        last = int(name.split(".")[0]) - 1
+        while (batch := batches.next_batch()) is not None:
+            assert batch.validate_crc()
+            assert batch.base_offset > last
+            for record in batch:
+                headers = [(key, None if value is None else bytes(value)) for key, value in record.headers]
+                found.append((record.offset, record.timestamp, _bytes(record.key), _bytes(record.value), headers))
+                last = record.offset
+    return found
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def keyed(numbers: Iterable[int]) -> pa.Table:
+    """A record a number, which is its key."""
+    numbers = list(numbers)
+    return pa.table(
+        {
+            "key": pa.array([b"%d" % number for number in numbers]),
+            "value": pa.array([(b"%d " % number).ljust(100, b".") for number in numbers]),
+            "headers": pa.array(
+                [[{"key": "n", "value": b"%d" % number}, {"key": "none"}] for number in numbers], HEADERS_TYPE
+            ),
+            "timestamp": pa.array([1_700_000_000_000 + number for number in numbers], pa.timestamp("ms")),
+        }
+    )
+
+
+def as_decoded(log: LogDir, topic: str, partition: int) -> list[Decoded]:
+    rows = records_of(log.read(topic, partition))
+    return [(offset, timestamp, key, value, headers) for _, offset, timestamp, _, key, value, headers in rows]
+
+
+@pytest.mark.parametrize("name", [*CLEAN_DIRECTORIES, "live-0"])
+def test_what_was_imported_comes_out_as_it_was(log, tmp_path, name):
+    import_golden(log, name)
+    log.export_kafka(str(tmp_path / "out"), topic_of(name))
+    assert_same_partition(golden_dir(name), tmp_path / "out" / golden_dir(name).name)
+    assert_same_checkpoints(kafka_directory_of(name), tmp_path / "out", topic_of(name))
+
+
+def test_a_brokers_directory_comes_out_whole(log, tmp_path):
+    log.import_kafka(str(BROKER))
+    log.export_kafka(str(tmp_path / "out"))
+    directories = sorted(path.name for path in BROKER.iterdir() if path.is_dir())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == directories
+    for name in directories:
+        assert_same_partition(BROKER / name, tmp_path / "out" / name)
+    for path in BROKER.glob("*-checkpoint"):
+        ours = parse_offsets((tmp_path / "out" / path.name).read_bytes(), path=path.name)
+        assert ours == parse_offsets(path.read_bytes(), path=path.name), path.name
+
+
+def test_topics_exported_one_by_one_share_the_checkpoints(log, tmp_path):
+    log.import_kafka(str(BROKER))
+    for topic in log.topics():
+        log.export_kafka(str(tmp_path / "out"), topic)
+    for path in BROKER.glob("*-checkpoint"):
+        ours = parse_offsets((tmp_path / "out" / path.name).read_bytes(), path=path.name)
+        assert ours == parse_offsets(path.read_bytes(), path=path.name), path.name
+
+
+def test_tiered_storage_comes_out_under_kafkas_names(log, tmp_path):
+    log.import_kafka(str(GOLDEN / "tiered" / "kafka-tiered-storage"))
+    log.export_kafka(str(tmp_path / "out"))
+    theirs = files(golden_dir("txn-0"), ".log")
+    del theirs[max(theirs)]  # the active one is not in tiered storage
+    assert files(tmp_path / "out" / "txn-0", ".log") == theirs
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        sealed = {name: data for name, data in files(golden_dir("txn-0"), suffix).items() if data}
+        ours = {name: data for name, data in files(tmp_path / "out" / "txn-0", suffix).items() if data}
+        assert ours.items() <= sealed.items(), suffix
+        assert len(ours) >= len(theirs) - 1
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_other_clients_read_what_is_exported(log, tmp_path, codec, client):
+    log.create_topic("own", 2, {"segment.bytes": "16384", "segment.ms": "1000"})
+    options = ProducerOptions(codec, 1000)
+    for first in range(0, 2000, 500):
+        log.append("own", records(500, first=first), options=options)
+    roll(log, now_ms=LATER_MS)
+    log.append("own", records(300, first=2000), options=options)
+    log.append("own", records(200, first=2300), options=options)
+    assert len(log.snapshot("own").live_of(0)) > 3
+    log.export_kafka(str(tmp_path / "out"))
+    rows = [decoded(tmp_path / "out" / f"own-{partition}", client) for partition in (0, 1)]
+    assert rows == [as_decoded(log, "own", partition) for partition in (0, 1)]
+    assert sum(map(len, rows)) == 2500
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_other_clients_read_compacted_topics_with_gaps_and_empty_batches(log, tmp_path, codec, client):
+    log.create_topic("own", 1, {"segment.bytes": "16384", "segment.ms": "1000"})
+    options = ProducerOptions(codec, 500)
+    for first in (0, 50, 0):  # the last append takes the place of the first, so that whole batches go
+        log.append("own", keyed(range(first, first + 100)), options=options)
+        roll(log, now_ms=LATER_MS)
+    log.append("own", pa.table({"value": pa.array([b"has no key, goes"])}), options=options)
+    roll(log, now_ms=LATER_MS)
+    log.append("own", keyed([999]), options=options)
+    log.alter_topic("own", {"cleanup.policy": "compact"})
+    compact(log, now_ms=LATER_MS, force=True)
+    log.export_kafka(str(tmp_path / "out"))
+    rows = decoded(tmp_path / "out" / "own-0", client)
+    assert rows == as_decoded(log, "own", 0)
+    assert [offset for offset, *_ in rows] == [*range(150, 300), 301]
+    logs = files(tmp_path / "out" / "own-0", ".log").values()
+    counts = [count for content in logs for count in scan_batches(content).batches.count.tolist()]
+    assert counts[-2:] == [0, 1]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_export_opens_and_verifies_as_a_kafka_directory(log, tmp_path, codec):
+    log.create_topic("own", 1, {"segment.bytes": "16384"})
+    for first in range(0, 1000, 250):
+        log.append("own", records(250, first=first), options=ProducerOptions(codec, 1000))
+    log.delete_records("own", {0: 100})
+    log.export_kafka(str(tmp_path / "out"))
+    kafka_log = LogDir.open(str(tmp_path / "out"))
+    assert verify(kafka_log, deep=True).findings == []
+    assert kafka_log.snapshot("own").topic_id == log.snapshot("own").topic_id
+    assert kafka_log.offsets("own") == {0: (100, 1000)}
+    assert records_of(kafka_log.read("own")) == records_of(log.read("own"))
+
+
+def test_what_was_appended_to_an_import_is_exported_with_it(log, tmp_path):
+    import_golden(log, "txn-0")
+    log.append("txn", keyed(range(10)))
+    log.append("txn", keyed(range(10, 20)))
+    log.export_kafka(str(tmp_path / "out"))
+    kafka_log = LogDir.open(str(tmp_path / "out"))
+    assert records_of(kafka_log.read("txn")) == records_of(log.read("txn"))
+    for isolation_level in ("read_committed", "read_uncommitted"):
+        ours = records_of(log.read("txn", isolation_level=isolation_level))
+        assert records_of(kafka_log.read("txn", isolation_level=isolation_level)) == ours
+    assert verify(kafka_log, deep=True).findings == []
+
+
+def test_an_export_can_be_imported_again(log, tmp_path):
+    log.create_topic("own", 2, {"segment.bytes": "16384"})
+    log.append("own", records(1000))
+    log.export_kafka(str(tmp_path / "out"))
+    again = LogDir.create(str(tmp_path / "again"))
+    again.import_kafka(str(tmp_path / "out"))
+    assert records_of(again.read("own")) == records_of(log.read("own"))
+    assert again.offsets("own") == log.offsets("own")
+
+
+def test_an_empty_partition_keeps_its_log_end(log, tmp_path):
+    log.create_topic("own", 2)
+    log.append("own", records(10).append_column("partition", [[0] * 10]))
+    log.delete_records("own", {0: -1})
+    log.export_kafka(str(tmp_path / "out"))
+    for name in (RECOVERY_POINTS_FILE, REPLICATION_OFFSETS_FILE):
+        ends = parse_offsets((tmp_path / "out" / name).read_bytes(), path=name)
+        assert ends == {("own", 0): 10, ("own", 1): 0}
+    starts = parse_offsets((tmp_path / "out" / LOG_START_OFFSETS_FILE).read_bytes(), path=LOG_START_OFFSETS_FILE)
+    assert starts == {("own", 0): 10}
+    assert list(files(tmp_path / "out" / "own-1", ".log").items()) == [("00000000000000000000.log", b"")]
+
+
+def test_a_partition_that_is_there_already_is_left_alone(log, tmp_path):
+    log.create_topic("own", 1)
+    log.append("own", records(10))
+    log.export_kafka(str(tmp_path / "out"))
+    before = files(tmp_path / "out" / "own-0", ".log")
+    with pytest.raises(LogDirError, match="There is a partition directory already"):
+        log.export_kafka(str(tmp_path / "out"))
+    assert files(tmp_path / "out" / "own-0", ".log") == before
+
+
+def test_an_unknown_topic_is_an_error(log, tmp_path):
+    with pytest.raises(UnknownTopicError):
+        log.export_kafka(str(tmp_path / "out"), "nothing")
+
+
+def test_progress_is_told(log, tmp_path):
+    told: list[tuple[int, int]] = []
+    log.import_kafka(str(GOLDEN / "plain-0"), progress=lambda *figures: told.append(figures))
+    assert told == [(done, 8) for done in range(1, 9)]
+    told.clear()
+    log.export_kafka(str(tmp_path / "out"), progress=lambda *figures: told.append(figures))
+    assert told == [(done, 8) for done in range(1, 9)]

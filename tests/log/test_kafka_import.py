@@ -1,0 +1,277 @@
+"""Imports that are repeated, that go on, that are refused, and that were killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
+from spark_segments.log.appender import ProducerOptions
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import retain, roll, vacuum
+from tests.conftest import ROOT
+from tests.golden_files import (
+    GOLDEN,
+    LEGACY_DIRECTORIES,
+    damaged_dir,
+    expected_batches,
+    expected_records,
+    golden_dir,
+    log_files,
+)
+from tests.log.golden_reads import as_records, records_of, tree
+from tests.log.kafka_copies import assert_same_partition, import_golden, topic_of
+from tests.maintenance.appending import records
+
+DAY_MS = 86_400_000
+LATER_MS = 2_000_000_000_000
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Path:
+    """A directory to put partitions of Kafka's into."""
+    directory = tmp_path / "kafka"
+    directory.mkdir()
+    return directory
+
+
+def exported(log: LogDir, tmp_path: Path, name: str) -> Path:
+    log.export_kafka(str(tmp_path / "exported"), topic_of(name))
+    return tmp_path / "exported" / golden_dir(name).name
+
+
+def growing(name: str, directory: Path) -> Iterator[int]:
+    """Copies a partition's segments one after another, each first to its half, as a live broker's is, then whole.
+    Yields the log end offset after each step.
+    """
+    source = golden_dir(name)
+    ends = {(batch["segment"], batch["position"]): batch["lastOffset"] + 1 for batch in expected_batches(name)}
+    directory.mkdir()
+    for file in (path for path in source.iterdir() if not path.name.startswith("0000")):
+        shutil.copy(file, directory)
+    (directory / "leader-epoch-checkpoint").unlink()
+    for log_file in log_files(name):
+        base = int(log_file.stem)
+        positions = sorted(position for segment, position in ends if segment == base)
+        half = positions[len(positions) // 2]
+        (directory / log_file.name).write_bytes(log_file.read_bytes()[:half])
+        for suffix in (".index", ".timeindex"):  # a live broker's are allocated in full
+            (directory / f"{log_file.stem}{suffix}").write_bytes(bytes(12 * 8 * 10))
+        if half:
+            yield ends[base, positions[len(positions) // 2 - 1]]
+        for file in source.glob(f"{log_file.stem}.*"):
+            shutil.copy(file, directory)
+        yield ends[base, positions[-1]]
+    for file in source.iterdir():
+        shutil.copy(file, directory)
+    yield max(ends.values())
+
+
+@pytest.mark.parametrize("name", ["plain-0", "txn-0", "multiappend-0"])
+def test_a_directory_that_grows_is_followed(log, tmp_path, kafka, name):
+    directory = kafka / golden_dir(name).name
+    imported = 0
+    for log_end in growing(name, directory):
+        log.import_kafka(str(kafka))
+        assert log.offsets(topic_of(name)) == {0: (0, log_end)}
+        imported += 1
+    assert imported > 4
+    log.import_kafka(str(kafka))
+    assert_same_partition(golden_dir(name), exported(log, tmp_path, name))
+    assert verify(log, deep=True).findings == []
+
+
+def test_what_is_there_already_is_not_copied_again(log, kafka):
+    directory = kafka / "plain-0"
+    shutil.copytree(golden_dir("plain-0"), directory)
+    hidden = [*directory.glob("*4885*"), directory / "00000000000000005000.snapshot"]
+    last = {path: path.read_bytes() for path in hidden}
+    for path in hidden:
+        path.unlink()
+    first = log.import_kafka(str(kafka))[0]
+    for path, content in last.items():
+        path.write_bytes(content)
+    second = log.import_kafka(str(kafka))[0]
+    third = log.import_kafka(str(kafka))[0]
+    assert [one["segments"] for one in (first, second, third)] == [7, 2, 0]  # the active one again, when it is sealed
+    assert [one["records"] for one in (first, second, third)] == [4885, 5000 - 4184, 0]
+    assert log.offsets("plain") == {0: (0, 5000)}
+
+
+def test_an_import_that_adds_nothing_commits_nothing(log):
+    import_golden(log, "plain-0")
+    version = log.snapshot("plain").version
+    import_golden(log, "plain-0")
+    assert log.snapshot("plain").version == version
+
+
+def test_a_new_partition_comes_with_the_next_import(log, kafka):
+    shutil.copytree(GOLDEN / "broker-data" / "orders-0", kafka / "orders-0")
+    log.import_kafka(str(kafka))
+    shutil.copytree(GOLDEN / "broker-data" / "orders-1", kafka / "orders-1")
+    log.import_kafka(str(kafka))
+    assert log.offsets("orders") == {0: (0, 1590), 1: (0, 1410)}
+
+
+def test_the_last_segment_stays_the_active_one(log):
+    import_golden(log, "plain-0")
+    rows = log.snapshot("plain").live_of(0)
+    assert [row.state for row in rows] == ["sealed"] * 7 + ["chunk"]
+
+
+def test_nothing_expires_for_having_been_imported(log):
+    import_golden(log, "plain-0")
+    assert log.snapshot("plain").config == {"retention.ms": "-1"}
+    roll(log, now_ms=LATER_MS)
+    assert retain(log, now_ms=LATER_MS).records_out == retain(log, now_ms=LATER_MS).records_in
+    assert log.offsets("plain") == {0: (0, 5000)}
+
+
+def test_the_configuration_of_the_caller_wins(log):
+    import_golden(log, "plain-0", config={"retention.ms": "1000", "cleanup.policy": "compact"})
+    assert log.snapshot("plain").config == {"retention.ms": "1000", "cleanup.policy": "compact"}
+
+
+def test_jobs_go_on_with_what_was_imported(log):
+    import_golden(log, "plain-0")
+    expected = as_records(expected_records("plain-0"))
+    log.append("plain", records(10), options=ProducerOptions("none"))
+    roll(log, now_ms=LATER_MS)
+    vacuum(log, now_ms=LATER_MS)
+    rows = records_of(log.read("plain"))
+    assert rows[:5000] == expected
+    assert [row[1] for row in rows[5000:]] == list(range(5000, 5010))
+    assert verify(log, deep=True).findings == []
+
+
+def test_a_topic_with_another_id_is_refused(log):
+    log.create_topic("plain", 1)
+    with pytest.raises(LogDirError, match="another one than that of the Kafka directory"):
+        import_golden(log, "plain-0")
+    assert log.offsets("plain") == {0: (0, 0)}
+
+
+def test_an_unrelated_topic_of_the_same_name_is_refused(log, kafka):
+    import_golden(log, "canary-0")
+    shutil.copytree(golden_dir("plain-0"), kafka / "canary-0")
+    (kafka / "canary-0" / "partition.metadata").unlink()  # as in a directory of a Kafka that knew no ids
+    before = tree(Path(log.uri) / "canary-0")
+    with pytest.raises(LogDirError):
+        log.import_kafka(str(kafka))
+    assert tree(Path(log.uri) / "canary-0") == before
+
+
+def test_a_topic_that_was_appended_to_is_refused(log):
+    import_golden(log, "plain-0")
+    log.append("plain", records(1))
+    with pytest.raises(LogDirError, match="has records that the Kafka directory has not"):
+        import_golden(log, "plain-0")
+
+
+def test_a_topic_that_was_appended_to_is_refused_also_when_the_directory_has_more(log, kafka):
+    directory = kafka / "plain-0"
+    shutil.copytree(golden_dir("plain-0"), directory)
+    for path in [*directory.glob("*4885*"), *directory.glob("*5000*")]:
+        path.unlink()
+    log.import_kafka(str(kafka))
+    log.append("plain", records(1))
+    with pytest.raises(LogDirError, match="holds other records than the Kafka directory"):
+        import_golden(log, "plain-0")
+
+
+def test_an_unknown_topic_is_an_error(log):
+    with pytest.raises(UnknownTopicError):
+        log.import_kafka(str(GOLDEN / "broker-data"), "nothing")
+
+
+def test_a_directory_without_topics_is_an_error(log, kafka):
+    with pytest.raises(LogDirError):
+        log.import_kafka(str(kafka))
+    assert log.topics() == []
+
+
+@pytest.mark.parametrize(
+    "damage", ["torn-tail", "torn-header", "zero-tail", "missing-index", "corrupt-index", "missing-snapshot"]
+)
+def test_what_a_crash_leaves_is_imported(log, tmp_path, damage):
+    source = damaged_dir(damage, tmp_path)
+    log.import_kafka(str(source))
+    kafka_log = LogDir.open(str(source))
+    assert records_of(log.read("plain")) == records_of(kafka_log.read("plain"))
+    assert log.offsets("plain") == kafka_log.offsets("plain")
+    assert log.offsets("plain")[0][1] >= 4986
+    assert verify(log, deep=True).findings == []
+
+
+def test_a_flipped_byte_is_refused(log, tmp_path):
+    with pytest.raises(LogDirError, match="recovery=kafka") as error:
+        log.import_kafka(str(damaged_dir("flipped-byte", tmp_path)))
+    assert "00000000000000002773.log: 32793 bytes from position 31654" in str(error.value)
+    assert log.topics() == []
+
+
+def test_a_flipped_byte_is_cut_where_that_is_asked_for(log, tmp_path):
+    log.import_kafka(str(damaged_dir("flipped-byte", tmp_path)), recovery="kafka")
+    assert log.offsets("plain") == {0: (0, 3116)}
+    expected = as_records(expected_records("plain-0"), where=lambda line: line["offset"] < 3116)
+    assert records_of(log.read("plain")) == expected
+    assert verify(log, deep=True).findings == []
+
+
+@pytest.mark.parametrize("position", [0, 500, 11_000])
+def test_a_flipped_byte_in_the_last_segment_is_refused_too(log, tmp_path, position):
+    source = damaged_dir("missing-snapshot", tmp_path)  # plain-0 with an undamaged log
+    last = max(source.glob("*.log"))
+    content = bytearray(last.read_bytes())
+    content[position + 61] ^= 0x40
+    last.write_bytes(content)
+    with pytest.raises(LogDirError, match="recovery=kafka"):
+        log.import_kafka(str(source))
+
+
+def test_only_kafkas_recovery_is_known(log):
+    with pytest.raises(InvalidOptionError):
+        import_golden(log, "plain-0", recovery="best-effort")
+
+
+def test_importing_writes_nothing_into_the_directory(log, tmp_path):
+    source = damaged_dir("torn-tail", tmp_path)
+    before = tree(source)
+    log.import_kafka(str(source))
+    assert tree(source) == before
+
+
+@pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
+def test_old_magics_are_converted_record_for_record(log, name):
+    import_golden(log, name)
+    # Magic 2 cannot say that a timestamp has no type: it is a create time, of -1, as Kafka's own conversion has it.
+    expected = [(*row[:3], max(row[3], 0), *row[4:]) for row in as_records(expected_records(name))]
+    assert records_of(log.read(topic_of(name))) == expected
+    for row in log.snapshot(topic_of(name)).live_of(0):
+        assert log.storage.read(row.path, 16, 1).to_pybytes() == b"\x02"
+    assert verify(log, deep=True).findings == []
+
+
+def steps_of(log_dir: Path, last: int, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.log.killed_import", str(golden_dir("txn-0")), str(log_dir), str(last)]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("step", [2, 9, 40, -1])
+def test_an_import_that_was_killed_goes_on_and_ends_equal(tmp_path, python_environment, step):
+    if step < 0:  # between the last segment's file and its commit
+        step += int(steps_of(tmp_path / "counted", 0, python_environment).stdout) - 3
+    assert steps_of(tmp_path / "log", step, python_environment).returncode == -signal.SIGKILL
+    log = LogDir.create(str(tmp_path / "log"))
+    import_golden(log, "txn-0")
+    assert records_of(log.read("txn", include_control=True)) == as_records(expected_records("txn-0"))
+    assert_same_partition(golden_dir("txn-0"), exported(log, tmp_path, "txn-0"))
+    vacuum(log, now_ms=log.storage.now_ms())
+    assert verify(log, deep=True).errors == 0
