@@ -386,6 +386,8 @@ def decode_records(sections, start_offset, end_offset, offsets, timestamps, key,
         base_timestamp = sections[section, BASE_TIMESTAMP]
         timestamp_step = sections[section, TIMESTAMP_STEP]
         previous = np.int64(-1)
+        # What holds for the whole section is not asked of each record: all its offsets are wanted, and with a small
+        # delta (which a usual record has) no timestamp is beyond what microseconds can say.
         inside = base_offset >= start_offset and base_offset + last_offset_delta < end_offset
         calm = base_timestamp > _FIRST_MS // 2 and base_timestamp < _LAST_MS // 2
         for record in range(sections[section, COUNT]):

@@ -180,7 +180,10 @@ def run(directory: Path, seconds: float, *, delay_ms: int = 10_000, seed: int = 
 
 def check(log: LogDir, soak: Soak) -> dict[str, Any]:
     """Compares what was appended with what is there, and has the log verified."""
-    notes = {path.stem: [json.loads(line) for line in path.open()] for path in Path(soak.notes).glob("*.jsonl")}
+    notes = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in Path(soak.notes).glob("*.jsonl")
+    }
     errors = [f"{actor}: {line['error']}" for actor, lines in notes.items() for line in lines if "error" in line]
     assert not errors, errors[:3]
     appended = {topic: appended_to(notes, topic) for topic in TOPICS}

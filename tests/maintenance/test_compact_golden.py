@@ -9,8 +9,9 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.segment import windows
-from spark_segments.maintenance import compact
+from spark_segments.maintenance import compact, roll
 from tests import golden_files
+from tests.maintenance.appending import DAY_MS, append_batches, golden_batches
 
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
 
@@ -107,3 +108,28 @@ def test_the_first_dirty_offset_moves_to_the_active_segment(tmp_path):
     compact(log, now_ms=clean_time_ms("latest-price", "after-clean-1"))
     (partition,) = log.describe("latest-price")["partitions"]
     assert (partition["first_dirty_offset"], partition["log_end_offset"]) == (19, 20)
+
+
+def append_what_follows(log: LogDir, topic: str, directory: str) -> None:
+    """Appends the batches of a directory that are past the log's end; seals what is there where it begins a segment."""
+    bases = {int(path.stem) for path in golden_files.log_files(directory)}
+    for data in golden_batches(directory):
+        base_offset = int.from_bytes(data[:8], "big")
+        if base_offset >= log.offsets(topic)[0][1]:
+            if base_offset in bases:
+                roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+            append_batches(log, topic, [data])
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_one_log_cleaned_step_by_step_is_what_kafka_made_of_its_own(tmp_path, name):
+    topic, steps = TOPICS[name], CHAINS[name][1]
+    log = imported(tmp_path, name, steps[0][0])
+    for before, after in steps:
+        append_what_follows(log, topic, f"{name}/{before}/{topic}-0")
+        compact(log, now_ms=clean_time_ms(name, after))
+        golden = f"{name}/{after}/{topic}-0"
+        assert records(log, topic) == expected(golden)
+        assert horizons(log, topic) == [
+            (batch["lastOffset"], batch["deleteHorizonMs"]) for batch in golden_files.expected_batches(golden)
+        ]
