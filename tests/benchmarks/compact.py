@@ -7,9 +7,7 @@ what else the machine does hits both of a turn.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
@@ -21,6 +19,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
+from tests.benchmarks.measure import TURNS, Timings, children_seconds
 
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = (100, 1024)
@@ -31,23 +30,28 @@ _OVERHEAD = 26  # bytes of a record beside its value: key, lengths, deltas
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=1024, help="size of the partition")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        results = [measure(Path(directory), arguments.mib << 20, size, arguments.turns) for size in RECORD_BYTES]
-    return {"mib": arguments.mib, "turns": arguments.turns, "unique_keys": UNIQUE, "results": results}
+        sizes = {size: measure(Path(directory), arguments.mib << 20, size, arguments.turns) for size in RECORD_BYTES}
+    figures = {f"{name}, {size} B": one for size, found in sizes.items() for name, one in found[0].items()}
+    ratios = {f"{name}, {size} B": one for size, found in sizes.items() for name, one in found[1].items()}
+    return {"mib": arguments.mib, "turns": arguments.turns, "figures": figures, "ratios": ratios}
 
 
-def measure(directory: Path, log_bytes: int, record_bytes: int, turns: int) -> dict[str, Any]:
-    """Figures of one size of records."""
+def measure(
+    directory: Path, log_bytes: int, record_bytes: int, turns: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures and ratios of one size of records."""
     prepared, work, copy = (directory / name for name in ("prepared", "work", "copy"))
     make_topic(prepared, log_bytes, record_bytes)
     sealed = LogDir.open(str(prepared)).snapshot("prices").live
     read_bytes = sum(sealed.column("log_bytes").to_pylist()[:-1])
-    compact_seconds, copy_seconds, cpu_seconds, copy_cpu_seconds = [], [], [], []
+    seconds: dict[str, list[float]] = {"cp": [], "compact": []}
+    cpu: dict[str, list[float]] = {"cp": [], "compact": []}
     report: dict[str, Any] = {}
     for turn in range(turns + 1):
         shutil.copytree(prepared, work)
@@ -56,33 +60,25 @@ def measure(directory: Path, log_bytes: int, record_bytes: int, turns: int) -> d
         copied, copy_cpu, before_cpu = time.monotonic(), children_seconds() - cpu_started, time.process_time()
         report = compact(LogDir.open(str(work)), now_ms=NOW_MS).to_dict()
         if turn:  # the first one compiles, and warms what the others find warm
-            copy_seconds.append(copied - started)
-            compact_seconds.append(time.monotonic() - copied)
-            cpu_seconds.append(time.process_time() - before_cpu)
-            copy_cpu_seconds.append(copy_cpu)
+            seconds["cp"].append(copied - started)
+            seconds["compact"].append(time.monotonic() - copied)
+            cpu["cp"].append(copy_cpu)
+            cpu["compact"].append(time.process_time() - before_cpu)
         shutil.rmtree(work)
         shutil.rmtree(copy)
     shutil.rmtree(prepared)
-    ratios = [one / other for one, other in zip(copy_seconds, compact_seconds, strict=True)]
-    return {
-        "record_bytes": record_bytes,
-        "bytes_in": report["bytes_in"],
-        "bytes_out": report["bytes_out"],
-        "records_in": report["records_in"],
-        "records_out": report["records_out"],
-        "compact_mb_per_s": round(read_bytes / statistics.median(compact_seconds) / 1e6),
-        "best_mb_per_s": round(read_bytes / min(compact_seconds) / 1e6),
-        "cp_mb_per_s": round(read_bytes / statistics.median(copy_seconds) / 1e6),
-        "of_cp": round(statistics.median(ratios), 3),
-        "compact_mb_per_cpu_s": round(read_bytes / statistics.median(cpu_seconds) / 1e6),
-        "cp_mb_per_cpu_s": round(read_bytes / statistics.median(copy_cpu_seconds) / 1e6),
+    wall, cpu_time = Timings(seconds), Timings(cpu)
+    figures = {
+        "bytes in": report["bytes_in"],
+        "bytes out": report["bytes_out"],
+        "records in": report["records_in"],
+        "records out": report["records_out"],
+        "compact MB/s": round(wall.rate("compact", read_bytes / 1e6)),
+        "cp MB/s": round(wall.rate("cp", read_bytes / 1e6)),
+        "compact MB/CPU s": round(cpu_time.rate("compact", read_bytes / 1e6)),
+        "cp MB/CPU s": round(cpu_time.rate("cp", read_bytes / 1e6)),
     }
-
-
-def children_seconds() -> float:
-    """CPU time of all processes that this one has waited for: what a busy machine does not lengthen much."""
-    times = os.times()
-    return times.children_user + times.children_system
+    return figures, {"compact / cp": round(wall.speed_up("compact", "cp"), 3)}
 
 
 def make_topic(directory: Path, log_bytes: int, record_bytes: int) -> None:

@@ -39,22 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    results = []
+    figures: dict[str, float] = {}
     for shape, (removed, chunks, config) in SHAPES.items():
         with tempfile.TemporaryDirectory() as directory:
             rows = segment_rows(arguments.partitions, arguments.segments, removed=removed, chunks=chunks)
             started = time.monotonic()
             make_topic(LogDir.create(directory), rows, arguments.partitions, config)
-            results.append({"rows": shape, "job": "create", "seconds": round(time.monotonic() - started, 2)})
+            figures[f"create, {shape}, s"] = round(time.monotonic() - started, 2)
             for job in JOBS:
                 row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)
                 started = time.monotonic()
                 report = job(LogDir.open(directory), now_ms=NOW_MS, dry_run=True)
-                seconds = round(time.monotonic() - started, 2)
-                due = len(report.partitions)
-                results.append({"rows": shape, "job": job.__name__, "seconds": seconds, "partitions_due": due})
-    slowest = max(one["seconds"] for one in results if one["job"] != "create")
-    return {"partitions": arguments.partitions, "segments": arguments.segments, "slowest": slowest, "results": results}
+                figures[f"{job.__name__}, {shape}, s"] = round(time.monotonic() - started, 2)
+                figures[f"{job.__name__}, {shape}, partitions due"] = len(report.partitions)
+    slowest = max(one for name, one in figures.items() if name.endswith(" s") and not name.startswith("create"))
+    figures["slowest plan, s"] = slowest
+    return {"rows": arguments.partitions * arguments.segments, "figures": figures, "ratios": {}}
 
 
 def make_topic(log: LogDir, rows: pa.Table, partitions: int, config: dict[str, str]) -> None:
