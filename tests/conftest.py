@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_segments import LogDir
+from tests.s3_server import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,22 +23,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small Spark for all tests, not in UTC: a timestamp that is taken for local time somewhere shows."""
     from spark_segments.spark.session import spark_session
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of versions of pandas, which Spark looks at when it is imported
-        session = spark_session(
-            "tests",
-            master="local[2]",
-            config={
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.memory": "2g",
-                "spark.sql.session.timeZone": "America/St_Johns",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-            },
-        )
+    session = spark_session(
+        "tests",
+        master="local[2]",
+        config={
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            "spark.sql.session.timeZone": "America/St_Johns",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        },
+    )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -48,6 +46,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def log(tmp_path: Path) -> LogDir:
     """An empty log directory."""
     return LogDir.create(str(tmp_path / "log"))
+
+
+@pytest.fixture(scope="session")
+def s3_options() -> Iterator[dict[str, str]]:
+    """Storage options of an S3 service on loopback: one for all tests, which use prefixes of their own."""
+    with s3_server() as options:
+        yield options
 
 
 @pytest.fixture

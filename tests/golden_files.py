@@ -11,7 +11,7 @@ from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# Directories that Kafka closed cleanly, magic 2: path below tests/golden. `expected_records` and the rest take the same names.
+# Directories that Kafka closed cleanly, magic 2, below tests/golden. `expected_records` and the rest take these names.
 CLEAN_DIRECTORIES = [
     "plain-0",
     "gzip-0",
@@ -27,10 +27,15 @@ CLEAN_DIRECTORIES = [
     "logappend-0",
     "outoforder-0",
     "txn-0",
-    *(f"latest-price/{when}/latest-price-0" for when in ("before-clean", "after-clean-1", "before-clean-2", "after-clean-2")),
-    *(f"latest-price/{when}/latest-price-0" for when in ("before-clean-3", "after-clean-3", "before-clean-4", "after-clean-4")),
-    *(f"bigcompact-{codec}/{when}/bigcompact-0" for codec in ("none", "zstd") for when in ("dirty", "clean-1", "dirty-2", "clean-2")),
-    *(f"txn-compact/{when}/txnc-0" for when in ("dirty", "clean-1", "dirty-2", "clean-2", "dirty-3", "clean-3", "dirty-4", "clean-4")),
+    *(f"latest-price/before-clean{step}/latest-price-0" for step in ("", "-2", "-3", "-4")),
+    *(f"latest-price/after-clean{step}/latest-price-0" for step in ("-1", "-2", "-3", "-4")),
+    *(
+        f"bigcompact-{codec}/{step}/bigcompact-0"
+        for codec in ("none", "zstd")
+        for step in ("dirty", "clean-1", "dirty-2", "clean-2")
+    ),
+    *(f"txn-compact/dirty{step}/txnc-0" for step in ("", "-2", "-3", "-4")),
+    *(f"txn-compact/clean{step}/txnc-0" for step in ("-1", "-2", "-3", "-4")),
     *(
         f"broker-data/{name}"
         for name in (

@@ -12,9 +12,6 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.execution import run_tasks, task_slots
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-
-
 @dataclass(frozen=True)
 class Square:
     fails_at: int = -1

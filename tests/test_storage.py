@@ -16,15 +16,9 @@ from pyarrow.fs import FileType, LocalFileSystem, SubTreeFileSystem
 import spark_segments.storage as storage_module
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage import CLOCK_PROBE, OPEN_FILES, FileInfo, Storage, WriteStream
-from tests.s3_server import BUCKET, s3_server
+from tests.s3_server import BUCKET
 
 S3_OPTIONS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
-
-
-@pytest.fixture(scope="module")
-def s3_options():
-    with s3_server() as options:
-        yield options
 
 
 @pytest.fixture(params=["local", "s3"])

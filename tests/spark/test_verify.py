@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_segments.log.verify import verify
 from tests.golden_files import golden_dir
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_spark_finds_the_same_faults_as_one_process(spark, log):
     log.import_kafka(str(golden_dir("txn-0")))
     log.import_kafka(str(golden_dir("bigcompact-zstd/clean-1/bigcompact-0")), config={"cleanup.policy": "compact"})
