@@ -25,6 +25,7 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic."
 OptionalTopicArgument = Annotated[
     str | None, typer.Argument(metavar="TOPIC", help="The topic; all where it is left out.")
 ]
+TopicOption = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same, as an option.")]
 OutputOption = Annotated[Output, typer.Option("--output", help="How to print the result.")]
 StorageOption = Annotated[
     list[str] | None,
@@ -62,6 +63,13 @@ def open_log(uri: str, storage: list[str] | None, defaults: Path | None = None) 
     from spark_segments.log.logdir import LogDir
 
     return LogDir.open(uri, storage_options(storage), defaults=load_defaults(defaults) if defaults else None)
+
+
+def one_topic(argument: str | None, option: str | None) -> str | None:
+    """The topic that a command is about, given as [TOPIC] or as --topic, or None for all."""
+    if argument and option and argument != option:
+        raise InvalidOptionError("Two topics", expected="TOPIC or --topic", found=f"{argument} and --topic {option}")
+    return argument or option
 
 
 def storage_options(texts: list[str] | None) -> dict[str, str]:

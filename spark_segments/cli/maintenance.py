@@ -16,6 +16,8 @@ from spark_segments.cli.arguments import (
     OptionalTopicArgument,
     OutputOption,
     StorageOption,
+    TopicOption,
+    one_topic,
     open_log,
     session,
 )
@@ -25,6 +27,7 @@ from spark_segments.cli.output import Output, print_report, progress_bar
 def roll(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
+    topic_option: TopicOption = None,
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
     master: MasterOption = None,
@@ -38,12 +41,13 @@ def roll(
     """
     from spark_segments.maintenance import roll as job
 
-    _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+    _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
 
 
 def retain(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
+    topic_option: TopicOption = None,
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
     master: MasterOption = None,
@@ -57,12 +61,13 @@ def retain(
     """
     from spark_segments.maintenance import retain as job
 
-    _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+    _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
 
 
 def compact(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
+    topic_option: TopicOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Compact whatever has anything to clean, whether or not it is due.")
     ] = False,
@@ -86,7 +91,7 @@ def compact(
     from spark_segments.maintenance import compact as job
 
     _run(
-        job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults,
+        job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults,
         force=force, max_partitions=max_partitions,
     )  # fmt: skip
 
@@ -94,6 +99,7 @@ def compact(
 def vacuum(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
+    topic_option: TopicOption = None,
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
     master: MasterOption = None,
@@ -110,12 +116,13 @@ def vacuum(
     """
     from spark_segments.maintenance import vacuum as job
 
-    _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+    _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
 
 
 def maintain(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
+    topic_option: TopicOption = None,
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
     master: MasterOption = None,
@@ -135,7 +142,7 @@ def maintain(
     from spark_segments.maintenance import vacuum as vacuum_job
 
     for job in (roll_job, retain_job, compact_job, vacuum_job):
-        _run(job, log_dir, topic, dry_run, output, master, now_ms, storage, defaults)
+        _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
 
 
 def _run(

@@ -20,6 +20,8 @@ from spark_segments.errors import SegmentsError
 FAILED = 1
 FOUND_FAULTS = 3
 
+WIDTH_OF_A_FILE = 10_000  # columns: there a line is never folded, so that a script finds what it looks for
+
 
 class Output(enum.StrEnum):
     """How a command prints its result."""
@@ -42,7 +44,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
     console.print(table)
 
 
@@ -70,7 +72,11 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
         return
     lines = report["partitions"]
     if lines:
-        columns = list(dict.fromkeys(name for line in lines for name in line))
+        columns = [
+            name
+            for name in dict.fromkeys(name for line in lines for name in line)
+            if any(line.get(name) not in (None, {}) for line in lines)
+        ]
         print_table(columns, ([_text(line.get(name)) for name in columns] for line in lines))
     tense = "would be" if report["dry_run"] else "were"
     dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
@@ -107,10 +113,6 @@ def errors_in_one_line() -> Iterator[None]:
     """Turns what this package raises into one line on standard error and exit code 1."""
     try:
         yield
-    except BrokenPipeError:
-        # The reader of our output (head, say) has gone: nothing is wrong.
-        sys.stderr.close()
-        raise SystemExit(0) from None
     except (SegmentsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(FAILED) from error
