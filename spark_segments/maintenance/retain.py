@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 BELOW_LOG_START = "log_start_offset"
 RETENTION_BYTES = "retention.bytes"
 RETENTION_MS = "retention.ms"
-_REASONS = (BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS)
+REASONS = (BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS)
+"""What `Expired.reason` counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The rows that retention takes: `rows` of the live table, and why (an index into the reasons) for each."""
+    """The rows that retention takes: `rows` of the live table, and why (an index into REASONS) for each."""
 
     rows: np.ndarray
     reason: np.ndarray
@@ -141,14 +142,14 @@ def _note(report: Report, snapshot: Snapshot, expired: Expired) -> None:
     all_bytes = _sums(owner, log_bytes, count)
     gone_bytes = _sums(gone_owner, log_bytes[gone], count)
     gone_segments = np.bincount(gone_owner, minlength=count)
-    for_reason = [expired.reason == number for number in range(len(_REASONS))]
+    for_reason = [expired.reason == number for number in range(len(REASONS))]
     dropped_records = [_sums(gone_owner[mine], records[gone[mine]], count) for mine in for_reason]
     dropped_segments = [np.bincount(gone_owner[mine], minlength=count) for mine in for_reason]
     last = np.searchsorted(gone_owner, np.arange(count), side="right") - 1
     for partition in np.flatnonzero(gone_segments):
         dropped = {
             name: int(dropped_records[number][partition])
-            for number, name in enumerate(_REASONS)
+            for number, name in enumerate(REASONS)
             if dropped_segments[number][partition]
         }
         report.add(
