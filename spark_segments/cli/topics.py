@@ -10,13 +10,13 @@ from spark_segments.cli.arguments import (
     ConfigOption,
     DefaultsOption,
     LogDirArgument,
-    OptionalTopicArgument,
     OutputOption,
     StorageOption,
     TopicArgument,
     open_log,
     storage_options,
 )
+from spark_segments.cli.describe import describe
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.config import load_defaults, parse_overrides
 
@@ -63,33 +63,7 @@ def list_topics(log_dir: LogDirArgument, output: OutputOption = Output.TEXT, sto
             print(topic)
 
 
-@app.command("describe")
-def describe(
-    log_dir: LogDirArgument,
-    topic: OptionalTopicArgument = None,
-    output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
-) -> None:
-    """Shows a topic's configuration and its partitions: offsets, segments, records, bytes, dirty ratio.
-
-    Example: segments topic describe /data/log orders
-    """
-    log = open_log(log_dir, storage, defaults)
-    described = [log.describe(name) for name in ([topic] if topic else log.topics())]
-    if output is Output.JSON:
-        print_json(described if topic is None else described[0])
-        return
-    for one in described:
-        sources = log.config(one["topic"]).sources()
-        own = [f"{name}={value}" for name, value in one["config"].items() if sources.get(name) != "default"]
-        print(
-            f"Topic: {one['topic']}  TopicId: {one['topic_id']}  Version: {one['version']}",
-            f"Configs: {', '.join(own) or '-'}",
-            sep="  ",
-        )
-        columns = list(one["partitions"][0])
-        print_table(columns, (list(row.values()) for row in one["partitions"]))
+app.command("describe")(describe)
 
 
 @app.command("alter")

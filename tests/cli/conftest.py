@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_segments.cli import main
+from tests.browser import Browser, chromium
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,10 @@ def segments(run: Segments) -> Segments:
         return ran
 
     return succeed
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    """Chromium, installed first where it is missing and can be."""
+    chromium()
+    return Browser(tmp_path_factory.mktemp("browser"))

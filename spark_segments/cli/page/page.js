@@ -1,0 +1,100 @@
+"use strict";
+// Find, sort, and a card for the segment under the pointer. The page says all it has to say without this.
+(() => {
+  const form = document.querySelector(".controls");
+  const main = document.querySelector("main");
+  const value = (element, name) => Number(element.querySelector(`data.${name}`).value);
+  const partitions = new Map();
+  const topics = [...document.querySelectorAll(".topic")].map((element, place) => {
+    const rows = [...element.querySelectorAll("details.row")].map((row, number) => {
+      const ratio = row.querySelector("data.dirty_ratio");
+      const one = {
+        row, number, name: row.id.toLowerCase(), due: "due" in row.dataset,
+        size: value(row, "size_bytes"), records: value(row, "records"),
+        segments: value(row, "segments") + value(row, "chunks"),
+        ratio: ratio ? Number(ratio.value) : -1,
+        next: "due" in row.dataset ? 0 : row.dataset.next ? -Number(row.dataset.next) : -Infinity,
+      };
+      partitions.set(row, one);
+      return one;
+    });
+    return { element, place, rows, list: element.querySelector(".partitions"), policy: element.dataset.policy.split(",") };
+  });
+  const count = topics.reduce((sum, topic) => sum + topic.rows.length, 0);
+
+  function find() {
+    const text = form.find.value.trim().toLowerCase();
+    let shown = 0;
+    for (const topic of topics) {
+      const fits = !form.policy.value || topic.policy.includes(form.policy.value);
+      let any = false;
+      for (const one of topic.rows) {
+        const there = fits && one.name.includes(text) && (!form.due.checked || one.due);
+        one.row.hidden = !there;
+        any ||= there;
+        shown += there;
+      }
+      topic.element.hidden = !any;
+    }
+    form.shown.value = `${shown.toLocaleString("en")} of ${count.toLocaleString("en")} partitions`;
+  }
+
+  function sort() {
+    const by = form.sort.value;
+    // Largest first, what is due before what comes later; a topic stands where its first partition does.
+    const order = (one, other) => (by === "name" ? 0 : other[by] - one[by] || 0) || one.number - other.number;
+    for (const topic of topics) {
+      topic.rows.sort(order);
+      topic.list.append(...topic.rows.map((one) => one.row));
+    }
+    const top = (topic) => (by === "name" || !topic.rows.length ? 0 : topic.rows[0][by]);
+    const sorted = [...topics].sort((one, other) => top(other) - top(one) || one.place - other.place);
+    main.append(...sorted.map((topic) => topic.element));
+  }
+
+  const tip = document.createElement("div");
+  tip.id = "tip";
+  tip.hidden = true;
+  tip.setAttribute("aria-hidden", "true");
+  document.body.append(tip);
+  let marked = [];
+
+  function leave() {
+    for (const element of marked) element.classList.remove("at");
+    marked = [];
+    tip.hidden = true;
+  }
+
+  function enter(block, x, y) {
+    leave();
+    const partition = block.closest("details.row");
+    const row = partition.querySelectorAll("tbody tr")[[...block.parentNode.children].indexOf(block)];
+    const list = document.createElement("dl");
+    partition.querySelectorAll("th").forEach((head, place) => {
+      const name = document.createElement("dt");
+      const text = document.createElement("dd");
+      name.textContent = head.textContent;
+      text.textContent = row.cells[place].textContent;
+      if (text.textContent) list.append(name, text);
+    });
+    tip.replaceChildren(list);
+    tip.hidden = false;
+    const { width, height } = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(x - width / 2, innerWidth - width - 4))}px`;
+    tip.style.top = `${y + 24 + height < innerHeight ? y + 24 : Math.max(4, y - height - 16)}px`;
+    marked = [block, row];
+    for (const element of marked) element.classList.add("at");
+  }
+
+  document.addEventListener("pointermove", (event) => {
+    const block = event.target.closest?.(".strip i");
+    if (block) enter(block, event.clientX, event.clientY);
+    else if (marked.length) leave();
+  });
+  addEventListener("scroll", leave, { passive: true });
+
+  form.addEventListener("input", (event) => (event.target.name === "sort" ? sort() : find()));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+  find();
+})();

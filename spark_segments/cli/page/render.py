@@ -1,0 +1,195 @@
+"""The page as one HTML text: templates, style and script are files beside this one, filled here and escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from spark_segments import __version__
+from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
+from spark_segments.cli.page.view import JOBS, PartitionView, Step, Strip, TopicView, topic_view
+from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative
+from spark_segments.config import TopicConfig
+from spark_segments.log.snapshot import Snapshot
+
+_WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
+_KAFKA_NOTE = (
+    "This is a directory of Kafka's: it is only read. It does not carry its topics' settings, so what goes when is "
+    "told by Kafka's defaults, or by the broker's server.properties where --defaults names it."
+)
+
+
+def page(uri: str, topics: Sequence[tuple[Snapshot, TopicConfig]], now_ms: int, *, kafka: bool = False) -> str:
+    """The page of these topics at `now_ms`: the same snapshots, settings and moment give the same text.
+
+    `kafka`: they are Kafka's own directories, whose settings nobody knows.
+    """
+    most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
+    views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
+    return _page(uri, views, now_ms, kafka)
+
+
+def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool) -> str:
+    script = _file("page.js")
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
+    merged = any(strip.block.segments > 1 for topic in topics for one in topic.partitions for strip in one.strips)
+    return _template("page.html").substitute(
+        uri=escape(uri),
+        now=moment(now_ms),
+        now_iso=iso(now_ms),
+        note=f'<p class="note">{escape(_KAFKA_NOTE)}</p>' if kafka else "",
+        totals=_totals(topics),
+        merged="; hairlines beside each other are one block" if merged else "",
+        topics="\n".join(_topic(topic, now_ms, kafka) for topic in topics) or "<p>There are no topics.</p>",
+        version=escape(__version__),
+        style=_file("page.css"),
+        script=script,
+        script_hash=f"sha256-{digest}",
+    )
+
+
+def _totals(topics: Sequence[TopicView]) -> str:
+    partitions = [one for topic in topics for one in topic.partitions]
+    shown = [("topics", count(len(topics)), ""), ("partitions", count(len(partitions)), "")]
+    for label, name in (("sealed segments", "segments"), ("chunks", "chunks"), ("records", "records")):
+        shown.append((label, count(sum(one.numbers[name] for one in partitions)), ""))
+    shown.append(("in .log files", human_bytes(sum(one.numbers["size_bytes"] for one in partitions)), ""))
+    due = Counter(step.job for one in partitions for step in one.due)
+    if due:
+        jobs = " · ".join(f"{job} {count(due[job])}" for job in JOBS if due[job])
+        shown.append(("partitions with work for a job now", jobs, ' class="due"'))
+    return "\n".join(f"<div{kind}><dt>{label}</dt><dd>{text}</dd></div>" for label, text, kind in shown)
+
+
+def _topic(topic: TopicView, now_ms: int, kafka: bool) -> str:
+    described = topic.described
+    rows = [one.numbers for one in topic.partitions]
+    facts = [
+        plural(len(rows), "partition"),
+        human_bytes(sum(row["size_bytes"] for row in rows)),
+        plural(sum(row["records"] for row in rows), "record"),
+        f'version <data class="version" value="{described["version"]}">{count(described["version"])}</data>',
+    ]
+    policy = described["config"]["cleanup.policy"]
+    least = float(described["config"]["min.cleanable.dirty.ratio"])
+    largest = max((row["size_bytes"] for row in rows), default=0)
+    return _template("topic.html").substitute(
+        topic=escape(described["topic"]),
+        topic_id=escape(described["topic_id"]),
+        policy=escape(policy),
+        policy_text=escape(f"{policy} by default" if kafka else policy),
+        facts=" · ".join(facts),
+        settings="\n".join(_setting(*setting) for setting in topic.settings),
+        partitions="".join(_partition(described["topic"], one, largest, least, now_ms) for one in topic.partitions),
+    )
+
+
+def _setting(name: str, value: str, source: str) -> str:
+    text = value
+    if name.endswith(".ms") and value.isdigit() and len(value) < 16:
+        text = f"{value} ({duration(int(value))})"
+    elif name.endswith(".bytes") and value.isdigit():
+        text = f"{value} ({human_bytes(int(value))})"
+    kind = "" if source == "default" else ' class="own"'
+    told = "" if source == "topic" else f" <small>{escape(source)}</small>"
+    return f'<div{kind}><dt>{escape(name)}</dt><dd><data value="{escape(value)}">{escape(text)}</data>{told}</dd></div>'
+
+
+def _partition(topic: str, view: PartitionView, largest: int, least: float, now_ms: int) -> str:
+    numbers, next_step = view.numbers, view.next_step
+    return _template("partition.html").substitute(
+        {name: value for name, value in numbers.items() if value is not None},
+        name=escape(f"{topic}-{numbers['partition']}"),
+        next_ms="" if next_step is None else next_step.at_ms,
+        due="data-due" if view.due else "",
+        share=f"{numbers['size_bytes'] / largest:.4f}" if largest else "1",
+        strip_label=escape(_strip_label(view.strips)),
+        empty="" if view.strips else " empty",
+        blocks="".join(_block(strip.block) for strip in view.strips) or "no segments",
+        size=human_bytes(numbers["size_bytes"]),
+        segments_text=count(numbers["segments"]),
+        chunks_text=count(numbers["chunks"]),
+        records_text=count(numbers["records"]),
+        start_text=count(numbers["log_start_offset"]),
+        end_text=count(numbers["log_end_offset"]),
+        dirty_ratio=_dirty_ratio(numbers["dirty_ratio"], least),
+        next=_next(view.due, next_step, now_ms),
+        steps="\n".join(_step(step) for step in view.steps),
+        rows="\n".join(_row(strip, now_ms) for strip in view.strips),
+    )
+
+
+def _strip_label(strips: Sequence[Strip]) -> str:
+    """What the strip shows, for those who do not see it: 3 clean tail segments, 20.0 KiB; …"""
+    texts = []
+    for kind, word in _WORDS.items():
+        mine = [strip.block for strip in strips if strip.block.kind == kind]
+        if mine:
+            size = human_bytes(sum(block.log_bytes for block in mine))
+            texts.append(f"{plural(sum(block.segments for block in mine), f'{word} segment')}, {size}")
+    return "; ".join(texts) or "no segments"
+
+
+def _block(block: Block) -> str:
+    if block.clean_share:
+        share = f"flex-grow:{block.log_bytes};--clean-share:{100 * block.clean_share:.2f}%"
+        return f'<i class="part-clean" style="{share}"></i>'
+    return f'<i class="{block.kind}" style="flex-grow:{block.log_bytes}"></i>'
+
+
+def _dirty_ratio(value: float | None, least: float) -> str:
+    """The ratio, with a mark where the cleaner begins."""
+    if value is None:
+        return "–"
+    meter = f'<span class="meter" style="--ratio:{value:.3f};--least:{least:g}"></span>'
+    return f'{meter}<data class="dirty_ratio" value="{value!r}">{ratio(value)}</data>'
+
+
+def _next(due: Sequence[Step], next_step: Step | None, now_ms: int) -> str:
+    if due:
+        return "now" + "".join(f'<span class="badge">{step.job}</span>' for step in due)
+    if next_step is None:
+        return "–"
+    at = f'<time datetime="{iso(next_step.at_ms)}">{relative(next_step.at_ms, now_ms)}</time>'
+    return f"{next_step.job} {at}"
+
+
+def _step(step: Step) -> str:
+    kind = ' class="due"' if step.due else ""
+    return f"<dt>{step.job}</dt><dd{kind}>{escape(step.text)}</dd>"
+
+
+def _row(strip: Strip, now_ms: int) -> str:
+    block = strip.block
+    kind = _WORDS[block.kind]
+    if block.clean_share:
+        kind = f"{_WORDS[CLEAN]} to dirty head"
+    if block.segments > 1:
+        kind = f"{count(block.segments)} × {kind}"
+    offsets = f"{count(strip.base_offset)} – {count(strip.next_offset - 1)}"
+    if strip.next_offset == strip.base_offset:
+        offsets = f"none from {count(strip.base_offset)}"
+    records = count(strip.records)
+    if strip.tombstones:
+        records += f" ({plural(strip.tombstones, 'tombstone')})"
+    newest = "–" if strip.last_ms < 0 else f"{moment(strip.last_ms)} ({relative(strip.last_ms, now_ms)})"
+    return (
+        f'<tr><td><i class="{block.kind}"></i>{kind}<td>{offsets}<td class="n">{records}'
+        f'<td class="n">{human_bytes(block.log_bytes)}<td>{newest}<td>{strip.goes}<td>{escape(strip.path or "")}</tr>'
+    )
+
+
+@cache
+def _file(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template(_file(name))

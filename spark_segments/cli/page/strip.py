@@ -1,0 +1,63 @@
+"""How a partition's segments become the blocks of its strip.
+
+A partition may have thousands of segments and a page thousands of partitions, so neighbours that would be hairlines are
+one block. All blocks of a page together are about BLOCKS_A_PAGE, and a strip has at most MOST_BLOCKS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BLOCKS_A_PAGE = 16_000
+LEAST_BLOCKS, MOST_BLOCKS = 8, 120
+
+CLEAN, DIRTY, SEALED, ACTIVE = "clean", "dirty", "sealed", "active"
+"""What a segment is: in the clean tail or the dirty head of a compacted partition, sealed in any other, or active (a
+chunk; of Kafka's own files the last one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Neighbouring segments that are drawn as one; mostly there is one.
+
+    `rows`: [start, end) among the partition's live rows. `clean_share`: what part of a dirty one is in the clean tail.
+    """
+
+    kind: str
+    rows: tuple[int, int]
+    log_bytes: int
+    clean_share: float = 0.0
+
+    @property
+    def segments(self) -> int:
+        return self.rows[1] - self.rows[0]
+
+
+def blocks_a_strip(partitions: int) -> int:
+    """The limit for `blocks` where so many partitions are on a page."""
+    return max(LEAST_BLOCKS, min(MOST_BLOCKS, BLOCKS_A_PAGE // max(partitions, 1)))
+
+
+def blocks(segments: Sequence[Block], limit: int) -> list[Block]:
+    """The segments as at most about `limit` blocks, in order.
+
+    Where there are more, neighbours of one kind are put together while they are no longer than two parts in `limit` of
+    the strip. Two neighbouring blocks of a kind are longer than that then, so that there are at most `limit` of them
+    and a few more: one a change of kind.
+    """
+    if len(segments) <= limit:
+        return list(segments)
+    longest = 2 * sum(one.log_bytes for one in segments) / limit
+    found: list[Block] = []
+    for one in segments:
+        last = found[-1] if found else None
+        if last is not None and _alike(last, one) and last.log_bytes + one.log_bytes <= longest:
+            found[-1] = Block(one.kind, (last.rows[0], one.rows[1]), last.log_bytes + one.log_bytes)
+        else:
+            found.append(one)
+    return found
+
+
+def _alike(one: Block, other: Block) -> bool:
+    return one.kind == other.kind and not one.clean_share and not other.clean_share

@@ -1,0 +1,248 @@
+"""What the page says of a topic: the numbers of `describe`, the segments of each partition, and what goes when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_segments.cli.page.due import NEVER, TopicDue, topic_due
+from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
+from spark_segments.cli.page.words import duration, human_bytes, moment, plural, ratio, relative
+from spark_segments.config import TopicConfig
+from spark_segments.log.describe import describe
+from spark_segments.log.rows import SEALED as SEALED_STATE
+from spark_segments.log.rows import Segment, segments_of
+from spark_segments.log.snapshot import Snapshot
+
+JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
+
+SETTINGS = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "segment.bytes",
+    "segment.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+)
+"""The settings that say what goes when: the page shows them of every topic, and of the others what a topic sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a job does with a partition next.
+
+    `due`: it does now. `at_ms`: else the moment at which it does if nothing is appended, NEVER where there is none.
+    """
+
+    job: str
+    text: str
+    due: bool = False
+    at_ms: int = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One block of a strip and the segments in it.
+
+    Times are ms since 1970, -1 where no record has one. `path` is None where there are several segments, `goes` says
+    when the first and the last of them can go.
+    """
+
+    block: Block
+    base_offset: int
+    next_offset: int
+    records: int
+    tombstones: int
+    first_ms: int
+    last_ms: int
+    path: str | None
+    goes: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """`numbers`: the partition's entry in `describe`."""
+
+    numbers: dict[str, Any]
+    strips: list[Strip]
+    steps: list[Step]
+
+    @property
+    def due(self) -> list[Step]:
+        return [step for step in self.steps if step.due]
+
+    @property
+    def next_step(self) -> Step | None:
+        """What the clock brings next, None where that is nothing."""
+        waiting = [step for step in self.steps if step.at_ms < NEVER and not step.due]
+        return min(waiting, key=lambda step: step.at_ms, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """`described`: what `LogDir.describe` gives. `settings`: (name, value, source) of those that are shown."""
+
+    described: dict[str, Any]
+    settings: list[tuple[str, str, str]]
+    compacted: bool
+    partitions: list[PartitionView]
+
+
+def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
+    """All that is shown of one topic at `now_ms`, with at most about `most_blocks` blocks a strip."""
+    described, due = describe(snapshot, config), topic_due(snapshot, config, now_ms)
+    rows = segments_of(snapshot.live)
+    ends = np.searchsorted(due.owner, np.arange(len(described["partitions"]) + 1)).tolist()
+    views = []
+    for row, numbers in enumerate(described["partitions"]):
+        start, end = ends[row], ends[row + 1]
+        one = _Partition(row, numbers, rows[start:end], start, config, due, now_ms)
+        views.append(PartitionView(numbers, one.strips(most_blocks), one.steps()))
+    effective, sources = config.effective(), config.sources()
+    names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
+    settings = [(name, effective[name], sources[name]) for name in names]
+    return TopicView(described, settings, config.compact, views)
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """One partition while its view is made: `start` is its first row among the topic's live rows."""
+
+    row: int
+    numbers: dict[str, Any]
+    segments: Sequence[Segment]
+    start: int
+    config: TopicConfig
+    due: TopicDue
+    now_ms: int
+
+    def strips(self, most_blocks: int) -> list[Strip]:
+        pieces = [self._piece(place, segment) for place, segment in enumerate(self.segments)]
+        return [self._strip(block) for block in blocks(pieces, most_blocks)]
+
+    def _piece(self, place: int, segment: Segment) -> Block:
+        """One segment, with the share of offsets below the first dirty one that `describe` counts as clean.
+
+        A Kafka directory does not tell policies: a partition that a cleaner has been in counts as compacted.
+        """
+        rows, first_dirty = (place, place + 1), self.numbers["first_dirty_offset"]
+        if segment.state != SEALED_STATE:
+            return Block(ACTIVE, rows, segment.log_bytes)
+        if not self.config.compact and first_dirty <= self.numbers["log_start_offset"]:
+            return Block(SEALED, rows, segment.log_bytes)
+        share = (first_dirty - segment.base_offset) / max(segment.next_offset - segment.base_offset, 1)
+        if share >= 1:
+            return Block(CLEAN, rows, segment.log_bytes)
+        return Block(DIRTY, rows, segment.log_bytes, max(share, 0.0))
+
+    def _strip(self, block: Block) -> Strip:
+        start, end = block.rows
+        segments = self.segments[start:end]
+        first = [one.first_batch_max_timestamp_ms for one in segments if one.first_batch_max_timestamp_ms >= 0]
+        goes = self._goes(start)
+        if len(segments) > 1 and (last := self._goes(end - 1)) != goes:
+            goes = f"{goes}; the last: {last}"
+        return Strip(
+            block,
+            segments[0].base_offset,
+            segments[-1].next_offset,
+            sum(one.records for one in segments),
+            sum(one.tombstones for one in segments),
+            min(first, default=-1),
+            max(one.max_timestamp_ms for one in segments),
+            segments[0].path if len(segments) == 1 else None,
+            goes,
+        )
+
+    def _goes(self, place: int) -> str:
+        """When a whole segment leaves the log."""
+        row = self.start + place
+        if row in self.due.taken:
+            return f"now, by {self.due.taken[row]}"
+        if self.segments[place].state != SEALED_STATE:
+            return "not before it is rolled"
+        ways = self._retention(row)
+        if ways:
+            return " or ".join(ways)
+        return "never as a whole: it is compacted" if self.config.compact else "never: nothing limits it"
+
+    def _retention(self, row: int) -> list[str]:
+        """How retention can take a sealed segment that stays now."""
+        ways = []
+        if (at_ms := int(self.due.retain_ms[row])) < NEVER:
+            ways.append(f"{self._when(at_ms)}, by retention.ms")
+        if (grow := int(self.due.retain_bytes[row])) < NEVER:
+            ways.append(f"with {human_bytes(grow)} more, by retention.bytes")
+        return ways
+
+    def steps(self) -> list[Step]:
+        found = [self._roll(), self._retain()]
+        if self.config.compact:
+            found.append(self._compact())
+        if self.due.removed[self.row]:
+            found.append(self._vacuum())
+        return found
+
+    def _roll(self) -> Step:
+        active = sum(one.log_bytes for one in self.segments if one.state != SEALED_STATE)
+        if not active:
+            return Step(ROLL, "nothing: the active segment is empty")
+        if one := self.due.roll.get(self.row):
+            return Step(ROLL, f"now: {', '.join(one.reasons)}", due=True)
+        at_ms, limit = int(self.due.idle_ms[self.row]), self.config.segment_bytes
+        full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
+        if at_ms == NEVER:
+            return Step(ROLL, full)
+        return Step(ROLL, f"{self._when(at_ms)} by segment.ms, or {full}", at_ms=at_ms)
+
+    def _retain(self) -> Step:
+        taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.due.taken]
+        if taken:
+            size = sum(self.segments[row - self.start].log_bytes for row in taken)
+            reasons = ", ".join(dict.fromkeys(self.due.taken[row] for row in taken))
+            text = f"now: {plural(len(taken), 'sealed segment')}, {human_bytes(size)}, by {reasons}"
+            return Step(RETAIN, text, due=True)
+        if not self.config.delete:
+            return Step(RETAIN, "nothing: cleanup.policy has no delete")
+        if not self.segments or self.segments[0].state != SEALED_STATE:
+            return Step(RETAIN, "nothing: no segment is sealed")
+        ways = self._retention(self.start)
+        if not ways:
+            return Step(RETAIN, "nothing: retention.ms and retention.bytes are -1")
+        return Step(RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.due.retain_ms[self.start]))
+
+    def _compact(self) -> Step:
+        one = self.due.compact.get(self.row)
+        if one is None:
+            return Step(COMPACT, "nothing: no segment is sealed")
+        least = self.config.min_cleanable_dirty_ratio
+        sizes = f"{human_bytes(one.cleanable_bytes)} cleanable beside {human_bytes(one.clean_bytes)} clean"
+        if one.picked:
+            return Step(COMPACT, f"now, by {one.reason}: {sizes}, ratio {ratio(one.ratio)}", due=True)
+        text = f"{one.reason}: {sizes}, ratio {ratio(one.ratio)}, wanted is more than {least:g}"
+        if not one.cleanable_bytes:
+            text = f"nothing is cleanable beside {human_bytes(one.clean_bytes)} clean"
+        if self.config.min_compaction_lag_ms:
+            text += f"; min.compaction.lag.ms protects {duration(self.config.min_compaction_lag_ms)}"
+        at_ms = int(self.due.late_ms[self.row])
+        if at_ms < NEVER:
+            text += f"; {self._when(at_ms)} at the latest, by max.compaction.lag.ms"
+        return Step(COMPACT, text, at_ms=at_ms)
+
+    def _vacuum(self) -> Step:
+        at_ms = int(self.due.vacuum_ms[self.row])
+        files, size = int(self.due.removed[self.row]), human_bytes(int(self.due.removed_bytes[self.row]))
+        text = f"{plural(files, 'segment')} that left the log, {size}"
+        if at_ms <= self.now_ms:
+            return Step(VACUUM, f"now: {text}", due=True)
+        return Step(VACUUM, f"{text}: from {self._when(at_ms)}, by file.delete.delay.ms", at_ms=at_ms)
+
+    def _when(self, at_ms: int) -> str:
+        return f"{moment(at_ms)} ({relative(at_ms, self.now_ms)})"

@@ -1,0 +1,66 @@
+"""Numbers as people read them: sizes, durations, moments in UTC."""
+
+from __future__ import annotations
+
+import datetime
+
+from spark_segments.cli.output import human_bytes
+
+__all__ = ["count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative"]
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
+
+
+def count(number: int) -> str:
+    """1234567 → "1,234,567"."""
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """(2, "segment") → "2 segments"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def ratio(value: float) -> str:
+    """Two digits, and never 0 or 1 for what is only close to it."""
+    if 0 < value < 0.005:
+        return "< 0.01"
+    return "> 0.99" if 0.995 <= value < 1 else f"{value:.2f}"
+
+
+def duration(length_ms: int) -> str:
+    """Milliseconds in their largest unit, and below ten of these the next one: 97200000 → "1 d 3 h"."""
+    length_ms = abs(length_ms)
+    for place, (name, unit_ms) in enumerate(_UNITS):
+        if length_ms >= unit_ms:
+            number, rest = divmod(length_ms, unit_ms)
+            if number >= 10 or name in ("s", "ms"):
+                return f"{number:,} {name}"
+            next_name, next_ms = _UNITS[place + 1]
+            return f"{number:,} {name} {rest // next_ms} {next_name}" if rest // next_ms else f"{number:,} {name}"
+    return "0 ms"
+
+
+def moment(at_ms: int) -> str:
+    """A time of ms since 1970 in UTC, to the second."""
+    if at_ms > _LAST_MS:
+        return "after the year 9999"
+    return _utc(at_ms).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(at_ms: int) -> str:
+    """The same for a program, to the millisecond; "" where HTML cannot say it."""
+    return "" if at_ms > _LAST_MS else _utc(at_ms).isoformat(timespec="milliseconds") + "Z"
+
+
+def relative(at_ms: int, now_ms: int) -> str:
+    """How far a moment is from now: "in 2 h", "3 d ago"."""
+    if at_ms == now_ms:
+        return "now"
+    far = duration(at_ms - now_ms)
+    return f"in {far}" if at_ms > now_ms else f"{far} ago"
+
+
+def _utc(at_ms: int) -> datetime.datetime:
+    return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=at_ms)

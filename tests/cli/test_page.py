@@ -1,0 +1,372 @@
+"""The page of `segments describe --html` says what `describe` says, and what the jobs then do."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.cli.page.due import NEVER, topic_due
+from spark_segments.cli.page.render import page
+from spark_segments.cli.page.strip import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
+from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
+from spark_segments.config import topic_config
+from spark_segments.log.rows import Partition, segments_of
+from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance.compact_plan import plan_compaction
+from spark_segments.maintenance.retain import plan_retention
+from spark_segments.maintenance.roll_plan import IDLE, RollRules, plan_roll
+from tests.cli.page_parser import PageParser
+from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, snapshot, thousand_partitions
+from tests.conftest import ROOT
+from tests.golden_files import GOLDEN
+from tests.maintenance.appending import records
+from tests.maintenance.rows import TOPIC_ID, row, table
+
+NAMES = [
+    "partition", "log_start_offset", "log_end_offset", "segments", "chunks", "records", "size_bytes", "dirty_ratio",
+]  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    """A compacted topic that was cleaned once, one with retention, one with both policies, and an empty one."""
+    log = LogDir.create(str(tmp_path / "log"))
+    small = {"segment.bytes": "20000", "segment.ms": str(6 * HOUR_MS)}
+    log.create_topic("prices", 2, small | {"cleanup.policy": "compact"})
+    log.create_topic("orders", 3, small | {"retention.ms": str(20 * HOUR_MS)})
+    log.create_topic("clicks", 1, small | {"cleanup.policy": "compact,delete", "retention.bytes": "30000"})
+    log.create_topic("empty", 2)
+    for step in range(8):
+        at_ms = NOW_MS - (30 - 3 * step) * HOUR_MS
+        for topic in ("prices", "orders", "clicks"):
+            log.append(topic, records(400, first=400 * step, size=60, time_ms=at_ms, step_ms=1000))
+        roll(log, now_ms=at_ms + HOUR_MS)
+        if step == 4:
+            compact(log, now_ms=at_ms + HOUR_MS)
+            retain(log, now_ms=at_ms + HOUR_MS)
+    return log
+
+
+def page_of(log: LogDir, now_ms: int = NOW_MS) -> str:
+    snapshots = [log.snapshot(topic) for topic in log.topics()]
+    topics = [(one, topic_config(one.config, log.defaults)) for one in snapshots]
+    return page(log.uri, topics, now_ms, kafka=log.is_kafka)
+
+
+def assert_as_described(log: LogDir, text: str) -> None:
+    """Every number of `describe` is on the page, where a person and where a program looks."""
+    found = PageParser(text)
+    expected = {
+        f"{topic}-{one['partition']}": {name: one[name] for name in NAMES if one[name] is not None}
+        for topic in log.topics()
+        for one in log.describe(topic)["partitions"]
+    }
+    assert {name: {key: float(value) for key, (value, _) in one.items()} for name, one in found.numbers.items()} == {
+        name: {key: float(value) for key, value in one.items()} for name, one in expected.items()
+    }
+    for name, one in expected.items():
+        for key in ("log_start_offset", "log_end_offset", "segments", "chunks", "records"):
+            assert int(found.numbers[name][key][1].replace(",", "")) == one[key]
+        size, unit = found.numbers[name]["size_bytes"][1].split()
+        assert float(size) * 1024 ** ["B", "KiB", "MiB"].index(unit) == pytest.approx(one["size_bytes"], rel=0.05)
+        assert sum(size for _, size in found.blocks[name]) == one["size_bytes"]
+
+
+# Numbers
+
+
+def test_every_number_is_that_of_describe(segments, log, tmp_path):
+    file = tmp_path / "log.html"
+    ran = segments("describe", log.uri, "--html", file, "--now-ms", NOW_MS)
+    assert ran.text.startswith(f"Wrote {file}: ")
+    assert_as_described(log, file.read_text())
+
+
+@pytest.mark.parametrize("name", ["broker-data", "canary-0", "legacy-v0-0", "txn-0", "tiered/kafka-tiered-storage"])
+def test_every_number_of_a_kafka_directory_is_that_of_describe(segments, tmp_path, name):
+    uri = GOLDEN / name
+    segments("describe", uri, "--html", tmp_path / "log.html")
+    text = (tmp_path / "log.html").read_text()
+    assert_as_described(LogDir.open(str(uri)), text)
+    assert "This is a directory of Kafka&#x27;s" in text
+
+
+def test_a_kafka_directory_may_lack_partitions(segments, tmp_path):
+    for name in ("orders-1", "retention-0"):
+        shutil.copytree(GOLDEN / "broker-data" / name, tmp_path / "log.dirs" / name)
+    segments("describe", tmp_path / "log.dirs", "--html", tmp_path / "log.html")
+    assert_as_described(LogDir.open(str(tmp_path / "log.dirs")), (tmp_path / "log.html").read_text())
+
+
+def test_one_topic_as_page_and_json(segments, log, tmp_path):
+    ran = segments("describe", log.uri, "orders", "--html", tmp_path / "log.html", "--output", "json")
+    assert ran.json == log.describe("orders")
+    assert set(PageParser((tmp_path / "log.html").read_text()).numbers) == {"orders-0", "orders-1", "orders-2"}
+
+
+def test_describe_without_a_topic_is_the_whole_directory(segments, log):
+    assert segments("describe", log.uri, "--output", "json").json == [log.describe(topic) for topic in log.topics()]
+    assert segments("describe", log.uri).text == segments("topic", "describe", log.uri).text
+
+
+def test_an_empty_log_directory_has_a_page(segments, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    segments("describe", log.uri, "--html", tmp_path / "log.html")
+    assert "There are no topics." in (tmp_path / "log.html").read_text()
+
+
+def test_clean_and_dirty_blocks_are_the_dirty_ratio(log):
+    found = PageParser(page_of(log))
+    for topic in ("prices", "clicks"):
+        for one in log.describe(topic)["partitions"]:
+            sizes = dict.fromkeys(("clean", "dirty", "active"), 0)
+            for kind, size in found.blocks[f"{topic}-{one['partition']}"]:
+                sizes[kind] += size
+            assert sizes["clean"] > 0
+            assert sizes["dirty"] / (sizes["clean"] + sizes["dirty"]) == pytest.approx(one["dirty_ratio"])
+    assert {kind for kind, _ in found.blocks["orders-0"]} == {"sealed", "active"}
+
+
+def test_a_segment_that_the_first_dirty_offset_falls_into_is_part_clean():
+    rows, last = partition(0, [1000, 1000], first_ms=NOW_MS - DAY_MS, step_ms=HOUR_MS)
+    halfway = Partition(TOPIC_ID, 0, 0, last.log_end_offset, 15, last.log_end_offset)
+    text = page("log", [snapshot("prices", {"cleanup.policy": "compact"}, rows, [halfway])], NOW_MS)
+    found = PageParser(text)
+    assert found.blocks["prices-0"] == [("clean", 1000), ("part-clean", 1000)]
+    assert "--clean-share:50.00%" in text
+    assert found.numbers["prices-0"]["dirty_ratio"] == ("0.25", "0.25")
+
+
+def test_a_partition_that_kafka_cleaned_shows_it_though_its_policy_is_not_known():
+    log = LogDir.open(str(GOLDEN / "broker-data"))
+    assert [kind for kind, _ in PageParser(page_of(log)).blocks["latest-0"]] == ["clean", "active"]
+
+
+# The text
+
+
+def test_the_same_log_at_the_same_time_is_the_same_page(log):
+    assert page_of(log) == page_of(LogDir.open(log.uri))
+
+
+def test_nothing_of_the_log_directory_becomes_markup():
+    name = "<script>alert(1)</script>&\"'"
+    rows, last = partition(0, [1000], [10], first_ms=NOW_MS, step_ms=1)
+    found = PageParser(page(name, [snapshot(name, {}, rows, [last])], NOW_MS))
+    assert list(found.numbers) == [f"{name}-0"]
+    assert sum(tag == "script" for tag, _ in found.attributes) == 1
+    assert not any(key.startswith("on") for _, given in found.attributes for key in given)
+
+
+def test_the_page_needs_nothing_else(log):
+    text = page_of(log)
+    assert not re.search(r"""https?://|url\(|@import|\ssrc=|\shref=""", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_files_of_the_page_are_in_wheels_and_py_files(tmp_path):
+    """Spark's executors import a package from the zip of --py-files; a wheel has what pyproject.toml lists."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    package = ROOT / "spark_segments"
+    others = [
+        path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+    ]
+    for path in others:
+        name = ".".join(path.parent.relative_to(ROOT).parts)
+        assert any(fnmatch(path.name, pattern) for pattern in patterns.get(name, [])), path
+    archive = shutil.make_archive(str(tmp_path / "spark_segments"), "zip", ROOT, "spark_segments")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import spark_segments.cli.page.render as page; "
+        "assert '.zip' in page.__file__; print(page.page('log', [], 0))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, archive], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == page("log", [], 0) + "\n"
+
+
+def test_a_thousand_partitions_are_a_page_of_a_few_megabytes():
+    topics = thousand_partitions()
+    text = page("log", topics, NOW_MS)
+    found = PageParser(text)
+    assert len(found.numbers) == 1000
+    assert sum(map(len, found.blocks.values())) < 1.3 * BLOCKS_A_PAGE
+    assert len(text) < 6e6
+
+
+# Strips
+
+pieces = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3) | st.integers(0, 10**9)), max_size=200)
+
+
+@given(pieces, st.integers(1, 40))
+def test_a_strip_has_few_blocks_and_all_bytes(sizes, limit):
+    segments = [Block(kind, (number, number + 1), size) for number, (kind, size) in enumerate(sizes)]
+    found = blocks(segments, limit)
+    changes = sum(one.kind != other.kind for one, other in itertools.pairwise(segments))
+    assert len(found) <= max(limit, 1) + changes + 1
+    place = 0
+    for block in found:
+        start, end = block.rows
+        assert start == place
+        assert {one.kind for one in segments[start:end]} == {block.kind}
+        assert sum(one.log_bytes for one in segments[start:end]) == block.log_bytes
+        place = end
+    assert place == len(segments)
+
+
+def test_few_segments_are_never_merged():
+    segments = [Block("sealed", (n, n + 1), 1 if n else 10**9) for n in range(120)]
+    assert blocks(segments, 120) == segments
+
+
+def test_strips_of_many_partitions_have_fewer_blocks():
+    assert [blocks_a_strip(count) for count in (0, 1, 100, 200, 1000, 100_000)] == [120, 120, 120, 80, 16, 8]
+
+
+# What goes when: the moments on the page are the first at which the plans say so
+
+times = st.integers(0, 60) | st.just(-1)
+topics_due = st.tuples(
+    st.lists(st.tuples(st.integers(0, 50), times, st.integers(0, 60)), max_size=6),
+    st.lists(st.tuples(st.integers(1, 50), times, st.integers(0, 60)), max_size=3),
+    st.integers(0, 30),  # the first dirty offset
+)
+configs_due = st.fixed_dictionaries(
+    {
+        "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete"]),
+        "retention.ms": st.integers(0, 100) | st.sampled_from([-1, 2**63 - 1]),
+        "retention.bytes": st.integers(0, 120) | st.just(-1),
+        "segment.ms": st.integers(1, 100),
+        "segment.jitter.ms": st.integers(0, 20),
+        "max.compaction.lag.ms": st.integers(1, 100) | st.just(2**63 - 1),
+        "min.cleanable.dirty.ratio": st.just(1),
+    }
+)
+
+
+def due_snapshot(parts, config):
+    rows, partitions = [], []
+    for number, (sealed, chunks, first_dirty) in enumerate(parts):
+        offset = 0
+        for place, (size, largest, created) in enumerate([*sealed, *chunks]):
+            state = "sealed" if place < len(sealed) else "chunk"
+            rows.append(
+                row(
+                    offset,
+                    offset + 5,
+                    partition=number,
+                    state=state,
+                    log_bytes=size,
+                    max_timestamp_ms=largest,
+                    created_ms=created,
+                )
+            )
+            offset += 5
+        partitions.append(Partition(TOPIC_ID, number, 0, offset, min(first_dirty, offset), offset))
+    return snapshot("orders", {name: str(value) for name, value in config.items()}, rows, partitions)
+
+
+@settings(max_examples=300)
+@given(st.lists(topics_due, min_size=1, max_size=3), configs_due, st.integers(60, 130))
+def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_ms):
+    made, config = due_snapshot(parts, overrides)
+    due = topic_due(made, config, now_ms)
+    start = np.zeros(len(parts), np.int64)
+
+    def retained(at_ms: int) -> set[int]:
+        return set(plan_retention(made.live, start, config, at_ms).rows.tolist())
+
+    assert set(due.taken) == retained(now_ms)
+    for number, at_ms in enumerate(due.retain_ms.tolist()):
+        if number in due.taken:
+            continue
+        assert at_ms == NEVER or (number in retained(at_ms) and number not in retained(at_ms - 1))
+        assert at_ms < NEVER or number not in retained(2**62)
+
+    rules = RollRules.of(TOPIC_ID, config)
+    for number, at_ms in enumerate(due.idle_ms.tolist()):
+        idle = [
+            any(one.partition == number and IDLE in one.reasons for one in plan_roll(made.live, rules, moment_ms).due)
+            for moment_ms in (at_ms - 1, at_ms)
+        ]
+        assert idle == [False, at_ms < NEVER]
+    assert set(due.roll) == {one.partition for one in plan_roll(made.live, rules, now_ms).due}
+
+    def late(partition: int, at_ms: int) -> bool:
+        plan = plan_compaction(made.live, made.partitions, config, at_ms)
+        return any(one.partition == partition and one.picked for one in plan)
+
+    if config.compact:
+        for number, at_ms in enumerate(due.late_ms.tolist()):
+            if at_ms < NEVER and due.compact[number].cleanable_bytes > 0:
+                assert [late(number, at_ms - 1), late(number, at_ms)] == [False, True]
+
+
+@given(topics_due, st.integers(0, 120))
+def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
+    made, config = due_snapshot([part], {"retention.bytes": limit, "retention.ms": -1})
+    due = topic_due(made, config, 100)
+    end = made.partitions.column("log_end_offset")[0].as_py()
+
+    def taken(grown: int) -> set[int]:
+        rows = [*segments_of(made.live), row(end, end + 1, state="chunk", log_bytes=grown)]
+        return set(plan_retention(table(rows), np.zeros(1, np.int64), config, 100).rows.tolist())
+
+    for number, grow in enumerate(due.retain_bytes.tolist()):
+        if grow < NEVER:
+            assert number in taken(grow)
+            assert grow == 0 or number not in taken(grow - 1)
+        else:
+            assert number not in taken(10**9)
+
+
+def test_what_the_page_says_is_due_is_what_the_jobs_do(log):
+    now_ms = 2**41  # after the files were made, by whatever clock
+    text = page_of(log, now_ms)
+    for job in (roll, retain, compact):
+        report = job(log, now_ms=now_ms, dry_run=True).to_dict()
+        acted = {f"{one['topic']}-{one['partition']}" for one in report["partitions"]}
+        badge = f'<span class="badge">{job.__name__}</span>'
+        rows = re.split(r'<details class="row" id="', text)[1:]
+        assert {row.partition('"')[0] for row in rows if badge in row} == acted
+        assert acted
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (0, "0 ms"), (7, "7 ms"), (12_345, "12 s"), (60_000, "1 min"), (95_000, "1 min 35 s"), (97_200_000, "1 d 3 h"),
+        (36_000_000, "10 h"), (2**63 - 1, "106,751,991,167 d"),
+    ],
+)  # fmt: skip
+def test_durations(length_ms, text):
+    assert duration(length_ms) == text
+
+
+def test_moments():
+    assert moment(NOW_MS) == "2026-01-01 12:00:00"
+    assert iso(NOW_MS + 1) == "2026-01-01T12:00:00.001Z"
+    assert (moment(2**62), iso(2**62)) == ("after the year 9999", "")
+    assert relative(NOW_MS - 3 * DAY_MS, NOW_MS) == "3 d ago"
+    assert relative(NOW_MS + 90_000, NOW_MS) == "in 1 min 30 s"
+    assert relative(NOW_MS, NOW_MS) == "now"
+
+
+def test_ratios_are_0_and_1_only_where_they_are():
+    assert [ratio(value) for value in (0.0, 0.001, 0.5, 0.999, 1.0)] == ["0.00", "< 0.01", "0.50", "> 0.99", "1.00"]
