@@ -1,0 +1,222 @@
+"""The page in a real browser: what its picture shows, and what its script does."""
+
+from __future__ import annotations
+
+import colorsys
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from spark_segments.cli.page.render import page
+from spark_segments.log.describe import describe
+from tests.browser import Browser
+from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, snapshot, thousand_partitions
+from tests.golden_files import GOLDEN
+
+# {name: box in CSS pixels} of the strips.
+BOXES = """Object.fromEntries([...document.querySelectorAll("details.row")].map((row) => {
+  const box = row.querySelector(".strip").getBoundingClientRect();
+  return [row.id, [box.left, box.top, box.right, box.bottom]];
+}))"""
+OVERFLOW = """[document.documentElement.scrollWidth - innerWidth,
+  ...[...document.querySelectorAll("body *")].filter((one) => one.checkVisibility() && !one.closest("table, .vh, .k")
+    && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 200))]"""
+OPEN = 'document.querySelectorAll("details").forEach((one) => one.open = true)'
+
+
+def topics():
+    """Compacted at several ratios, and with retention; the smallest segments are a thousandth of their strip."""
+    step = {"first_ms": NOW_MS - DAY_MS, "step_ms": HOUR_MS}
+    compacted = [
+        partition(0, [500_000, 300_000, 200_000, 400_000], [100_000], clean=2, **step),
+        partition(1, [9_000, 1_000], [10_000], clean=0, **step),
+        partition(2, [64 << 20, 32 << 20], [], clean=2, **step),
+    ]
+    deleted = [
+        partition(0, [1 << 20] * 20, [300_000] * 3, **step),
+        partition(1, [5_000_000, 5_000, 5_000], [2_000_000], **step),
+        partition(2, [], [1234], **step),
+        partition(3, [], [], **step),
+    ]
+    return [
+        snapshot(name, config, [one for rows, _ in made for one in rows], [last for _, last in made])
+        for name, config, made in (
+            ("prices", {"cleanup.policy": "compact"}, compacted),
+            ("orders", {"retention.ms": str(20 * HOUR_MS)}, deleted),
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "small.html"
+    file.write_text(page("/data/log", topics(), NOW_MS))
+    return file
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "thousand.html"
+    file.write_text(page("/data/log", thousand_partitions(), NOW_MS))
+    return file
+
+
+def kinds(picture: Image.Image, box: list[float]) -> Counter[str]:
+    """How many pixels of a box have the colour of which kind, by hue; grey and the page's own colours are none."""
+    left, top, right, bottom = (round(edge) for edge in box)
+    found: Counter[str] = Counter()
+    for count, (red, green, blue) in picture.crop((left, top + 1, right, bottom - 1)).getcolors(1 << 24) or []:
+        hue, saturation, value = colorsys.rgb_to_hsv(red / 255, green / 255, blue / 255)
+        if saturation > 0.15 and value > 0.3:
+            name = next((kind for kind, (low, high) in HUES.items() if low <= hue * 360 < high), None)
+            if name is not None:
+                found[name] += count
+    return found
+
+
+HUES = {"dirty": (20, 50), "clean": (150, 180), "sealed": (205, 225), "active": (240, 270)}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser: Browser, small, width, dark):
+    picture = browser.picture(small, width, 2000, dark=dark)
+    boxes = browser.ask(small, BOXES, width, 2000)
+    for made, config in topics():
+        for one in describe(made, config)["partitions"]:
+            name = f"{made.topic}-{one['partition']}"
+            found = kinds(picture, boxes[name])
+            sealed = sum(found[kind] for kind in ("clean", "dirty", "sealed"))
+            live = made.live_of(one["partition"])
+            chunk_bytes = sum(row.log_bytes for row in live if row.state == "chunk")
+            if not live:
+                assert found.total() < 200  # the edges of the letters of "no segments"
+                continue
+            # Gaps between blocks, and hairlines that are as wide as can be seen, are a few pixels.
+            error = 3 * (len(live) + 1) / (boxes[name][2] - boxes[name][0])
+            assert found["active"] / found.total() == pytest.approx(chunk_bytes / one["size_bytes"], abs=error), name
+            if one["dirty_ratio"] is None:
+                assert found["sealed"] == sealed, name
+            else:
+                assert found["dirty"] / sealed == pytest.approx(one["dirty_ratio"], abs=error), name
+
+
+def test_light_and_dark_schemes(browser: Browser, small):
+    for dark in (False, True):
+        red, green, blue = browser.picture(small, 800, 600, dark=dark).getpixel((2, 2))
+        assert (max(red, green, blue) < 40) is dark
+        assert (min(red, green, blue) > 240) is not dark
+
+
+def test_kinds_differ_without_colour(browser: Browser, small):
+    """In grey, dirty and active blocks have lines, others have none, and clean is darker than sealed."""
+    boxes = browser.ask(small, BOXES)
+    picture = browser.picture(small, 1280, 1000).convert("L")
+
+    def greys(name: str, share: float) -> list[int]:
+        left, top, right, bottom = boxes[name]
+        at = left + (right - left) * share
+        part = picture.crop((round(at), round(top) + 2, round(at) + 12, round(bottom) - 2))
+        return [grey for count, grey in part.getcolors(256) or [] for _ in range(count)]
+
+    clean, dirty, active, sealed = (
+        greys(*place) for place in (("prices-2", 0.1), ("prices-1", 0.2), ("prices-1", 0.8), ("orders-1", 0.2))
+    )
+    spread = [max(found) - min(found) for found in (clean, dirty, active, sealed)]
+    assert spread[0] < 5 and spread[3] < 5
+    assert spread[1] > 40 and spread[2] > 40
+    assert clean[0] < sealed[0] - 20
+
+
+@pytest.mark.parametrize("width", [1280, 1100, 375])
+def test_nothing_is_wider_than_the_window(browser: Browser, small, thousand, width):
+    assert browser.ask(small, OVERFLOW, width) == [0]
+    assert browser.ask(small, f"({OPEN}, {OVERFLOW})", width) == [0]
+    assert browser.ask(thousand, "document.documentElement.scrollWidth - innerWidth", width) == 0
+
+
+def test_kafkas_directory_fits_too(browser: Browser, segments, tmp_path):
+    segments("describe", GOLDEN / "broker-data", "--html", tmp_path / "kafka.html")
+    for width in (1280, 375):
+        assert browser.ask(tmp_path / "kafka.html", f"({OPEN}, {OVERFLOW})", width) == [0]
+
+
+def test_without_scripts_all_is_there_but_the_controls(browser: Browser, small):
+    """The picture is the one with scripts, less the form, which would do nothing."""
+    without = browser.picture(small, 1280, 1000, script=False)
+    hidden = small.with_name("hidden.html")
+    hidden.write_text(small.read_text().replace("</style>", ".controls { display: none !important }</style>"))
+    assert browser.picture(hidden, 1280, 1000).tobytes() == without.tobytes()
+    assert browser.picture(small, 1280, 1000).tobytes() != without.tobytes()
+
+
+def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser: Browser, thousand):
+    script = """(() => {
+      const form = document.querySelector(".controls");
+      const set = (name, value) => {
+        const field = form[name];
+        if (field.type === "checkbox") field.checked = value; else field.value = value;
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+      };
+      const rows = () => [...document.querySelectorAll("details.row")];
+      const shown = () => rows().filter((one) => one.checkVisibility()).map((one) => one.id);
+      const answers = { all: shown(), hidden: form.hidden };
+      set("find", "TOPIC.03-7"); answers.found = shown(); answers.told = form.shown.value; set("find", "");
+      set("policy", "compact"); answers.compacted = shown(); set("policy", "");
+      set("due", true); answers.due = shown(); set("due", false);
+      for (const by of ["size", "ratio", "next", "name"]) { set("sort", by); answers[by] = shown(); }
+      return answers;
+    })()"""
+    answers = browser.ask(thousand, script)
+    described = {
+        f"{made.topic}-{one['partition']}": one
+        for made, config in thousand_partitions()
+        for one in describe(made, config)["partitions"]
+    }
+    assert answers["all"] == answers["name"] == list(described)
+    assert answers["hidden"] is False
+    assert (answers["found"], answers["told"]) == (["topic.03-7"], "1 of 1,000 partitions")
+    compacted = [name for name, one in described.items() if one["dirty_ratio"] is not None]
+    assert answers["compacted"] == compacted
+    assert 0 < len(answers["due"]) < 1000
+    for by, key in (("size", "size_bytes"), ("ratio", "dirty_ratio")):
+        groups = [
+            [described[name][key] for name in names]
+            for _, names in itertools.groupby(answers[by], lambda name: name.rpartition("-")[0])
+        ]
+        known = [[-1.0 if value is None else value for value in group] for group in groups]
+        assert len(known) == 20
+        assert all(group == sorted(group, reverse=True) for group in known)
+        assert [group[0] for group in known] == sorted((group[0] for group in known), reverse=True)
+    due = set(answers["due"])
+    for _, names in itertools.groupby(answers["next"], lambda name: name.rpartition("-")[0]):
+        later = [name not in due for name in names]
+        assert later == sorted(later)
+
+
+def test_the_page_under_its_own_policy_runs_its_script(browser: Browser, thousand):
+    document = browser.document(thousand)
+    assert document.count('<details class="row"') == 1000
+    assert "1,000 of 1,000 partitions</output>" in document
+    assert 'class="controls" hidden' not in document
+
+
+def test_pointing_at_a_block_tells_of_its_segment(browser: Browser, small):
+    script = """(() => {
+      const block = document.querySelectorAll("#prices-0 .strip i")[2];
+      block.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: 100, clientY: 100 }));
+      const tip = document.querySelector("#tip");
+      const told = [...tip.querySelectorAll("dt")].map((one) => [one.textContent, one.nextSibling.textContent]);
+      return [tip.checkVisibility(), Object.fromEntries(told)];
+    })()"""
+    visible, told = browser.ask(small, script)
+    made, _ = topics()[0]
+    segment = made.live_of(0)[2]
+    assert visible
+    assert told["Kind"] == "dirty head"
+    assert told["Offsets"] == f"{segment.base_offset:,} – {segment.next_offset - 1:,}"
+    assert told["Records"] == f"{segment.records:,}"
+    assert told["File"] == segment.path
