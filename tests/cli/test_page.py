@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import shutil
@@ -152,6 +153,17 @@ def test_a_segment_that_the_first_dirty_offset_falls_into_is_part_clean():
 def test_a_partition_that_kafka_cleaned_shows_it_though_its_policy_is_not_known():
     log = LogDir.open(str(GOLDEN / "broker-data"))
     assert [kind for kind, _ in PageParser(page_of(log)).blocks["latest-0"]] == ["clean", "active"]
+
+
+def test_tombstones_that_nobody_counted_are_not_told_of():
+    rows, last = partition(0, [1000, 1000], first_ms=NOW_MS, step_ms=1)
+    told = []
+    for count in (-1, 3):
+        counted = [dataclasses.replace(row, tombstones=count) for row in rows]
+        told.append(
+            re.findall(r"\([^(]* tombstones?\)", page("log", [snapshot("orders", {}, counted, [last])], NOW_MS))
+        )
+    assert told == [[], ["(3 tombstones)", "(3 tombstones)"]]
 
 
 # The text

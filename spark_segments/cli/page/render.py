@@ -14,11 +14,12 @@ from string import Template
 from spark_segments import __version__
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
 from spark_segments.cli.page.view import JOBS, PartitionView, Step, Strip, TopicView, topic_view
-from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative
+from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.snapshot import Snapshot
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
+_NO_LIMIT = ("-1", str(2**63 - 1))
 _KAFKA_NOTE = (
     "This is a directory of Kafka's: it is only read. It does not carry its topics' settings, so what goes when is "
     "told by Kafka's defaults, or by the broker's server.properties where --defaults names it."
@@ -92,7 +93,9 @@ def _topic(topic: TopicView, now_ms: int, kafka: bool) -> str:
 
 def _setting(name: str, value: str, source: str) -> str:
     text = value
-    if name.endswith(".ms") and value.isdigit() and len(value) < 16:
+    if value in _NO_LIMIT:
+        text = "no limit"
+    elif name.endswith(".ms") and value.isdigit():
         text = f"{value} ({duration(int(value))})"
     elif name.endswith(".bytes") and value.isdigit():
         text = f"{value} ({human_bytes(int(value))})"
@@ -120,8 +123,9 @@ def _partition(topic: str, view: PartitionView, largest: int, least: float, now_
         end_text=count(numbers["log_end_offset"]),
         dirty_ratio=_dirty_ratio(numbers["dirty_ratio"], least),
         next=_next(view.due, next_step, now_ms),
+        age=_age(view.strips, now_ms),
         steps="\n".join(_step(step) for step in view.steps),
-        rows="\n".join(_row(strip, now_ms) for strip in view.strips),
+        rows="\n".join(_row(strip, numbers["log_start_offset"], now_ms) for strip in view.strips),
     )
 
 
@@ -160,12 +164,21 @@ def _next(due: Sequence[Step], next_step: Step | None, now_ms: int) -> str:
     return f"{next_step.job} {at}"
 
 
+def _age(strips: Sequence[Strip], now_ms: int) -> str:
+    """From when to when the partition's records are."""
+    oldest = min((strip.first_ms for strip in strips if strip.first_ms >= 0), default=-1)
+    newest = max((strip.last_ms for strip in strips), default=-1)
+    if oldest < 0:
+        return "none has a time" if strips else "none"
+    return f"from {when(oldest, now_ms)} to {when(newest, now_ms)}"
+
+
 def _step(step: Step) -> str:
     kind = ' class="due"' if step.due else ""
     return f"<dt>{step.job}</dt><dd{kind}>{escape(step.text)}</dd>"
 
 
-def _row(strip: Strip, now_ms: int) -> str:
+def _row(strip: Strip, log_start: int, now_ms: int) -> str:
     block = strip.block
     kind = _WORDS[block.kind]
     if block.clean_share:
@@ -175,13 +188,16 @@ def _row(strip: Strip, now_ms: int) -> str:
     offsets = f"{count(strip.base_offset)} – {count(strip.next_offset - 1)}"
     if strip.next_offset == strip.base_offset:
         offsets = f"none from {count(strip.base_offset)}"
+    elif strip.base_offset < log_start < strip.next_offset:
+        offsets += f" (log start {count(log_start)})"
     records = count(strip.records)
     if strip.tombstones:
         records += f" ({plural(strip.tombstones, 'tombstone')})"
-    newest = "–" if strip.last_ms < 0 else f"{moment(strip.last_ms)} ({relative(strip.last_ms, now_ms)})"
+    newest = "–" if strip.last_ms < 0 else when(strip.last_ms, now_ms)
+    file = escape((strip.path or "").rpartition("/")[2])
     return (
         f'<tr><td><i class="{block.kind}"></i>{kind}<td>{offsets}<td class="n">{records}'
-        f'<td class="n">{human_bytes(block.log_bytes)}<td>{newest}<td>{strip.goes}<td>{escape(strip.path or "")}</tr>'
+        f'<td class="n">{human_bytes(block.log_bytes)}<td>{newest}<td>{strip.goes}<td>{file}</tr>'
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_segments.cli.page.due import NEVER, TopicDue, topic_due
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
-from spark_segments.cli.page.words import duration, human_bytes, moment, plural, ratio, relative
+from spark_segments.cli.page.words import duration, human_bytes, plural, ratio, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.describe import describe
 from spark_segments.log.rows import SEALED as SEALED_STATE
@@ -154,7 +154,7 @@ class _Partition:
             segments[0].base_offset,
             segments[-1].next_offset,
             sum(one.records for one in segments),
-            sum(one.tombstones for one in segments),
+            sum(max(one.tombstones, 0) for one in segments),  # -1: not known
             min(first, default=-1),
             max(one.max_timestamp_ms for one in segments),
             segments[0].path if len(segments) == 1 else None,
@@ -177,7 +177,7 @@ class _Partition:
         """How retention can take a sealed segment that stays now."""
         ways = []
         if (at_ms := int(self.due.retain_ms[row])) < NEVER:
-            ways.append(f"{self._when(at_ms)}, by retention.ms")
+            ways.append(f"{when(at_ms, self.now_ms)}, by retention.ms")
         if (grow := int(self.due.retain_bytes[row])) < NEVER:
             ways.append(f"with {human_bytes(grow)} more, by retention.bytes")
         return ways
@@ -200,7 +200,7 @@ class _Partition:
         full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
         if at_ms == NEVER:
             return Step(ROLL, full)
-        return Step(ROLL, f"{self._when(at_ms)} by segment.ms, or {full}", at_ms=at_ms)
+        return Step(ROLL, f"{when(at_ms, self.now_ms)} by segment.ms, or {full}", at_ms=at_ms)
 
     def _retain(self) -> Step:
         taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.due.taken]
@@ -233,7 +233,7 @@ class _Partition:
             text += f"; min.compaction.lag.ms protects {duration(self.config.min_compaction_lag_ms)}"
         at_ms = int(self.due.late_ms[self.row])
         if at_ms < NEVER:
-            text += f"; {self._when(at_ms)} at the latest, by max.compaction.lag.ms"
+            text += f"; {when(at_ms, self.now_ms)} at the latest, by max.compaction.lag.ms"
         return Step(COMPACT, text, at_ms=at_ms)
 
     def _vacuum(self) -> Step:
@@ -242,7 +242,4 @@ class _Partition:
         text = f"{plural(files, 'segment')} that left the log, {size}"
         if at_ms <= self.now_ms:
             return Step(VACUUM, f"now: {text}", due=True)
-        return Step(VACUUM, f"{text}: from {self._when(at_ms)}, by file.delete.delay.ms", at_ms=at_ms)
-
-    def _when(self, at_ms: int) -> str:
-        return f"{moment(at_ms)} ({relative(at_ms, self.now_ms)})"
+        return Step(VACUUM, f"{text}: from {when(at_ms, self.now_ms)}, by file.delete.delay.ms", at_ms=at_ms)

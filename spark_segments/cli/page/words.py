@@ -6,7 +6,7 @@ import datetime
 
 from spark_segments.cli.output import human_bytes
 
-__all__ = ["count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative"]
+__all__ = ["count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative", "when"]
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
@@ -60,6 +60,11 @@ def relative(at_ms: int, now_ms: int) -> str:
         return "now"
     far = duration(at_ms - now_ms)
     return f"in {far}" if at_ms > now_ms else f"{far} ago"
+
+
+def when(at_ms: int, now_ms: int) -> str:
+    """Both: "2026-01-31 12:00:00 (in 2 h)"."""
+    return f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
 
 
 def _utc(at_ms: int) -> datetime.datetime:
