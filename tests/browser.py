@@ -1,17 +1,19 @@
-"""A real browser for the tests: Debian's chromium, without a window."""
+"""A real browser for the tests: Debian's chromium without a window, told what to do through its DevTools pipe."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
-import html
 import io
+import itertools
 import json
 import os
-import re
+import select
 import shutil
 import subprocess
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,10 @@ from PIL import Image
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=5000"
+    "--disable-component-update --disable-sync --hide-scrollbars --remote-debugging-pipe"
 )
 _INSTALL = "apt-get update && apt-get install -y --no-install-recommends chromium"
-_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
-_FRAME = """<!doctype html><body style="margin:0;overflow:hidden">
-<iframe {sandbox} src="{page}" style="border:0;display:block;width:{width}px;height:{height}px"></iframe><pre></pre>
-<script>addEventListener("message", (event) => document.querySelector("pre").textContent = event.data)</script>"""
+_TIMEOUT_S = 60
 
 
 @functools.cache
@@ -46,58 +45,89 @@ def _found() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
-@dataclass(frozen=True)
+class Tab:
+    """A page that has been loaded, at its width and height."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session = browser, session
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command of the DevTools protocol."""
+        return self._browser.call(method, params, self._session)
+
+    def ask(self, script: str) -> Any:
+        """The value of a JavaScript expression, whatever the page's policy says."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def picture(self) -> Image.Image:
+        """What is in the window, RGB, once two frames are alike: a page may be drawn in several."""
+        last = None
+        for _ in range(50):
+            picture = self.call("Page.captureScreenshot", format="png")["data"]
+            if picture == last:
+                return Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
+            last = picture
+        raise AssertionError("The page never comes to rest")
+
+
 class Browser:
-    """Opens a page in a frame of any width: a window of its own cannot be as narrow as a phone.
+    """A running chromium; `close` ends it. `directory` is for its profile."""
 
-    `directory` is for profiles and copies of pages, each run's its own.
-    """
+    def __init__(self, directory: Path) -> None:
+        # The pipe is the browser's file 3, for what it reads, and 4, for what it writes: messages end with a zero.
+        script = 'exec "$@" 3<&0 4>&1 >/dev/null 2>&1'
+        flags = [*_FLAGS.split(), f"--user-data-dir={directory / 'profile'}"]
+        command = ["sh", "-c", script, "sh", chromium(), *flags]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._received = b""
+        self._numbers = itertools.count(1)
 
-    directory: Path
+    def close(self) -> None:
+        self.call("Browser.close", {})
+        self._process.communicate(timeout=_TIMEOUT_S)
 
-    def picture(self, page: Path, width: int, height: int, *, dark: bool = False, script: bool = True) -> Image.Image:
-        """What the page looks like, RGB."""
-        run = self._directory()
-        frame = run / "frame.html"
-        sandbox = "" if script else "sandbox"
-        frame.write_text(_FRAME.format(page=page.resolve().as_uri(), width=width, height=height, sandbox=sandbox))
-        target = run / "picture.png"
-        self._run(frame, run, width, height, dark, f"--screenshot={target}")
-        return Image.open(io.BytesIO(target.read_bytes())).convert("RGB").crop((0, 0, width, height))
+    @contextlib.contextmanager
+    def open(
+        self, page: Path, width: int = 1280, height: int = 1000, *, dark: bool = False, script: bool = True
+    ) -> Iterator[Tab]:
+        """A page in a tab of its own, in the light or dark scheme, with or without scripts."""
+        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
+        session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        tab = Tab(self, session)
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        tab.call("Emulation.setEmulatedMedia", features=[scheme])
+        tab.call("Emulation.setScriptExecutionDisabled", value=not script)
+        tab.call("Page.enable")
+        tab.call("Page.navigate", url=page.resolve().as_uri())
+        self._wait(lambda message: message.get("method") == "Page.loadEventFired" and message["sessionId"] == session)
+        yield tab
+        self.call("Target.closeTarget", {"targetId": target})
 
-    def ask(self, page: Path, script: str, width: int = 1280, height: int = 1000) -> Any:
-        """What the JavaScript expression `script` is, once the page's own scripts have run."""
-        run = self._directory()
-        copy, frame = run / "page.html", run / "frame.html"
-        probe = f"<script>parent.postMessage(JSON.stringify({script}), '*')</script></body>"
-        text, count = _POLICY.subn("", page.read_text(encoding="utf-8"))
-        assert count == 1
-        copy.write_text(text.replace("</body>", probe), encoding="utf-8")
-        frame.write_text(_FRAME.format(page=copy.as_uri(), width=width, height=height, sandbox=""))
-        document = self._run(frame, run, width, height, False, "--dump-dom")
-        found = re.search("<pre>(.+)</pre>", document, re.DOTALL)
-        assert found, f"The page gave no answer to {script}"
-        return json.loads(html.unescape(found[1]))
+    def call(self, method: str, params: dict[str, Any], session: str | None = None) -> dict[str, Any]:
+        """The result of one command of the DevTools protocol."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\0")
+        answer = self._wait(lambda message: message.get("id") == number)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        return answer["result"]
 
-    def document(self, page: Path) -> str:
-        """The page's own DOM as HTML, with its scripts and its policy as they are."""
-        run = self._directory()
-        return self._run(page.resolve(), run, 1280, 1000, False, "--dump-dom")
-
-    def _directory(self) -> Path:
-        run = self.directory / base64.b32encode(os.urandom(10)).decode()
-        run.mkdir()
-        return run
-
-    @staticmethod
-    def _run(page: Path, run: Path, width: int, height: int, dark: bool, *arguments: str) -> str:
-        done = subprocess.run(
-            [
-                chromium(), *_FLAGS.split(), f"--user-data-dir={run / 'profile'}",
-                f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-                f"--window-size={max(width, 500)},{height}", *arguments, page.as_uri(),
-            ],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def _wait(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next message that is wanted; others are of no interest."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        output = self._process.stdout
+        assert output is not None
+        while True:
+            while b"\0" in self._received:
+                text, _, self._received = self._received.partition(b"\0")
+                if wanted(message := json.loads(text)):
+                    return message
+            ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"The browser has not answered for {_TIMEOUT_S} s"
+            received = os.read(output.fileno(), 1 << 20)
+            assert received, "The browser has ended"
+            self._received += received

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from spark_segments.cli import main
-from tests.browser import Browser, chromium
+from tests.browser import Browser
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def segments(run: Segments) -> Segments:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    """Chromium, installed first where it is missing and can be."""
-    chromium()
-    return Browser(tmp_path_factory.mktemp("browser"))
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One chromium for all tests, installed first where it is missing and can be."""
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()

@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from spark_segments.maintenance import compact, retain, roll
 from spark_segments.maintenance.compact_plan import plan_compaction
 from spark_segments.maintenance.retain import plan_retention
 from spark_segments.maintenance.roll_plan import IDLE, RollRules, plan_roll
+from spark_segments.maintenance.vacuum import expired_rows
 from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, snapshot, thousand_partitions
 from tests.conftest import ROOT
@@ -343,6 +345,28 @@ def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
             assert grow == 0 or number not in taken(grow - 1)
         else:
             assert number not in taken(10**9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100) | st.just(-1)), max_size=8),
+    st.integers(0, 100) | st.just(2**63 - 1),
+)
+def test_vacuum_comes_for_the_first_removed_segment_when_its_delay_is_over(removed, delay_ms):
+    rows = [
+        row(10 * place, 10 * place + 10, partition=number, state="removed", removed_ms=at_ms, log_bytes=7)
+        for place, (number, at_ms) in enumerate(removed)
+    ]
+    partitions = [Partition(TOPIC_ID, number, 100, 100, 100, 100) for number in range(3)]
+    made, config = snapshot("orders", {"file.delete.delay.ms": str(delay_ms)}, rows, partitions)
+    due = topic_due(made, config, 1000)
+    for number, at_ms in enumerate(due.vacuum_ms.tolist()):
+        mine = made.segments.filter(pc.equal(made.segments.column("partition"), number))
+        assert (due.removed[number], due.removed_bytes[number]) == (mine.num_rows, 7 * mine.num_rows)
+        if at_ms < NEVER:
+            assert expired_rows(mine, config, at_ms).num_rows > 0
+            assert at_ms == 0 or expired_rows(mine, config, at_ms - 1).num_rows == 0
+        else:
+            assert expired_rows(mine, config, 2**62).num_rows == 0
 
 
 def test_what_the_page_says_is_due_is_what_the_jobs_do(log):

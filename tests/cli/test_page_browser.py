@@ -21,9 +21,10 @@ BOXES = """Object.fromEntries([...document.querySelectorAll("details.row")].map(
   const box = row.querySelector(".strip").getBoundingClientRect();
   return [row.id, [box.left, box.top, box.right, box.bottom]];
 }))"""
-OVERFLOW = """[document.documentElement.scrollWidth - innerWidth,
-  ...[...document.querySelectorAll("body *")].filter((one) => one.checkVisibility() && !one.closest("table, .vh, .k")
-    && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 200))]"""
+# What sticks out to the right.
+OVERFLOW = """[...document.querySelectorAll("html, body *")].filter((one) => one.checkVisibility()
+  && (one.getBoundingClientRect().right > innerWidth + 1 || one === document.documentElement
+    && one.scrollWidth > innerWidth)).map((one) => one.outerHTML.slice(0, 200))"""
 OPEN = 'document.querySelectorAll("details").forEach((one) => one.open = true)'
 
 
@@ -53,7 +54,8 @@ def topics():
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "small.html"
-    file.write_text(page("/data/log", topics(), NOW_MS))
+    long = snapshot("x" * 249, {}, [], [partition(0, [], [], first_ms=0, step_ms=0)[1]])
+    file.write_text(page("s3://bucket/" + "long" * 60, [*topics(), long], NOW_MS))
     return file
 
 
@@ -83,8 +85,8 @@ HUES = {"dirty": (20, 50), "clean": (150, 180), "sealed": (205, 225), "active": 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
 def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser: Browser, small, width, dark):
-    picture = browser.picture(small, width, 2000, dark=dark)
-    boxes = browser.ask(small, BOXES, width, 2000)
+    with browser.open(small, width, 2000, dark=dark) as tab:
+        picture, boxes = tab.picture(), tab.ask(BOXES)
     for made, config in topics():
         for one in describe(made, config)["partitions"]:
             name = f"{made.topic}-{one['partition']}"
@@ -102,19 +104,21 @@ def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser:
                 assert found["sealed"] == sealed, name
             else:
                 assert found["dirty"] / sealed == pytest.approx(one["dirty_ratio"], abs=error), name
+                assert found["sealed"] == 0, name
 
 
 def test_light_and_dark_schemes(browser: Browser, small):
     for dark in (False, True):
-        red, green, blue = browser.picture(small, 800, 600, dark=dark).getpixel((2, 2))
+        with browser.open(small, dark=dark) as tab:
+            red, green, blue = tab.picture().getpixel((2, 2))
         assert (max(red, green, blue) < 40) is dark
         assert (min(red, green, blue) > 240) is not dark
 
 
 def test_kinds_differ_without_colour(browser: Browser, small):
     """In grey, dirty and active blocks have lines, others have none, and clean is darker than sealed."""
-    boxes = browser.ask(small, BOXES)
-    picture = browser.picture(small, 1280, 1000).convert("L")
+    with browser.open(small) as tab:
+        boxes, picture = tab.ask(BOXES), tab.picture().convert("L")
 
     def greys(name: str, share: float) -> list[int]:
         left, top, right, bottom = boxes[name]
@@ -133,24 +137,29 @@ def test_kinds_differ_without_colour(browser: Browser, small):
 
 @pytest.mark.parametrize("width", [1280, 1100, 375])
 def test_nothing_is_wider_than_the_window(browser: Browser, small, thousand, width):
-    assert browser.ask(small, OVERFLOW, width) == [0]
-    assert browser.ask(small, f"({OPEN}, {OVERFLOW})", width) == [0]
-    assert browser.ask(thousand, "document.documentElement.scrollWidth - innerWidth", width) == 0
+    for file in (small, thousand):
+        with browser.open(file, width) as tab:
+            assert tab.ask("document.documentElement.scrollWidth - innerWidth") == 0
+    with browser.open(small, width) as tab:
+        assert tab.ask(OVERFLOW) == []
+        assert tab.ask(f"({OPEN}, {OVERFLOW})") == []
 
 
 def test_kafkas_directory_fits_too(browser: Browser, segments, tmp_path):
     segments("describe", GOLDEN / "broker-data", "--html", tmp_path / "kafka.html")
     for width in (1280, 375):
-        assert browser.ask(tmp_path / "kafka.html", f"({OPEN}, {OVERFLOW})", width) == [0]
+        with browser.open(tmp_path / "kafka.html", width) as tab:
+            assert tab.ask(f"({OPEN}, {OVERFLOW})") == []
 
 
 def test_without_scripts_all_is_there_but_the_controls(browser: Browser, small):
     """The picture is the one with scripts, less the form, which would do nothing."""
-    without = browser.picture(small, 1280, 1000, script=False)
-    hidden = small.with_name("hidden.html")
-    hidden.write_text(small.read_text().replace("</style>", ".controls { display: none !important }</style>"))
-    assert browser.picture(hidden, 1280, 1000).tobytes() == without.tobytes()
-    assert browser.picture(small, 1280, 1000).tobytes() != without.tobytes()
+    with browser.open(small, script=False) as tab:
+        without = tab.picture()
+    with browser.open(small) as tab:
+        assert tab.picture().tobytes() != without.tobytes()
+        tab.ask('document.querySelector(".controls").hidden = true')
+        assert tab.picture().tobytes() == without.tobytes()
 
 
 def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser: Browser, thousand):
@@ -170,7 +179,8 @@ def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser: Browser
       for (const by of ["size", "ratio", "next", "name"]) { set("sort", by); answers[by] = shown(); }
       return answers;
     })()"""
-    answers = browser.ask(thousand, script)
+    with browser.open(thousand) as tab:
+        answers = tab.ask(script)
     described = {
         f"{made.topic}-{one['partition']}": one
         for made, config in thousand_partitions()
@@ -197,11 +207,14 @@ def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser: Browser
         assert later == sorted(later)
 
 
-def test_the_page_under_its_own_policy_runs_its_script(browser: Browser, thousand):
-    document = browser.document(thousand)
-    assert document.count('<details class="row"') == 1000
-    assert "1,000 of 1,000 partitions</output>" in document
-    assert 'class="controls" hidden' not in document
+def test_the_policy_of_the_page_runs_its_own_script_and_no_other(browser: Browser, thousand, tmp_path):
+    for extra in ("", "<script>document.title = 'no'</script>"):
+        file = tmp_path / "page.html"
+        file.write_text(thousand.read_text().replace("<header>", f"{extra}<header>"))
+        with browser.open(file) as tab:
+            assert tab.ask("document.title") == "Log directory /data/log"
+            assert tab.ask("document.querySelectorAll('details.row').length") == 1000
+            assert tab.ask("document.querySelector('output').value") == "1,000 of 1,000 partitions"
 
 
 def test_pointing_at_a_block_tells_of_its_segment(browser: Browser, small):
@@ -212,7 +225,8 @@ def test_pointing_at_a_block_tells_of_its_segment(browser: Browser, small):
       const told = [...tip.querySelectorAll("dt")].map((one) => [one.textContent, one.nextSibling.textContent]);
       return [tip.checkVisibility(), Object.fromEntries(told)];
     })()"""
-    visible, told = browser.ask(small, script)
+    with browser.open(small) as tab:
+        visible, told = tab.ask(script)
     made, _ = topics()[0]
     segment = made.live_of(0)[2]
     assert visible

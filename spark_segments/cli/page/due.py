@@ -20,6 +20,7 @@ from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.compact_plan import Candidate, plan_compaction
 from spark_segments.maintenance.retain import REASONS, plan_retention
 from spark_segments.maintenance.roll_plan import Due, RollRules, plan_roll
+from spark_segments.maintenance.vacuum import BEING_DELETED_MS
 
 NEVER = np.iinfo(np.int64).max
 
@@ -64,7 +65,9 @@ def topic_due(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicDue:
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
-    np.minimum.at(vacuum_ms, gone_owner, _later(_numbers(removed, "removed_ms"), config.file_delete_delay_ms))
+    removed_ms = _numbers(removed, "removed_ms")
+    goes_ms = np.where(removed_ms == BEING_DELETED_MS, 0, _later(removed_ms, config.file_delete_delay_ms))
+    np.minimum.at(vacuum_ms, gone_owner, goes_ms)
     return TopicDue(
         owner,
         taken,
