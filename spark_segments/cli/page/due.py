@@ -34,8 +34,8 @@ class TopicDue:
     when retention.ms takes the others; `retain_bytes` int64[n], how much must be appended before retention.bytes does;
     NEVER where it does not. `roll` has the partitions that roll now; `idle_ms` int64[partitions] is when an active
     segment to which nothing is appended does. `compact` has the partitions with sealed segments; `late_ms`
-    int64[partitions] is when max.compaction.lag.ms is over for what is dirty in them. `removed` has the bytes of files
-    that wait for vacuum, and `vacuum_ms` when the first of them goes.
+    int64[partitions] is when max.compaction.lag.ms is over for what is dirty in them. `removed` and `removed_bytes`
+    int64[partitions] are the segments that wait for vacuum, `vacuum_ms` is when the first of them goes.
     """
 
     owner: np.ndarray

@@ -13,7 +13,7 @@ from string import Template
 
 from spark_segments import __version__
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
-from spark_segments.cli.page.view import JOBS, PartitionView, Step, Strip, TopicView, topic_view
+from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, Step, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.snapshot import Snapshot
@@ -39,7 +39,7 @@ def page(uri: str, topics: Sequence[tuple[Snapshot, TopicConfig]], now_ms: int, 
 def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool) -> str:
     script = _file("page.js")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
-    merged = any(strip.block.segments > 1 for topic in topics for one in topic.partitions for strip in one.strips)
+    merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
     return _template("page.html").substitute(
         uri=escape(uri),
         now=moment(now_ms),
@@ -112,9 +112,9 @@ def _partition(topic: str, view: PartitionView, largest: int, least: float, now_
         next_ms="" if next_step is None else next_step.at_ms,
         due="data-due" if view.due else "",
         share=f"{numbers['size_bytes'] / largest:.4f}" if largest else "1",
-        strip_label=escape(_strip_label(view.strips)),
-        empty="" if view.strips else " empty",
-        blocks="".join(_block(strip.block) for strip in view.strips) or "no segments",
+        strip_label=escape(_strip_label(view.strip)),
+        empty="" if view.strip else " empty",
+        blocks="".join(_block(shown.block) for shown in view.strip) or "no segments",
         size=human_bytes(numbers["size_bytes"]),
         segments_text=count(numbers["segments"]),
         chunks_text=count(numbers["chunks"]),
@@ -123,17 +123,17 @@ def _partition(topic: str, view: PartitionView, largest: int, least: float, now_
         end_text=count(numbers["log_end_offset"]),
         dirty_ratio=_dirty_ratio(numbers["dirty_ratio"], least),
         next=_next(view.due, next_step, now_ms),
-        age=_age(view.strips, now_ms),
+        age=_age(view.strip, now_ms),
         steps="\n".join(_step(step) for step in view.steps),
-        rows="\n".join(_row(strip, numbers["log_start_offset"], now_ms) for strip in view.strips),
+        rows="\n".join(_row(shown, numbers["log_start_offset"], now_ms) for shown in view.strip),
     )
 
 
-def _strip_label(strips: Sequence[Strip]) -> str:
+def _strip_label(strip: Sequence[BlockView]) -> str:
     """What the strip shows, for those who do not see it: 3 clean tail segments, 20.0 KiB; …"""
     texts = []
     for kind, word in _WORDS.items():
-        mine = [strip.block for strip in strips if strip.block.kind == kind]
+        mine = [shown.block for shown in strip if shown.block.kind == kind]
         if mine:
             size = human_bytes(sum(block.log_bytes for block in mine))
             texts.append(f"{plural(sum(block.segments for block in mine), f'{word} segment')}, {size}")
@@ -164,12 +164,12 @@ def _next(due: Sequence[Step], next_step: Step | None, now_ms: int) -> str:
     return f"{next_step.job} {at}"
 
 
-def _age(strips: Sequence[Strip], now_ms: int) -> str:
+def _age(strip: Sequence[BlockView], now_ms: int) -> str:
     """From when to when the partition's records are."""
-    oldest = min((strip.first_ms for strip in strips if strip.first_ms >= 0), default=-1)
-    newest = max((strip.last_ms for strip in strips), default=-1)
+    oldest = min((shown.first_ms for shown in strip if shown.first_ms >= 0), default=-1)
+    newest = max((shown.last_ms for shown in strip), default=-1)
     if oldest < 0:
-        return "none has a time" if strips else "none"
+        return "none has a time" if strip else "none"
     return f"from {when(oldest, now_ms)} to {when(newest, now_ms)}"
 
 
@@ -178,26 +178,26 @@ def _step(step: Step) -> str:
     return f"<dt>{step.job}</dt><dd{kind}>{escape(step.text)}</dd>"
 
 
-def _row(strip: Strip, log_start: int, now_ms: int) -> str:
-    block = strip.block
+def _row(view: BlockView, log_start: int, now_ms: int) -> str:
+    block = view.block
     kind = _WORDS[block.kind]
     if block.clean_share:
         kind = f"{_WORDS[CLEAN]} to dirty head"
     if block.segments > 1:
         kind = f"{count(block.segments)} × {kind}"
-    offsets = f"{count(strip.base_offset)} – {count(strip.next_offset - 1)}"
-    if strip.next_offset == strip.base_offset:
-        offsets = f"none from {count(strip.base_offset)}"
-    elif strip.base_offset < log_start < strip.next_offset:
+    offsets = f"{count(view.base_offset)} – {count(view.next_offset - 1)}"
+    if view.next_offset == view.base_offset:
+        offsets = f"none from {count(view.base_offset)}"
+    elif view.base_offset < log_start < view.next_offset:
         offsets += f" (log start {count(log_start)})"
-    records = count(strip.records)
-    if strip.tombstones:
-        records += f" ({plural(strip.tombstones, 'tombstone')})"
-    newest = "–" if strip.last_ms < 0 else when(strip.last_ms, now_ms)
-    file = escape((strip.path or "").rpartition("/")[2])
+    records = count(view.records)
+    if view.tombstones:
+        records += f" ({plural(view.tombstones, 'tombstone')})"
+    newest = "–" if view.last_ms < 0 else when(view.last_ms, now_ms)
+    file = escape((view.path or "").rpartition("/")[2])
     return (
         f'<tr><td><i class="{block.kind}"></i>{kind}<td>{offsets}<td class="n">{records}'
-        f'<td class="n">{human_bytes(block.log_bytes)}<td>{newest}<td>{strip.goes}<td>{file}</tr>'
+        f'<td class="n">{human_bytes(block.log_bytes)}<td>{newest}<td>{view.goes}<td>{file}</tr>'
     )
 
 

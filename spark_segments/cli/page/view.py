@@ -48,8 +48,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
-    """One block of a strip and the segments in it.
+class BlockView:
+    """One block of a strip, and what is told of the segments in it.
 
     Times are ms since 1970, -1 where no record has one. `path` is None where there are several segments, `goes` says
     when the first and the last of them can go.
@@ -71,7 +71,7 @@ class PartitionView:
     """`numbers`: the partition's entry in `describe`."""
 
     numbers: dict[str, Any]
-    strips: list[Strip]
+    strip: list[BlockView]
     steps: list[Step]
 
     @property
@@ -91,7 +91,6 @@ class TopicView:
 
     described: dict[str, Any]
     settings: list[tuple[str, str, str]]
-    compacted: bool
     partitions: list[PartitionView]
 
 
@@ -104,11 +103,11 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
     for row, numbers in enumerate(described["partitions"]):
         start, end = ends[row], ends[row + 1]
         one = _Partition(row, numbers, rows[start:end], start, config, due, now_ms)
-        views.append(PartitionView(numbers, one.strips(most_blocks), one.steps()))
+        views.append(PartitionView(numbers, one.strip(most_blocks), one.steps()))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
-    return TopicView(described, settings, config.compact, views)
+    return TopicView(described, settings, views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +122,9 @@ class _Partition:
     due: TopicDue
     now_ms: int
 
-    def strips(self, most_blocks: int) -> list[Strip]:
+    def strip(self, most_blocks: int) -> list[BlockView]:
         pieces = [self._piece(place, segment) for place, segment in enumerate(self.segments)]
-        return [self._strip(block) for block in blocks(pieces, most_blocks)]
+        return [self._block(block) for block in blocks(pieces, most_blocks)]
 
     def _piece(self, place: int, segment: Segment) -> Block:
         """One segment, with the share of offsets below the first dirty one that `describe` counts as clean.
@@ -142,14 +141,14 @@ class _Partition:
             return Block(CLEAN, rows, segment.log_bytes)
         return Block(DIRTY, rows, segment.log_bytes, max(share, 0.0))
 
-    def _strip(self, block: Block) -> Strip:
+    def _block(self, block: Block) -> BlockView:
         start, end = block.rows
         segments = self.segments[start:end]
         first = [one.first_batch_max_timestamp_ms for one in segments if one.first_batch_max_timestamp_ms >= 0]
         goes = self._goes(start)
         if len(segments) > 1 and (last := self._goes(end - 1)) != goes:
             goes = f"{goes}; the last: {last}"
-        return Strip(
+        return BlockView(
             block,
             segments[0].base_offset,
             segments[-1].next_offset,
