@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from spark_segments.config import TopicConfig, topic_config
-from spark_segments.log.rows import Partition, Segment, partitions_table, segments_table
-from spark_segments.log.snapshot import SegmentRows, Snapshot
-from tests.maintenance.rows import TOPIC_ID, row
+from spark_segments.config import TopicConfig
+from spark_segments.log.rows import Partition, Segment
+from spark_segments.log.snapshot import Snapshot
+from tests.maintenance.rows import TOPIC_ID, row, snapshot
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
-
-
-def snapshot(
-    topic: str, config: Mapping[str, str], segments: Iterable[Segment], partitions: Sequence[Partition]
-) -> tuple[Snapshot, TopicConfig]:
-    """A topic with these rows, and its configuration."""
-    source = SegmentRows(segments_table(segments))
-    made = Snapshot(topic, 17, TOPIC_ID, dict(config), NOW_MS, partitions_table(partitions), source)
-    return made, topic_config(config)
 
 
 def partition(

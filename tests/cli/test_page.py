@@ -12,30 +12,23 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
-import numpy as np
-import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.cli.page.due import NEVER, topic_due
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.strip import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
 from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
 from spark_segments.config import topic_config
-from spark_segments.log.rows import Partition, segments_of
+from spark_segments.log.rows import Partition
 from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.compact_plan import plan_compaction
-from spark_segments.maintenance.retain import plan_retention
-from spark_segments.maintenance.roll_plan import IDLE, RollRules, plan_roll
-from spark_segments.maintenance.vacuum import expired_rows
 from tests.cli.page_parser import PageParser
-from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, snapshot, thousand_partitions
+from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
 from tests.maintenance.appending import records
-from tests.maintenance.rows import TOPIC_ID, row, table
+from tests.maintenance.rows import TOPIC_ID, snapshot
 
 NAMES = [
     "partition", "log_start_offset", "log_end_offset", "segments", "chunks", "records", "size_bytes", "dirty_ratio",
@@ -250,123 +243,7 @@ def test_strips_of_many_partitions_have_fewer_blocks():
     assert [blocks_a_strip(count) for count in (0, 1, 100, 200, 1000, 100_000)] == [120, 120, 120, 80, 16, 8]
 
 
-# What goes when: the moments on the page are the first at which the plans say so
-
-times = st.integers(0, 60) | st.just(-1)
-topics_due = st.tuples(
-    st.lists(st.tuples(st.integers(0, 50), times, st.integers(0, 60)), max_size=6),
-    st.lists(st.tuples(st.integers(1, 50), times, st.integers(0, 60)), max_size=3),
-    st.integers(0, 30),  # the first dirty offset
-)
-configs_due = st.fixed_dictionaries(
-    {
-        "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete"]),
-        "retention.ms": st.integers(0, 100) | st.sampled_from([-1, 2**63 - 1]),
-        "retention.bytes": st.integers(0, 120) | st.just(-1),
-        "segment.ms": st.integers(1, 100),
-        "segment.jitter.ms": st.integers(0, 20),
-        "max.compaction.lag.ms": st.integers(1, 100) | st.just(2**63 - 1),
-        "min.cleanable.dirty.ratio": st.just(1),
-    }
-)
-
-
-def due_snapshot(parts, config):
-    rows, partitions = [], []
-    for number, (sealed, chunks, first_dirty) in enumerate(parts):
-        offset = 0
-        for place, (size, largest, created) in enumerate([*sealed, *chunks]):
-            state = "sealed" if place < len(sealed) else "chunk"
-            rows.append(
-                row(
-                    offset,
-                    offset + 5,
-                    partition=number,
-                    state=state,
-                    log_bytes=size,
-                    max_timestamp_ms=largest,
-                    created_ms=created,
-                )
-            )
-            offset += 5
-        partitions.append(Partition(TOPIC_ID, number, 0, offset, min(first_dirty, offset), offset))
-    return snapshot("orders", {name: str(value) for name, value in config.items()}, rows, partitions)
-
-
-@settings(max_examples=300)
-@given(st.lists(topics_due, min_size=1, max_size=3), configs_due, st.integers(60, 130))
-def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_ms):
-    made, config = due_snapshot(parts, overrides)
-    due = topic_due(made, config, now_ms)
-    start = np.zeros(len(parts), np.int64)
-
-    def retained(at_ms: int) -> set[int]:
-        return set(plan_retention(made.live, start, config, at_ms).rows.tolist())
-
-    assert set(due.taken) == retained(now_ms)
-    for number, at_ms in enumerate(due.retain_ms.tolist()):
-        if number in due.taken:
-            continue
-        assert at_ms == NEVER or (number in retained(at_ms) and number not in retained(at_ms - 1))
-        assert at_ms < NEVER or number not in retained(2**62)
-
-    rules = RollRules.of(TOPIC_ID, config)
-    for number, at_ms in enumerate(due.idle_ms.tolist()):
-        idle = [
-            any(one.partition == number and IDLE in one.reasons for one in plan_roll(made.live, rules, moment_ms).due)
-            for moment_ms in (at_ms - 1, at_ms)
-        ]
-        assert idle == [False, at_ms < NEVER]
-    assert set(due.roll) == {one.partition for one in plan_roll(made.live, rules, now_ms).due}
-
-    def late(partition: int, at_ms: int) -> bool:
-        plan = plan_compaction(made.live, made.partitions, config, at_ms)
-        return any(one.partition == partition and one.picked for one in plan)
-
-    if config.compact:
-        for number, at_ms in enumerate(due.late_ms.tolist()):
-            if at_ms < NEVER and due.compact[number].cleanable_bytes > 0:
-                assert [late(number, at_ms - 1), late(number, at_ms)] == [False, True]
-
-
-@given(topics_due, st.integers(0, 120))
-def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
-    made, config = due_snapshot([part], {"retention.bytes": limit, "retention.ms": -1})
-    due = topic_due(made, config, 100)
-    end = made.partitions.column("log_end_offset")[0].as_py()
-
-    def taken(grown: int) -> set[int]:
-        rows = [*segments_of(made.live), row(end, end + 1, state="chunk", log_bytes=grown)]
-        return set(plan_retention(table(rows), np.zeros(1, np.int64), config, 100).rows.tolist())
-
-    for number, grow in enumerate(due.retain_bytes.tolist()):
-        if grow < NEVER:
-            assert number in taken(grow)
-            assert grow == 0 or number not in taken(grow - 1)
-        else:
-            assert number not in taken(10**9)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100) | st.just(-1)), max_size=8),
-    st.integers(0, 100) | st.just(2**63 - 1),
-)
-def test_vacuum_comes_for_the_first_removed_segment_when_its_delay_is_over(removed, delay_ms):
-    rows = [
-        row(10 * place, 10 * place + 10, partition=number, state="removed", removed_ms=at_ms, log_bytes=7)
-        for place, (number, at_ms) in enumerate(removed)
-    ]
-    partitions = [Partition(TOPIC_ID, number, 100, 100, 100, 100) for number in range(3)]
-    made, config = snapshot("orders", {"file.delete.delay.ms": str(delay_ms)}, rows, partitions)
-    due = topic_due(made, config, 1000)
-    for number, at_ms in enumerate(due.vacuum_ms.tolist()):
-        mine = made.segments.filter(pc.equal(made.segments.column("partition"), number))
-        assert (due.removed[number], due.removed_bytes[number]) == (mine.num_rows, 7 * mine.num_rows)
-        if at_ms < NEVER:
-            assert expired_rows(mine, config, at_ms).num_rows > 0
-            assert at_ms == 0 or expired_rows(mine, config, at_ms - 1).num_rows == 0
-        else:
-            assert expired_rows(mine, config, 2**62).num_rows == 0
+# What goes when
 
 
 def test_what_the_page_says_is_due_is_what_the_jobs_do(log):

@@ -13,8 +13,9 @@ from PIL import Image
 from spark_segments.cli.page.render import page
 from spark_segments.log.describe import describe
 from tests.browser import Browser
-from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, snapshot, thousand_partitions
+from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.golden_files import GOLDEN
+from tests.maintenance.rows import snapshot
 
 # {name: box in CSS pixels} of the strips.
 BOXES = """Object.fromEntries([...document.querySelectorAll("details.row")].map((row) => {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from spark_segments.log.rows import CHUNK, SEALED, Partition, Segment, segments_table
-from spark_segments.log.snapshot import in_log_order
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.log.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
+from spark_segments.log.snapshot import SegmentRows, Snapshot, in_log_order
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -63,3 +64,12 @@ def partition_row(start: int, end: int, number: int = 0) -> Partition:
     return Partition(
         TOPIC_ID, number, log_start_offset=start, log_end_offset=end, first_dirty_offset=start, last_stable_offset=end
     )
+
+
+def snapshot(
+    topic: str, config: Mapping[str, str], segments: Iterable[Segment], partitions: Sequence[Partition]
+) -> tuple[Snapshot, TopicConfig]:
+    """A topic with these rows, and its configuration."""
+    source = SegmentRows(segments_table(list(segments)))
+    made = Snapshot(topic, 17, TOPIC_ID, dict(config), 0, partitions_table(partitions), source)
+    return made, topic_config(config)
