@@ -60,6 +60,7 @@ def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
         ["delete-records", tmp_path / "log", "orders"],
         ["delete-records", tmp_path / "log", "orders", "--before-offset", 1],
         ["roll", tmp_path / "log", "prices"],
+        ["describe", tmp_path / "log", "--html", tmp_path / "nothing" / "log.html"],
         ["dump", tmp_path / "nothing.log"],
         ["verify", tmp_path / "log", "prices"],
         ["import", tmp_path / "nothing", tmp_path / "log"],
