@@ -101,7 +101,7 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
     return pa.py_buffer(b"".join(compressed_parts(codec, data, level)))
 
 
-def compressed_parts(codec: int, data, level: int | None = None) -> list[bytes]:
+def compressed_parts(codec: int, data, level: int | None = None) -> list[bytes | pa.Buffer]:
     """What `compress` gives in parts, for a caller that copies them to their place anyway; `codec` is not 0."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE or codec not in CODEC_NAMES:
@@ -111,7 +111,7 @@ def compressed_parts(codec: int, data, level: int | None = None) -> list[bytes]:
         return _lz4_parts(compressor, buffer)
     if codec == SNAPPY:
         return _snappy_parts(compressor, buffer)
-    return [compressor.compress(buffer, asbytes=True)]
+    return [compressor.compress(buffer)]  # in Arrow's pool, whose pages are there already, unlike those of new bytes
 
 
 def with_right_lz4_checksum(data) -> pa.Buffer:

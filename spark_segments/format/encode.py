@@ -133,7 +133,7 @@ class _Encoder:
         # A whole number of the largest batches, so that none is begun that has no room.
         staged_bytes = self.cut_bytes * max(STAGING_BYTES // self.cut_bytes, 1)
         staging = np.empty(min(staged_bytes, self.room_bytes), np.uint8)
-        pieces: list[bytes] = []
+        pieces: list[tuple[int, bytes | pa.Buffer]] = []
         tables = []
         number = position = 0
         while number < self.total:
@@ -145,17 +145,20 @@ class _Encoder:
             stored = []
             for start, size, first in table[:, : kernels.FIRST + 1].tolist():
                 parts, stored_bytes, codec = self._compress(staged[start : start + size], first)
-                pieces.append(_HEADER_ROOM)
-                pieces += parts
                 stored.append((position, stored_bytes, self.attributes - self.codec + codec))
-                position += stored_bytes
+                position += BATCH_OVERHEAD
+                for part in parts:
+                    pieces.append((position, part))
+                    position += len(part)
             table[:, [kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES]] = stored
             tables.append(table)
-        buffer = bytearray().join(pieces)
+        buffer = pa.allocate_buffer(position)
         out = np.frombuffer(buffer, np.uint8)
+        for at, part in pieces:
+            out[at : at + len(part)] = np.frombuffer(part, np.uint8)
         for table in tables:
             kernels.seal(out, table, self.base_offset, self.leader_epoch)
-        return pa.py_buffer(buffer), tables
+        return buffer, tables
 
     def _write(self, out: np.ndarray, position: int, number: int) -> tuple[int, int, np.ndarray]:
         """Writes batches from record `number` on, to `out` from `position` on, while there is room.
@@ -189,7 +192,7 @@ class _Encoder:
             raise self._error(problem, row, found)
         return number, position, table[:batches]
 
-    def _compress(self, batch: pa.Buffer, first: int) -> tuple[list[bytes], int, int]:
+    def _compress(self, batch: pa.Buffer, first: int) -> tuple[list[bytes | pa.Buffer], int, int]:
         """The parts of a batch's records section, the size of the batch, and the codec that it is stored with."""
         section = batch[BATCH_OVERHEAD:]
         parts = compressed_parts(self.codec, section, self.level)
@@ -199,7 +202,7 @@ class _Encoder:
             return parts, size, self.codec
         # What a codec makes larger, or so small that no reader would believe it, is stored as it is where that fits.
         if batch.size <= self.max_message_bytes:
-            return [section.to_pybytes()], batch.size, NONE
+            return [section.to_pybytes()], batch.size, NONE  # a copy: the staging is written to again
         raise self._error(kernels.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
 
     def _error(self, problem: int, row: int, found: int) -> Exception:
@@ -249,4 +252,3 @@ def _plain(*views: tuple) -> tuple[tuple, ...]:
 
 _ALL_ROWS = readonly(np.empty(0, np.int64))
 _NO_BATCHES = np.empty((0, kernels.TABLE_COLUMNS), np.int64)
-_HEADER_ROOM = bytes(BATCH_OVERHEAD)

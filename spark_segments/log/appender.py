@@ -26,6 +26,8 @@ from spark_segments.storage import Storage
 
 DEFAULT_BATCH_BYTES = 131072
 BUFFER_BYTES = 32 << 20
+# Of the last batch of a partition in a buffer, half is missing on average: so many whole ones before it are enough.
+BUFFERED_BATCHES = 16
 MAX_OPEN_CHUNKS = 256
 DEFAULT_ZSTD_LEVEL = 1
 NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's
@@ -73,7 +75,10 @@ class _Open:
 
 
 class Appender:
-    """Buffers rows up to BUFFER_BYTES, then encodes them partition by partition into open chunks.
+    """Buffers rows, then encodes them partition by partition into open chunks.
+
+    A buffer has BUFFERED_BATCHES batches for each partition, and BUFFER_BYTES at most: a smaller one stays in the
+    processor's cache.
 
     At most MAX_OPEN_CHUNKS chunks are open at a time; where a topic has more partitions, the chunk that was written to
     least recently is closed and a further one is begun later.
@@ -112,8 +117,14 @@ class Appender:
             piece = normalize(batch.slice(start, step), now_ms=self._storage.now_ms())
             self._pending.append(piece)
             self._pending_bytes += piece.nbytes
-            if self._pending_bytes >= self._buffer_bytes:
+            if self._pending_bytes >= min(self._buffer_bytes, self._wanted_bytes):
                 self._flush()
+
+    @property
+    def _wanted_bytes(self) -> int:
+        """What fills BUFFERED_BATCHES batches of every partition of the topics seen so far; none is looked up here."""
+        partitions = sum(opened.target.partitions for opened in self._topics.values())
+        return BUFFERED_BATCHES * self._options.batch_bytes * max(partitions, 1)
 
     def close(self) -> list[Chunks]:
         """Writes what is buffered, finishes all chunks and returns them, one entry a topic."""
@@ -172,6 +183,7 @@ class Appender:
         order, starts = group_rows(partitions, opened.target.partitions)
         config = opened.target.config
         for partition in np.flatnonzero(np.diff(starts)):
+            chunk = self._chunk(opened, int(partition))
             encoded = encode_records(
                 batch,
                 order[starts[partition] : starts[partition + 1]],
@@ -180,10 +192,11 @@ class Appender:
                 # As in Kafka, no batch is larger than a segment.
                 batch_bytes=min(self._options.batch_bytes, config.segment_bytes),
                 max_message_bytes=min(config.max_message_bytes, config.segment_bytes),
+                base_offset=chunk.next_offset,
                 timestamp_type=opened.timestamp_type,
                 leader_epoch=NO_LEADER_EPOCH,
             )
-            self._chunk(opened, int(partition)).append(encoded)
+            chunk.append(encoded)
 
     def _partitions(self, opened: _Open, batch: pa.RecordBatch) -> np.ndarray:
         """int32[rows]: the partition column where it is set, else murmur2 of the key, else the sticky partition."""

@@ -146,8 +146,13 @@ class ChunkWriter:
         self._writer: SegmentWriter | None = None
         self._finished: list[Segment] = []
 
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets, where the open chunk has room for it."""
+        return 0 if self._writer is None else self._writer.next_offset
+
     def append(self, encoded: Encoded) -> None:
-        """Appends batches whose offsets count from 0; they are moved to where the chunk has got to."""
+        """Appends batches, which are moved to where the chunk has got to unless they have been given `next_offset`."""
         batches, start = encoded.batches, 0
         while start < len(batches):
             if self._writer is None:

@@ -42,7 +42,9 @@ class Reader(DataSourceReader):
         return self.__dict__ | {"_snapshots": {}}  # tasks get their ranges; the plan is made on the driver
 
     def partitions(self) -> list[InputPartition]:
-        return [RangesPartition(task) for task in self._plan()]
+        tasks = self._plan()
+        freeze_imports()
+        return [RangesPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return merged(self._batches(partition.value or []), self._schema)

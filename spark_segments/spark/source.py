@@ -12,6 +12,7 @@ from spark_segments.spark.offsets import topic_names
 from spark_segments.spark.options import is_read, read_options, write_options
 from spark_segments.spark.reader import Reader
 from spark_segments.spark.schema import record_schema
+from spark_segments.spark.worker import freeze_imports
 from spark_segments.spark.writer import Writer
 
 
@@ -31,6 +32,7 @@ class Source:
         log = LogDir.open(chosen.location.uri, chosen.location.storage_options)
         names = topic_names(chosen.topics, log.topics)
         self._snapshots = {name: log.snapshot(name, chosen.version) for name in names}
+        freeze_imports()
 
     def schema(self) -> StructType:
         return record_schema(read_options(self._given).include_headers)

@@ -49,6 +49,7 @@ class Writer(DataSourceArrowWriter):
         self._options = options
         self._log_dir = LogDir.open(options.location.uri, options.location.storage_options)
         self._target = None if options.topic is None else self._log_dir.target(options.topic)
+        freeze_imports()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ChunksMessage:
         from spark_segments.log.appender import (
@@ -76,6 +77,7 @@ class Writer(DataSourceArrowWriter):
         for topic, written in sorted(topics.items()):
             self._log_dir.commit_chunks(written, self._options.txn)
             warn_of_small_chunks(topic, written)
+        freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing: Spark aborts after a commit that raised, too. What no commit names is vacuum's."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.spark.reader import MIN_BATCH_BYTES, merged
+from spark_segments.spark.source import Source
 from spark_segments.spark.worker import freeze_imports
 
 SCHEMA = pa.schema([pa.field("value", pa.binary()), pa.field("offset", pa.int64(), nullable=False)])
@@ -37,6 +38,12 @@ def test_only_the_first_task_of_a_worker_freezes(thawed):
     later = [[] for _ in range(1000)]
     freeze_imports()
     assert gc.get_freeze_count() <= frozen and len(later) == 1000
+
+
+def test_processes_that_plan_reads_freeze_too(thawed, log):
+    log.create_topic("orders")
+    Source({"path": log.uri, "subscribe": "orders"})
+    assert gc.get_freeze_count() > 10_000
 
 
 def test_small_batches_are_put_together_and_keep_their_order():
