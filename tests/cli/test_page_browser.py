@@ -131,7 +131,7 @@ def test_print_is_light(browser: Browser, small):
 def test_kinds_differ_without_colour(browser: Browser, small):
     """In grey, dirty and active blocks have lines, others have none, and clean is darker than sealed."""
     with browser.open(small) as tab:
-        boxes, picture = tab.ask(BOXES), tab.picture().convert("L")
+        picture, boxes = tab.picture().convert("L"), tab.ask(BOXES)
 
     def greys(name: str, share: float) -> list[int]:
         left, top, right, bottom = boxes[name]
