@@ -133,7 +133,9 @@ class _Encoder:
         # A whole number of the largest batches, so that none is begun that has no room.
         staged_bytes = self.cut_bytes * max(STAGING_BYTES // self.cut_bytes, 1)
         staging = np.empty(min(staged_bytes, self.room_bytes), np.uint8)
-        pieces: list[tuple[int, bytes | pa.Buffer]] = []
+        # What codecs make larger may need more room. Parts are copied as they come: the next one takes the same memory.
+        buffer = pa.allocate_buffer(self.room_bytes, resizable=True)
+        out = np.frombuffer(buffer, np.uint8)
         tables = []
         number = position = 0
         while number < self.total:
@@ -146,19 +148,18 @@ class _Encoder:
             for start, size, first in table[:, : kernels.FIRST + 1].tolist():
                 parts, stored_bytes, codec = self._compress(staged[start : start + size], first)
                 stored.append((position, stored_bytes, self.attributes - self.codec + codec))
+                if position + stored_bytes > len(out):
+                    buffer.resize(2 * (position + stored_bytes))
+                    out = np.frombuffer(buffer, np.uint8)
                 position += BATCH_OVERHEAD
                 for part in parts:
-                    pieces.append((position, part))
+                    out[position : position + len(part)] = np.frombuffer(part, np.uint8)
                     position += len(part)
             table[:, [kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES]] = stored
             tables.append(table)
-        buffer = pa.allocate_buffer(position)
-        out = np.frombuffer(buffer, np.uint8)
-        for at, part in pieces:
-            out[at : at + len(part)] = np.frombuffer(part, np.uint8)
         for table in tables:
             kernels.seal(out, table, self.base_offset, self.leader_epoch)
-        return buffer, tables
+        return buffer[:position], tables
 
     def _write(self, out: np.ndarray, position: int, number: int) -> tuple[int, int, np.ndarray]:
         """Writes batches from record `number` on, to `out` from `position` on, while there is room.
@@ -202,7 +203,7 @@ class _Encoder:
             return parts, size, self.codec
         # What a codec makes larger, or so small that no reader would believe it, is stored as it is where that fits.
         if batch.size <= self.max_message_bytes:
-            return [section.to_pybytes()], batch.size, NONE  # a copy: the staging is written to again
+            return [section], batch.size, NONE
         raise self._error(kernels.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
 
     def _error(self, problem: int, row: int, found: int) -> Exception:

@@ -387,6 +387,15 @@ def test_a_batch_that_a_codec_makes_too_large_is_stored_without():
     assert encoded(columns(records), codec="zstd").batches.codec.tolist() == [CODECS["zstd"]]
 
 
+@pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
+def test_what_a_codec_makes_larger_has_room(codec):
+    noise = np.random.default_rng(1).bytes(3 << 20)
+    records = [Record(value=noise[:-1]), Record(value=noise)]
+    ours = encoded(columns(records), codec=codec)
+    assert ours.buffer.size > 2 * len(noise)
+    assert decoded(ours.buffer.to_pybytes()) == expected_of(records)
+
+
 def test_a_batch_that_a_reader_would_not_decompress_is_stored_without(monkeypatch):
     monkeypatch.setattr(encode, "decompressed_limit", lambda compressed_bytes: 100 * compressed_bytes)
     ours = encoded(columns([Record(value=bytes(100_000))]), codec="zstd")
