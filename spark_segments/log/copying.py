@@ -42,7 +42,7 @@ def copy_batches(
     fewer records than their rows say.
     """
     first = sources[0]
-    writer = SegmentWriter(
+    with SegmentWriter(
         target or storage,
         topic,
         first.partition,
@@ -50,27 +50,27 @@ def copy_batches(
         index_interval_bytes=index_interval_bytes,
         segment_index_bytes=segment_index_bytes,
         stem=stem,
-    )
-    for source in sources:
-        start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
-        known = source.tombstones >= 0
-        whole = (start, end) == (source.base_offset, source.next_offset)
-        copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
-        if whole and copied != source.records and source.file_base_offset == source.name_offset:
-            raise CorruptBatchError(
-                "The file does not hold the records of its row",
-                path=source.path,
-                expected=f"{source.records} records",
-                found=f"{copied} records",
-                hint="Run segments verify, and restore the file from a backup",
-            )
-        if whole and known:
-            writer.add_tombstones(source.tombstones)
-        if source.txn_index_bytes:
-            writer.add_aborted(aborted_in(storage, source, start, end))
-    # Copying makes nothing younger: where no record has a timestamp, retention goes by when they were appended.
-    created_ms = max(source.created_ms for source in sources)
-    row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
+    ) as writer:
+        for source in sources:
+            start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+            known = source.tombstones >= 0
+            whole = (start, end) == (source.base_offset, source.next_offset)
+            copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
+            if whole and copied != source.records and source.file_base_offset == source.name_offset:
+                raise CorruptBatchError(
+                    "The file does not hold the records of its row",
+                    path=source.path,
+                    expected=f"{source.records} records",
+                    found=f"{copied} records",
+                    hint="Run segments verify, and restore the file from a backup",
+                )
+            if whole and known:
+                writer.add_tombstones(source.tombstones)
+            if source.txn_index_bytes:
+                writer.add_aborted(aborted_in(storage, source, start, end))
+        # Copying makes nothing younger: where no record has a timestamp, retention goes by when they were appended.
+        created_ms = max(source.created_ms for source in sources)
+        row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
 
 
