@@ -34,10 +34,13 @@ RECORDS = {100: 2_000_000, 1024: 400_000}
 PARTITIONS = 4
 # The JVM compiles for a while.
 WARM_TURNS = 3
-# {name here: (compression.type of the topic, options of Spark's Parquet)}
+# {name here: (configuration of the topic, options of Spark's Parquet)}
 CODECS = {
-    "none": ("uncompressed", {"compression": "uncompressed"}),
-    "zstd-1": ("zstd", {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}),
+    "none": ({"compression.type": "uncompressed"}, {"compression": "uncompressed"}),
+    "zstd-1": (
+        {"compression.type": "zstd", "compression.zstd.level": "1"},
+        {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"},
+    ),
 }
 GROWTH = (1, 4, 16)
 GROWTH_MIB = 64
@@ -99,9 +102,9 @@ class Comparison:
             pa.parquet.write_table(rows, source / f"{part}.parquet", compression="none", use_dictionary=False)
         self.frame = spark.read.parquet(str(source)).cache()
         self.frame.count()
-        for codec, (compression, parquet_options) in CODECS.items():
+        for codec, (config, parquet_options) in CODECS.items():
             for topic in (codec, codec + "-written"):
-                self.log.create_topic(topic, PARTITIONS, {"compression.type": compression})
+                self.log.create_topic(topic, PARTITIONS, config)
             self.write(codec)
             self.read(codec).load(self.log.uri).write.options(**parquet_options).parquet(str(directory / codec))
         first = itertools.islice(self.log.read("none", partition=0), 5)
@@ -114,8 +117,7 @@ class Comparison:
         return self.spark.read.format("segments").option("subscribe", codec)
 
     def write(self, topic: str) -> None:
-        options = {"topic": topic, "compression.type": "zstd" if topic.startswith("zstd") else "none"}
-        self.frame.write.format("segments").mode("append").options(**options).save(self.log.uri)
+        self.frame.write.format("segments").mode("append").option("topic", topic).save(self.log.uri)
 
     def write_and_delete(self, topic: str) -> None:
         """As an overwrite of Parquet does, so that disks are not busy with what nobody reads."""
