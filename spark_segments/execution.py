@@ -9,11 +9,12 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import SegmentsError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,40 @@ def run_tasks(
     return [results[number] for number in range(len(tasks))]
 
 
+def try_tasks(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    spark: SparkSession | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    at_a_time: int | None = None,
+) -> list[Result | SegmentsError]:
+    """As `run_tasks`, but a task that fails has its error where its result would be: the work of the others counts.
+
+    That is so for errors of this package, and for a file that is missing (a StorageError); any other error is raised.
+    """
+    return run_tasks(_Tried(function), tasks, spark, progress=progress, at_a_time=at_a_time)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Task function: the result of another one, or its error as a value."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: Any) -> Any:
+        try:
+            return self.function(task)
+        except SegmentsError as error:
+            return error
+        except FileNotFoundError as error:
+            return StorageError(
+                "A file that the log names is missing",
+                path=str(error.filename),
+                hint="Run segments verify, and restore the file from a backup",
+            )
+
+
 def task_slots(spark: SparkSession | None) -> int:
     """How many tasks run at a time, about."""
     if spark is None:
@@ -83,18 +118,18 @@ def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: Spark
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number, task in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                result: Any
+                result: tuple[Any, SegmentsError | None]
                 try:
-                    result = function(pickle.loads(task))
+                    result = function(pickle.loads(task)), None
                 except SegmentsError as error:  # Spark would hand on its text only, within a trace of the JVM
-                    result = error
+                    result = None, error
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
                     names=["number", "result"],
                 )
 
     for row in frame.mapInArrow(work, _RESULT_SCHEMA).collect():
-        result = pickle.loads(bytes(row["result"]))
-        if isinstance(result, SegmentsError):
-            raise result
+        result, error = pickle.loads(bytes(row["result"]))
+        if error is not None:
+            raise error
         yield row["number"], result

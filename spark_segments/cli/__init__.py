@@ -63,6 +63,6 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command. Exit codes: 0 done, 1 an error (one line says which), 2 wrong usage, 3 faults were found."""
+    """Runs one command. Exit codes: 0 done, 1 errors (each has a line), 2 wrong usage, 3 faults were found."""
     with errors_in_one_line():
         app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="segments")

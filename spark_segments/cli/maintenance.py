@@ -21,7 +21,7 @@ from spark_segments.cli.arguments import (
     open_log,
     session,
 )
-from spark_segments.cli.output import Output, print_report, progress_bar
+from spark_segments.cli.output import FAILED, Output, print_report, progress_bar
 
 
 def roll(
@@ -141,8 +141,14 @@ def maintain(
     from spark_segments.maintenance import roll as roll_job
     from spark_segments.maintenance import vacuum as vacuum_job
 
+    failed = False
     for job in (roll_job, retain_job, compact_job, vacuum_job):
-        _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
+        try:
+            _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
+        except typer.Exit:
+            failed = True
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def _run(
@@ -162,3 +168,5 @@ def _run(
     with progress_bar(job.__name__) as progress:
         report = job(log, spark, topic, now_ms, dry_run, progress=progress, **settings)
     print_report(report.to_dict(), output)
+    if report.failed:
+        raise typer.Exit(FAILED)

@@ -66,7 +66,14 @@ def human_bytes(size: float) -> str:
 
 
 def print_report(report: Mapping[str, Any], output: Output) -> None:
-    """A maintenance report: a line a partition and the totals, or the whole of it as JSON."""
+    """A maintenance report: a line a partition and the totals, or the whole of it as JSON.
+
+    What failed has a line on standard error, too, as errors of all commands do.
+    """
+    for line in report["partitions"]:
+        if "error" in line:
+            where = line["topic"] if line["partition"] is None else f"{line['topic']}-{line['partition']}"
+            print(f"error: {where}: {line['error']}", file=sys.stderr)
     if output is Output.JSON:
         print_json(report)
         return
@@ -75,13 +82,14 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
         columns = [
             name
             for name in dict.fromkeys(name for line in lines for name in line)
-            if any(line.get(name) not in (None, {}) for line in lines)
+            if name != "error" and any(line.get(name) not in (None, {}) for line in lines)
         ]
         print_table(columns, ([_text(line.get(name)) for name in columns] for line in lines))
     tense = "would be" if report["dry_run"] else "were"
     dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
+    failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
     print(
-        f"{report['job']}{' (dry run)' if report['dry_run'] else ''}: {len(lines):,} partitions, "
+        f"{report['job']}{' (dry run)' if report['dry_run'] else ''}: {len(lines):,} partitions{failed}, "
         f"{report['records_in']:,} records in, {report['records_out']:,} out, {tense} dropped: {dropped}; "
         f"{human_bytes(report['bytes_in'])} in, {human_bytes(report['bytes_out'])} out, {report['seconds']:.1f} s"
     )

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
+from spark_segments.errors import LogDirError
 from spark_segments.log.rows import (
     KIND,
     PARTITION_KIND,
@@ -144,7 +145,14 @@ class RowFiles:
 
     def _read(self, file: RowFile) -> pa.Table:
         content = self.storage.read(f"{self.directory}/{file.path}")
-        rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        try:
+            rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise LogDirError(
+                f"A file of the manifest is damaged ({' '.join(str(error).split())})",
+                path=self.storage.location(f"{self.directory}/{file.path}"),
+                hint="Restore it from a backup",
+            ) from error
         schema = SCHEMAS[file.kind]
         if not rows.schema.equals(schema):
             rows = rows.select(schema.names).cast(schema)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_segments.config import TopicConfig, server_config
-from spark_segments.execution import run_tasks
+from spark_segments.errors import SegmentsError
+from spark_segments.execution import try_tasks
 from spark_segments.format.clean import CleanCounts
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.cleaner import CleanResult, CleanSettings, clean_partition
 from spark_segments.maintenance.compact_plan import Candidate, plan_compaction
-from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.report import LOST, Report
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
 
@@ -54,16 +55,16 @@ def compact(
     """Compacts the partitions of compacted topics that are due at `now_ms`, filthiest first, at most `max_partitions`.
 
     `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; each of its
-    rounds is one commit. A task's memory is bounded by log.cleaner.dedupe.buffer.size for the map (1.25 times that
-    while it grows) and some windows of the segments. In this process the buffer is shared by the tasks that run at a
-    time.
+    rounds is one commit. One that fails, for a damaged file say, is left to the next run: see `Report`. A task's memory
+    is bounded by log.cleaner.dedupe.buffer.size for the map (1.25 times that while it grows) and some windows of the
+    segments. In this process the buffer is shared by the tasks that run at a time.
     """
     report = Report("compact", dry_run)
     started_ms = log.storage.now_ms()
     now_ms = started_ms if now_ms is None else now_ms
     server = server_config(log.defaults)
     found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
-    for snapshot, config in selected_topics(log, topic):
+    for snapshot, config in selected_topics(log, topic, report):
         if "compact" in config.cleanup_policy and server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
             found += [(snapshot, config, candidate) for candidate in plan]
@@ -90,9 +91,12 @@ def compact(
         )
         for snapshot, config, candidate in picked
     ]
-    results = run_tasks(_Clean(log.storage), tasks, spark, progress=progress, at_a_time=None if spark else shared)
+    results = try_tasks(_Clean(log.storage), tasks, spark, progress=progress, at_a_time=None if spark else shared)
     for task, result in zip(tasks, results, strict=True):
-        _note(report, task, result)
+        if isinstance(result, SegmentsError):
+            report.fail(task.settings.topic, task.candidate.partition, result)
+        else:
+            _note(report, task, result)
     return report.finish()
 
 
@@ -115,7 +119,7 @@ def _note(report: Report, task: _CleanTask, result: CleanResult) -> None:
     report.add(
         task.settings.topic,
         result.partition,
-        "lost to another job" if result.lost else "compact",
+        LOST if result.lost else "compact",
         records_in=counts.records_read,
         records_out=counts.records_kept,
         bytes_in=counts.bytes_read,

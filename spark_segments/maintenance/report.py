@@ -7,11 +7,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_segments.errors import UnknownTopicError
+
+FAILED = "failed"
+LOST = "lost to another job"
+
 
 @dataclass
 class Report:
     """records_in = records_out + all of `dropped`. `partitions` has an entry a partition that the job looked into:
     topic, partition, action, figures. `figures` are of the job as a whole.
+
+    What an error kept a job from has a line, too, of action FAILED with the `error` in one line: the job leaves that
+    partition as it was (or that topic: `partition` is None then) and goes on with the others. Nothing is raised for it,
+    so a caller looks at `failed`.
     """
 
     job: str
@@ -29,7 +38,7 @@ class Report:
     def add(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         action: str,
         *,
         records_in: int = 0,
@@ -53,6 +62,21 @@ class Report:
             line["dropped"] = dict(dropped)
         self.partitions.append(line | figures)
 
+    def fail(self, topic: str, partition: int | None, error: Exception) -> None:
+        """Adds the line of a partition, or of a whole topic, whose work came to nothing by an error.
+
+        A topic that was deleted meanwhile needs no work: that is no failure.
+        """
+        if isinstance(error, UnknownTopicError):
+            self.add(topic, partition, LOST)
+        else:
+            self.add(topic, partition, FAILED, error=str(error))
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The lines of what failed, each with its `error`."""
+        return [line for line in self.partitions if line["action"] == FAILED]
+
     def finish(self) -> Report:
         """Stops the clock and returns the report."""
         self.seconds = time.monotonic() - self._started
@@ -69,6 +93,7 @@ class Report:
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
             "dropped": dict(self.dropped),
+            "failed": len(self.failed),
             "partitions": self.partitions,
             **self.figures,
         }

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import SegmentsError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import Change
 from spark_segments.log.rows import SEALED, removed_rows
@@ -94,7 +95,7 @@ def retain(
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    for snapshot, _ in selected_topics(log, topic):
+    for snapshot, _ in selected_topics(log, topic, report):
         if dry_run:
             _note(report, snapshot, _expired(log, snapshot, now_ms))
             continue
@@ -102,7 +103,11 @@ def retain(
         def change(current: Snapshot) -> Change | None:
             return _change(current, _expired(log, current, now_ms), now_ms)
 
-        commit = log.manifest(snapshot.topic).commit(change)
+        try:
+            commit = log.manifest(snapshot.topic).commit(change)
+        except SegmentsError as error:
+            report.fail(snapshot.topic, None, error)
+            continue
         if commit.change is not None:
             _note(report, commit.snapshot_before, _expired(log, commit.snapshot_before, now_ms))
     return report.finish()

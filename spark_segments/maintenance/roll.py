@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.execution import run_tasks, task_slots
+from spark_segments.errors import SegmentsError
+from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.copying import copy_batches
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import Change
 from spark_segments.log.rows import SEALED, Segment, segments_of
 from spark_segments.log.snapshot import Snapshot, live_rows
 from spark_segments.maintenance.cuts import Piece, find_pieces
-from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.report import LOST, Report
 from spark_segments.maintenance.roll_plan import Due, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.selection import check_young, selected_topics
 from spark_segments.storage import Storage
@@ -117,12 +118,13 @@ def roll(
     """Rolls what is due at `now_ms` in one topic or all, by Kafka's rules, and merges small chunks.
 
     Looking for cuts is a task a partition, copying a task an output segment. A topic's partitions go in waves of one
-    commit each; those in which somebody else was quicker are left to the next run, their new files to vacuum. A dry run
-    says which partitions are due and why, and opens no segment.
+    commit each; those in which somebody else was quicker are left to the next run, their new files to vacuum. So are
+    those that fail, for a damaged file say: see `Report`. A dry run says which partitions are due and why, and opens no
+    segment.
     """
     report = Report("roll", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    for snapshot, config in selected_topics(log, topic):
+    for snapshot, config in selected_topics(log, topic, report):
         rules = RollRules.of(snapshot.topic_id, config)
         plan = plan_roll(snapshot.live, rules, now_ms)
         if dry_run:
@@ -170,7 +172,7 @@ def _roll_wave(
     progress: Progress | None,
 ) -> None:
     started_ms = log.storage.now_ms()
-    rolled = _copied(log, spark, snapshot, rules, plan, wave, now_ms, progress)
+    rolled = _copied(log, spark, snapshot, rules, plan, wave, now_ms, report, progress)
     if not rolled:
         return
     done: set[int] = set()
@@ -193,7 +195,12 @@ def _roll_wave(
                 replaced += old
         return Change("roll", add=added, replace=replaced) if replaced else None
 
-    log.manifest(snapshot.topic).commit(change)
+    try:
+        log.manifest(snapshot.topic).commit(change)
+    except SegmentsError as error:
+        for one in rolled:
+            report.fail(snapshot.topic, one.due.partition, error)
+        return
     for one in rolled:
         _note(report, snapshot, one, lost=one.due.partition not in done)
 
@@ -206,18 +213,23 @@ def _copied(
     plan: RollPlan,
     wave: Sequence[Due],
     now_ms: int,
+    report: Report,
     progress: Progress | None,
 ) -> list[_Rolled]:
-    """The partitions of a wave that have any pieces, with what has to be copied written out."""
+    """The partitions of a wave that have any pieces, with what has to be copied written out. Those that fail are noted
+    and left out.
+    """
     chunks = {one.partition: plan.chunks_of(one) for one in wave}
     find = _FindPieces(log.storage, rules, now_ms)
     looked = [one.partition for one in wave if one.needs_look]
-    found = dict(zip(looked, run_tasks(find, [chunks[number] for number in looked], spark), strict=True))
+    found = dict(zip(looked, try_tasks(find, [chunks[number] for number in looked], spark), strict=True))
     epochs = dict(zip(*(snapshot.partitions.column(n).to_pylist() for n in ("partition", "leader_epoch")), strict=True))
     rolled = []
     for one in wave:
         pieces = found[one.partition] if one.needs_look else find(chunks[one.partition])
-        if pieces:
+        if isinstance(pieces, SegmentsError):
+            report.fail(snapshot.topic, one.partition, pieces)
+        elif pieces:
             rolled.append(_Rolled(one, chunks[one.partition], pieces, {}))
     tasks = [
         _CopyTask(piece, epochs[piece.partition])
@@ -226,11 +238,17 @@ def _copied(
         if not (piece.sealed and piece.is_one_chunk)
     ]
     tasks.sort(key=lambda task: -task.piece.log_bytes)  # the longest first, so that none is waited for at the end
-    rows = run_tasks(_CopyPiece(log.storage, snapshot.topic, rules), tasks, spark, progress=progress)
+    rows = try_tasks(_CopyPiece(log.storage, snapshot.topic, rules), tasks, spark, progress=progress)
     by_partition = {one.due.partition: one for one in rolled}
+    failed: dict[int, SegmentsError] = {}
     for task, row in zip(tasks, rows, strict=True):
-        by_partition[task.piece.partition].copies[task.piece] = row
-    return rolled
+        if isinstance(row, SegmentsError):
+            failed.setdefault(task.piece.partition, row)
+        else:
+            by_partition[task.piece.partition].copies[task.piece] = row
+    for number, error in failed.items():
+        report.fail(snapshot.topic, number, error)
+    return [one for one in rolled if one.due.partition not in failed]
 
 
 def _note_plan(report: Report, snapshot: Snapshot, plan: RollPlan) -> None:
@@ -244,7 +262,7 @@ def _note_plan(report: Report, snapshot: Snapshot, plan: RollPlan) -> None:
 
 def _note(report: Report, snapshot: Snapshot, one: _Rolled, *, lost: bool) -> None:
     if lost:
-        report.add(snapshot.topic, one.due.partition, "lost to another job", reasons=list(one.due.reasons))
+        report.add(snapshot.topic, one.due.partition, LOST, reasons=list(one.due.reasons))
         return
     taken, files = one.taken, one.files
     report.add(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import CommitConflictError, LogDirError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.log.append import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.snapshot import Snapshot
+from spark_segments.maintenance.report import Report
 from spark_segments.storage import Storage
 
 
@@ -22,17 +24,26 @@ def check_managed(log: LogDir) -> None:
         )
 
 
-def selected_topics(log: LogDir, topic: str | None) -> Iterator[tuple[Snapshot, TopicConfig]]:
-    """The snapshot and configuration of one topic, or of all. Raises UnknownTopicError, and as `check_managed`."""
+def selected_topics(log: LogDir, topic: str | None, report: Report) -> Iterator[tuple[Snapshot, TopicConfig]]:
+    """The snapshot, with its live rows, and the configuration of one topic, or of all.
+
+    Those that cannot be read go into the report as failed. Raises UnknownTopicError, and as `check_managed`.
+    """
     check_managed(log)
-    for name in [topic] if topic is not None else log.topics():
+    names = [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY))
+    for name in names:
         try:
             snapshot = log.snapshot(name)
+            _ = snapshot.live
+            config = topic_config(snapshot.config, log.defaults)
         except UnknownTopicError:
             if topic is not None:
                 raise
-            continue  # deleted since it was listed
-        yield snapshot, topic_config(snapshot.config, log.defaults)
+            continue  # a deleted one
+        except SegmentsError as error:
+            report.fail(name, None, error)
+            continue
+        yield snapshot, config
 
 
 def check_young(storage: Storage, started_ms: int) -> None:

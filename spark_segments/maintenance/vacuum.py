@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import UnknownTopicError
+from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.kafka_partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.logdir import LogDir
@@ -112,7 +112,7 @@ def vacuum(
     progress: Progress | None = None,
 ) -> Report:
     """Deletes what has left the log of one topic or all (deleted topics included) for long enough, and old manifest
-    files.
+    files. A topic whose manifest cannot be read loses nothing: see `Report`.
 
     `now_ms` decides over removed rows; files that no row names go by the store's clock alone, whatever `now_ms` is.
     """
@@ -126,7 +126,10 @@ def vacuum(
         if match := _PARTITION_DIRECTORY.fullmatch(directory):
             directories[match["topic"]].append(directory)
     for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
-        _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress)
+        try:
+            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress)
+        except SegmentsError as error:
+            report.fail(name, None, error)
     return report.finish()
 
 

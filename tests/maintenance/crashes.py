@@ -64,7 +64,7 @@ def clock(log: LogDir, job: str) -> int:
 
 def run_job(uri: str, job: str) -> None:
     log = LogDir.open(uri)
-    JOBS[job](log, now_ms=clock(log, job))
+    assert not JOBS[job](log, now_ms=clock(log, job)).failed
 
 
 class Countdown:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 
 JOBS = {"roll": roll, "retain": retain, "compact": compact, "vacuum": vacuum}
 PARTITIONS = 2
@@ -152,8 +152,14 @@ def run_job(soak: Soak, name: str, actor: str) -> None:
     """Runs one job over and over."""
     log, notes, random_ = LogDir.open(soak.uri), soak.note(actor), random.Random(f"{soak.seed} {actor}")
     while notes.is_time_left():
-        notes.attempt(lambda: JOBS[name](log))
+        notes.attempt(lambda: raise_failures(JOBS[name](log)))
         time.sleep(random_.uniform(0, 0.1))
+
+
+def raise_failures(report: Report) -> None:
+    """Raises the first error of a job's report, as a lost race where it was one."""
+    for line in report.failed:
+        raise (CommitConflictError if "came first" in line["error"] else AssertionError)(line["error"])
 
 
 def run(directory: Path, seconds: float, *, delay_ms: int = 10_000, seed: int = 1) -> dict[str, Any]:
@@ -189,8 +195,8 @@ def check(log: LogDir, soak: Soak) -> dict[str, Any]:
     appended = {topic: appended_to(notes, topic) for topic in TOPICS}
     before = {topic: check_topic(log, topic, appended[topic]) for topic in TOPICS}
     for job in (roll, retain, compact, vacuum):
-        job(log)
-    vacuum(log, now_ms=log.storage.now_ms() + soak.delay_ms + 1)
+        raise_failures(job(log))
+    raise_failures(vacuum(log, now_ms=log.storage.now_ms() + soak.delay_ms + 1))
     for topic in TOPICS:
         check_topic(log, topic, appended[topic])
     report = verify(log, deep=True)

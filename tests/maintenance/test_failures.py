@@ -1,0 +1,179 @@
+"""One damaged partition, or topic: every job does the others' work, says what failed, and leaves that as it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.cli import main
+from spark_segments.log import row_files
+from spark_segments.log.delta_log import DeltaLog
+from spark_segments.maintenance import Report, compact, retain, roll, vacuum
+from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+
+DAMAGED = 1
+ROLL = sys.modules["spark_segments.maintenance.roll"]
+
+
+@pytest.fixture(params=["process", "spark"])
+def session(request):
+    return request.getfixturevalue("spark") if request.param == "spark" else None
+
+
+@pytest.fixture
+def orders(log) -> LogDir:
+    """Three partitions to be rolled."""
+    topic_with(log, "orders", {"segment.bytes": 2000, "cleanup.policy": "compact"}, partitions=3)
+    for number in range(3):
+        append_one_by_one(log, "orders", records(40), partition=number)
+    return log
+
+
+def path_of(log: LogDir, path: str) -> Path:
+    return Path(log.storage.location(path))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def rows_of(log: LogDir, number: int) -> list:
+    return log.snapshot("orders").load_segments({number}).to_pylist()
+
+
+def actions(report: Report) -> dict[int | None, str]:
+    return {line["partition"]: line["action"] for line in report.partitions}
+
+
+def test_a_damaged_chunk_stops_the_rolling_of_its_partition_only(orders, session):
+    chunk = live(orders, "orders", DAMAGED)[5]
+    flip(path_of(orders, chunk.path), 70)
+    before = rows_of(orders, DAMAGED)
+    report = roll(orders, session, now_ms=GOLDEN_MS)
+    assert actions(report) == {0: "roll", DAMAGED: "failed", 2: "roll"}
+    assert rows_of(orders, DAMAGED) == before
+    for number in (0, 2):
+        assert {row.state for row in live(orders, "orders", number)} == {"sealed", "chunk"}
+        assert len(contents(orders, "orders", partition=number)) == 40
+    (line,) = report.failed
+    assert line["topic"] == "orders" and "\n" not in line["error"]
+    for part in (chunk.path, "at position 0", "expected", "found"):
+        assert part in line["error"]
+    assert report.to_dict()["failed"] == 1
+
+
+def test_a_chunk_whose_header_is_damaged_fails_before_anything_is_copied(orders):
+    flip(path_of(orders, live(orders, "orders", DAMAGED)[25].path), 11)  # the batch's length
+    report = roll(orders, now_ms=GOLDEN_MS)
+    assert actions(report) == {0: "roll", DAMAGED: "failed", 2: "roll"}
+    assert {row.state for row in live(orders, "orders", DAMAGED)} == {"chunk"}
+
+
+def test_a_missing_file_is_one_clear_line(orders, session):
+    chunk = live(orders, "orders", DAMAGED)[5]
+    path_of(orders, chunk.path).unlink()
+    report = roll(orders, session, now_ms=GOLDEN_MS)
+    assert actions(report) == {0: "roll", DAMAGED: "failed", 2: "roll"}
+    assert report.failed[0]["error"] == (
+        f"A file that the log names is missing in {path_of(orders, chunk.path)}. "
+        "Run segments verify, and restore the file from a backup"
+    )
+
+
+def test_a_damaged_segment_stops_the_compaction_of_its_partition_only(orders, session):
+    roll(orders, now_ms=GOLDEN_MS)
+    segment = live(orders, "orders", DAMAGED)[1]
+    flip(path_of(orders, segment.path), segment.log_bytes - 1)
+    before = rows_of(orders, DAMAGED)
+    report = compact(orders, session, now_ms=GOLDEN_MS, force=True)
+    assert actions(report) == {0: "compact", DAMAGED: "failed", 2: "compact"}
+    assert report.dropped["superseded"] > 0
+    assert rows_of(orders, DAMAGED) == before
+    assert segment.path in report.failed[0]["error"]
+
+
+def test_an_error_of_programming_is_raised(orders, monkeypatch):
+    monkeypatch.setattr(ROLL, "copy_batches", lambda *_, **__: None + 1)
+    with pytest.raises(TypeError):
+        roll(orders, now_ms=GOLDEN_MS)
+
+
+@pytest.mark.parametrize("damaged", ["_delta_log/00000000000000000001.json", "kind=segment"])
+def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, monkeypatch, damaged):
+    config = {"segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000, "cleanup.policy": "compact,delete"}
+    uri = str(tmp_path / "log")
+    for topic in ("broken", "orders"):
+        log = LogDir.create(uri)
+        topic_with(log, topic, config)
+        append_one_by_one(log, topic, records(40))
+    files = sorted(path.name for path in (tmp_path / "log" / "broken-0").iterdir())
+    path = tmp_path / "log" / "_manifest" / "broken" / damaged
+    for one in [*path.glob("*.parquet")] or [path]:
+        one.write_bytes(one.read_bytes()[:100])
+    monkeypatch.setattr(row_files, "_cache", row_files._RowCache(0))  # of what this process has written
+    log = LogDir.open(uri)
+    for days, job in enumerate((roll, retain, compact, vacuum)):
+        report = job(log, now_ms=GOLDEN_MS + days * DAY_MS)
+        (line,) = report.failed
+        assert (line["topic"], line["partition"]) == ("broken", None)
+        assert str(tmp_path / "log" / "_manifest" / "broken") in line["error"] and "\n" not in line["error"]
+        assert [one["topic"] for one in report.partitions if one["action"] == job.__name__] == ["orders"]
+    assert sorted(path.name for path in (tmp_path / "log" / "broken-0").iterdir()) == files
+
+
+def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders, monkeypatch):
+    topic_with(orders, "payments", {"segment.bytes": 2000})
+    append_one_by_one(orders, "payments", records(40))
+    before = orders.snapshot("orders").version
+    commit_at = DeltaLog.commit_at
+
+    def fails(self, *arguments, **options):
+        if self.topic == "orders":
+            raise OSError("no answer")
+        return commit_at(self, *arguments, **options)
+
+    monkeypatch.setattr(DeltaLog, "commit_at", fails)
+    report = roll(orders, now_ms=GOLDEN_MS)
+    assert [(line["topic"], line["action"]) for line in report.partitions] == [
+        *[("orders", "failed")] * 3,
+        ("payments", "roll"),
+    ]
+    assert orders.snapshot("orders").version == before
+    assert "no answer" in report.failed[0]["error"]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_failure(orders, monkeypatch):
+    copy_batches = ROLL.copy_batches
+
+    def then_delete(*arguments, **options):
+        if "orders" in orders.topics():
+            orders.delete_topic("orders")
+        return copy_batches(*arguments, **options)
+
+    monkeypatch.setattr(ROLL, "copy_batches", then_delete)
+    report = roll(orders, now_ms=GOLDEN_MS)
+    assert set(actions(report).values()) == {"lost to another job"} and report.failed == []
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("command", ["roll", "maintain"])
+def test_the_command_names_what_failed_and_exits_with_1(orders, command, output, capsys):
+    chunk = live(orders, "orders", DAMAGED)[5]
+    flip(path_of(orders, chunk.path), 70)
+    with pytest.raises(SystemExit) as ended:
+        main([command, orders.uri, "--output", output, "--now-ms", str(GOLDEN_MS)])
+    printed = capsys.readouterr()
+    assert ended.value.code == 1
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: orders-1: ") and chunk.path in line
+    if output == "text":
+        assert "3 partitions (1 failed)" in printed.out
+    else:
+        assert '"action": "failed"' in printed.out and '"failed": 1' in printed.out
+    jobs = ["roll", "retain", "compact", "vacuum"] if command == "maintain" else ["roll"]
+    assert all(job in printed.out for job in jobs)
