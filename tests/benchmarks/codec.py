@@ -1,0 +1,208 @@
+"""Record batches to Arrow and back, CRC included, on one thread: against memcpy of as many bytes, against aiokafka (its
+C code) and kafka-python, and against what each codec's library takes alone for the same records sections.
+
+MB/s count the batches' bytes before compression. Reading goes in windows, as reading a segment does. The library alone
+is told the size that comes out, and what it gave is thrown away before it is asked again, so that this stays in the
+cache. All cases of one codec, size of values and size of batches run in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiokafka.record.default_records
+import aiokafka.record.memory_records
+import kafka.record.default_records
+import kafka.record.memory_records
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTES, decompress
+from spark_segments.format.decode import decode_batches
+from spark_segments.format.encode import encode_records
+from spark_segments.format.layout import CODECS, RECORDS_POSITION
+from spark_segments.log.segment import WINDOW_BYTES
+from tests.benchmarks.measure import TURNS, Timings, in_turns
+from tests.benchmarks.spark import record_batches
+
+VALUE_BYTES = (100, 1024)
+BATCH_BYTES = (16 << 10, 128 << 10, 1 << 20)
+LEVELS = {"gzip": 6, "zstd": 1}  # what a writer takes
+# Of records to read and to write, by codec: such that a call takes some 50 ms.
+READ_MIB = {"none": 64, "gzip": 8}
+WRITE_MIB = {"none": 64, "gzip": 2}
+MIB = 16
+AIOKAFKA_MIB, KAFKA_PYTHON_MIB = 8, 1
+# Beyond what caches hold.
+MEMCPY_MIB = 128
+MOST_MESSAGE_BYTES = 16 << 20
+_ARROW_BYTES = 4 << 20
+_OVERHEAD = 30  # bytes of a record beside its value, about
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--codecs", nargs="+", choices=tuple(CODECS), default=tuple(CODECS))
+    parser.add_argument("--value-bytes", nargs="+", type=int, default=VALUE_BYTES)
+    parser.add_argument("--batch-bytes", nargs="+", type=int, default=BATCH_BYTES)
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    memory = np.ones(MEMCPY_MIB << 20, np.uint8), np.ones(MEMCPY_MIB << 20, np.uint8)
+    for codec in arguments.codecs:
+        for value_bytes in arguments.value_bytes:
+            for batch_bytes in arguments.batch_bytes:
+                what = f"{value_bytes} B, {batch_bytes >> 10} KiB batches, {codec}"
+                one = Comparison(codec, value_bytes, batch_bytes)
+                one.cases["memcpy"] = Case(MEMCPY_MIB << 20, lambda: np.copyto(*memory))
+                one.measure(what, arguments.turns, figures, ratios)
+    return {"turns": arguments.turns, "figures": figures, "ratios": ratios}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    size: int  # bytes of batches before compression
+    run: Callable[[], object]
+
+
+class Comparison:
+    """All ways to read and to write the same records as batches of one codec and size."""
+
+    def __init__(self, codec: str, value_bytes: int, batch_bytes: int) -> None:
+        self.codec, self.value_bytes, self.batch_bytes = codec, value_bytes, batch_bytes
+        stored, size = self.batches(READ_MIB.get(codec, MIB))
+        written, written_size = self.batches(WRITE_MIB.get(codec, MIB))
+        rows = self.rows(WRITE_MIB.get(codec, MIB))
+        self.cases = {
+            "decode": Case(size, lambda: decode(stored)),
+            "encode": Case(written_size, lambda: _each(self.encode, ((one,) for one in rows))),
+        }
+        if codec != "none":
+            self.cases["decompression alone"] = Case(size, self.decompression(stored))
+            self.cases["compression alone"] = Case(written_size, self.compression(written))
+        self.add_client("aiokafka", aiokafka, AIOKAFKA_MIB)
+        self.add_client("kafka-python", kafka, KAFKA_PYTHON_MIB)
+
+    def measure(self, what: str, turns: int, figures: dict[str, float], ratios: dict[str, float]) -> None:
+        cases = self.cases
+        timings = in_turns({name: case.run for name, case in cases.items()}, turns=turns)
+        for name, case in cases.items():
+            figures[f"{name} MB/s, {what}"] = round(timings.rate(name, case.size / 1e6), 1)
+        for name, library in (("decode", "decompression alone"), ("encode", "compression alone")):
+            others = [library] if self.codec != "none" else ["memcpy"] if name == "decode" else []
+            for other in (*others, f"aiokafka {name}", f"kafka-python {name}"):
+                short = other.removesuffix(f" {name}")
+                ratios[f"{name} / {short}, {what}"] = round(self.ratio(timings, name, other), 3)
+
+    def ratio(self, timings: Timings, name: str, other: str) -> float:
+        return timings.speed_up(name, other) * self.cases[name].size / self.cases[other].size
+
+    def rows(self, mib: int) -> list[pa.RecordBatch]:
+        record_bytes = self.value_bytes + _OVERHEAD
+        table = pa.Table.from_batches(record_batches((mib << 20) // record_bytes, self.value_bytes, seed=1))
+        return table.combine_chunks().to_batches(max_chunksize=_ARROW_BYTES // record_bytes)
+
+    def encode(self, rows: pa.RecordBatch, codec: str | None = None) -> pa.Buffer:
+        encoded = encode_records(
+            rows,
+            None,
+            codec=CODECS[codec or self.codec],
+            level=LEVELS.get(self.codec),
+            batch_bytes=self.batch_bytes,
+            max_message_bytes=MOST_MESSAGE_BYTES,
+        )
+        return encoded.buffer
+
+    def batches(self, mib: int) -> tuple[pa.Buffer, int]:
+        """(batches of that many MiB of records, their size before compression)"""
+        rows = self.rows(mib)
+        return pa.py_buffer(b"".join(map(self.encode, rows))), sum(self.encode(one, "none").size for one in rows)
+
+    def decompression(self, stored: pa.Buffer) -> Callable[[], None]:
+        """What the codec's library does when batches are read, told the sizes."""
+        codec = pa.Codec(self.codec)
+        pieces = [(section, plain.size) for section, plain in self.sections(stored)]
+        if self.codec == "snappy":
+            blocks = [block for _, plain in self.sections(stored) for block in _blocks(plain, XERIAL_BLOCK_BYTES)]
+            pieces = [(codec.compress(block), block.size) for block in blocks]
+        return lambda: _each(codec.decompress, pieces)
+
+    def compression(self, stored: pa.Buffer) -> Callable[[], None]:
+        """What the codec's library does when these batches are written."""
+        name, block_bytes = {"lz4": ("lz4_raw", LZ4_BLOCK_BYTES), "snappy": ("snappy", XERIAL_BLOCK_BYTES)}.get(
+            self.codec, (self.codec, self.batch_bytes)
+        )
+        codec = pa.Codec(name, compression_level=LEVELS.get(self.codec))
+        blocks = [(block,) for _, plain in self.sections(stored) for block in _blocks(plain, block_bytes)]
+        return lambda: _each(codec.compress, blocks)
+
+    def sections(self, stored: pa.Buffer) -> Iterator[tuple[pa.Buffer, pa.Buffer]]:
+        """(compressed, uncompressed) records section of each batch."""
+        batches = scan_batches(stored).batches
+        for position, size in zip(batches.position.tolist(), batches.size.tolist(), strict=True):
+            section = stored.slice(position + RECORDS_POSITION, size - RECORDS_POSITION)
+            yield section, decompress(CODECS[self.codec], section, path="", position=position)
+
+    def add_client(self, name: str, client: Any, mib: int) -> None:
+        """Another client: each record read with its key, value, offset and timestamp; each written."""
+        rows = pa.Table.from_batches(self.rows(mib))
+        stored, size = self.batches(mib)
+        data = stored.to_pybytes()
+        times = rows["timestamp"].cast(pa.int64()).to_numpy() // 1000
+        records = list(zip(times.tolist(), rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
+        self.cases[f"{name} decode"] = Case(size, lambda: _read(client, data))
+        self.cases[f"{name} encode"] = Case(size, lambda: self.write(client, records))
+
+    def write(self, client: Any, records: list[tuple[int, bytes, bytes]]) -> None:
+        first = 0
+        while first < len(records):
+            builder = client.record.default_records.DefaultRecordBatchBuilder(
+                2,
+                CODECS[self.codec],
+                is_transactional=0,
+                producer_id=-1,
+                producer_epoch=-1,
+                base_sequence=-1,
+                batch_size=self.batch_bytes,
+            )
+            count = 0
+            for offset, (timestamp, key, value) in enumerate(records[first:]):
+                if builder.append(offset, timestamp, key, value, []) is None:
+                    break
+                count += 1
+            builder.build()
+            first += count
+
+
+def decode(stored: pa.Buffer) -> None:
+    position = 0
+    while position < stored.size:
+        window = stored.slice(position, min(WINDOW_BYTES, stored.size - position))
+        scan = scan_batches(window, file_position=position)
+        for _ in decode_batches(window, scan.batches, file_position=position, topic="orders", partition=1):
+            pass
+        position += scan.consumed
+
+
+def _read(client: Any, data: bytes) -> None:
+    batches = client.record.memory_records.MemoryRecords(data)
+    while (batch := batches.next_batch()) is not None:
+        assert batch.validate_crc()
+        for record in batch:
+            _ = record.key, record.value, record.offset, record.timestamp
+
+
+def _each(call: Callable, arguments: Iterable[tuple]) -> None:
+    for one in arguments:
+        call(*one)
+
+
+def _blocks(buffer: pa.Buffer, block_bytes: int) -> Iterator[pa.Buffer]:
+    for start in range(0, buffer.size, block_bytes):
+        yield buffer.slice(start, min(block_bytes, buffer.size - start))
