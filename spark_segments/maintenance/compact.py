@@ -64,8 +64,8 @@ def compact(
     now_ms = started_ms if now_ms is None else now_ms
     server = server_config(log.defaults)
     found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
-    for snapshot, config in selected_topics(log, topic, report):
-        if "compact" in config.cleanup_policy and server.log_cleaner_enable:
+    for snapshot, config in selected_topics(log, topic, report, "compact"):
+        if server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
             found += [(snapshot, config, candidate) for candidate in plan]
     found.sort(key=lambda one: -one[2].ratio)

@@ -24,8 +24,11 @@ def check_managed(log: LogDir) -> None:
         )
 
 
-def selected_topics(log: LogDir, topic: str | None, report: Report) -> Iterator[tuple[Snapshot, TopicConfig]]:
-    """The snapshot, with its live rows, and the configuration of one topic, or of all.
+def selected_topics(
+    log: LogDir, topic: str | None, report: Report, policy: str | None = None
+) -> Iterator[tuple[Snapshot, TopicConfig]]:
+    """The snapshot, with its live rows, and the configuration of one topic, or of all; where `policy` is given, of
+    those only whose cleanup.policy has it.
 
     Those that cannot be read go into the report as failed. Raises UnknownTopicError, and as `check_managed`.
     """
@@ -34,8 +37,10 @@ def selected_topics(log: LogDir, topic: str | None, report: Report) -> Iterator[
     for name in names:
         try:
             snapshot = log.snapshot(name)
-            _ = snapshot.live
             config = topic_config(snapshot.config, log.defaults)
+            if policy is not None and policy not in config.cleanup_policy:
+                continue
+            _ = snapshot.live
         except UnknownTopicError:
             if topic is not None:
                 raise
