@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,11 +17,15 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
+from spark_segments.format.kernel_cache import cache_in_private_directory, name_apart, share_between_copies
+
 # Arrow's buffers and bytes objects are read-only, so that is what kernels take; `byte_view` makes it of anything else.
 READONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 
 # Any: called with the arguments behind the first, which type checkers do not know.
 intrinsic: Any = numba.extending.intrinsic
+
+share_between_copies(__file__)
 
 _SWAP = sys.byteorder == "little"
 _sources: dict[Any, frozenset[str]] = {}
@@ -47,25 +49,13 @@ def _compile(function: Callable, signature: tuple, options: dict[str, Any]) -> A
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
-        _cache_in_temporary_directory()
+        cache_in_private_directory()
         kernel = numba.njit(**settings)(function)
+    name_apart(kernel)
     _watch_sources(kernel, function)
     for one in signature:
         kernel.compile(one)
     return kernel
-
-
-def _cache_in_temporary_directory() -> None:
-    """Points numba's cache to a directory of this user's own, for hosts where package and home are both read-only."""
-    owner = os.getuid() if hasattr(os, "getuid") else 0
-    directory = Path(tempfile.gettempdir()) / f"spark-segments-kernels-{owner}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    status = directory.stat()
-    # The cache is loaded as code, so a directory that somebody else made or may write to is not used.
-    if hasattr(os, "getuid") and (status.st_uid != owner or status.st_mode & 0o022):
-        directory = Path(tempfile.mkdtemp(prefix="spark-segments-kernels-"))
-    os.environ["NUMBA_CACHE_DIR"] = str(directory)
-    numba.config.reload_config()
 
 
 def _watch_sources(kernel: Any, function: Callable) -> None:

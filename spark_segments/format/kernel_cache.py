@@ -1,0 +1,96 @@
+"""Where compiled kernels are kept when numba's own choice will not do: in a directory of this user's own, below the
+temporary one.
+
+That is so on hosts where neither the package nor the home can be written, and for a package inside a zip, as
+`spark-submit --py-files` brings it. numba names the directory of a zip's kernels after the zip's path, which is another
+one for every Spark application, so each would compile all of them again; here the name comes from what the zip holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching
+
+
+@functools.cache
+def private_directory() -> Path:
+    """A directory that only this user can write to: the cache is loaded as code."""
+    owner = os.getuid() if hasattr(os, "getuid") else 0
+    directory = Path(tempfile.gettempdir()) / f"spark-segments-kernels-{owner}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    status = directory.stat()
+    # One that somebody else made or may write to is not used.
+    if hasattr(os, "getuid") and (status.st_uid != owner or status.st_mode & 0o022):
+        directory = Path(tempfile.mkdtemp(prefix="spark-segments-kernels-"))
+    return directory
+
+
+def cache_in_private_directory() -> None:
+    """Has numba keep there what is compiled from now on, and that of the processes that this one starts."""
+    os.environ["NUMBA_CACHE_DIR"] = str(private_directory())
+    numba.config.reload_config()
+
+
+class _Locator:
+    """numba's cache locator for the kernels of our own zip; `from_function` is None for all others."""
+
+    archive: Path  # set where the package is in one
+    contents: str  # says what it holds
+
+    def __init__(self, function: Callable):
+        self._line = function.__code__.co_firstlineno
+        self._directory = Path(os.environ.get("NUMBA_CACHE_DIR") or private_directory()) / f"zip-{self.contents}"
+
+    @classmethod
+    def from_function(cls, function: Callable, file: str) -> _Locator | None:
+        return cls(function) if cls.archive in Path(file).parents else None
+
+    def ensure_cache_path(self) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return str(self._directory)
+
+    def get_source_stamp(self) -> str:
+        return self.contents
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+def share_between_copies(module_file: str) -> None:
+    """Where `module_file` is inside a zip: all copies of that zip keep their kernels in one place."""
+    archive = next((parent for parent in Path(module_file).parents if zipfile.is_zipfile(parent)), None)
+    if archive is not None:
+        _Locator.archive, _Locator.contents = archive, _contents(archive)
+        of_kernels: Any = caching.CompileResultCacheImpl
+        of_kernels._locator_classes = [_Locator, *of_kernels._locator_classes]
+
+
+def _contents(archive: Path) -> str:
+    """The same for two zips whose modules are the same, whenever they were packed."""
+    with zipfile.ZipFile(archive) as opened:
+        entries = sorted((one.filename, one.CRC, one.file_size) for one in opened.infolist())
+    return hashlib.sha256(repr([one for one in entries if one[0].endswith(".py")]).encode()).hexdigest()[:16]
+
+
+def name_apart(kernel: Any) -> None:
+    """Gives the files that this process will write for `kernel` a name of their own, where a zip's kernels are shared.
+
+    numba numbers them, so that of two processes that store code of two types at one moment one would overwrite the
+    other's file, under a number that the index has for one of the types.
+    """
+    cache = kernel._cache
+    if isinstance(cache._impl.locator, _Locator):
+        file = cache._cache_file
+        file._data_name_pattern = f"{uuid.uuid4().hex[:12]}-{file._data_name_pattern}"
