@@ -68,10 +68,21 @@ def copy_batches(
                 writer.add_tombstones(source.tombstones)
             if source.txn_index_bytes:
                 writer.add_aborted(aborted_in(storage, source, start, end))
-        # Copying makes nothing younger: where no record has a timestamp, retention goes by when they were appended.
-        created_ms = max(source.created_ms for source in sources)
+        created_ms = _created_ms(sources, sealed)
         row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
+
+
+def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
+    """When a copy counts as made: where no record has a timestamp, retention goes by when the last one was appended.
+
+    What stays active is as old as its first chunk, else merging would put off the roll of an idle partition.
+    """
+    untimed = [source.created_ms for source in sources if source.max_timestamp_ms < 0]
+    created = [source.created_ms for source in sources]
+    if sealed:
+        return max(created)
+    return max(untimed) if untimed else min(created)
 
 
 def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> AbortedTransactions:

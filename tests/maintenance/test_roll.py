@@ -89,6 +89,24 @@ def test_a_rolled_segment_is_as_old_as_its_newest_chunk(log):
     assert row.created_ms == GOLDEN_MS + 2
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_merging_puts_off_no_roll_by_the_clock_but_of_records_without_timestamps(log, monkeypatch, timed):
+    start_ms = log.storage.now_ms()
+    topic_with(log, "orders", {"segment.ms": DAY_MS})
+    for hour in range(8):
+        now_ms = start_ms + hour * 3_600_000
+        monkeypatch.setattr(Storage, "now_ms", lambda self, now_ms=now_ms: now_ms)
+        append_one_by_one(log, "orders", records(1, time_ms=now_ms if timed else -1))
+    roll(log, now_ms=now_ms)
+    assert states(log) == ["chunk"]
+    # Retention goes by the moment of the last append where there are no timestamps: so that is what is kept there.
+    opened_ms = start_ms if timed else now_ms
+    roll(log, now_ms=opened_ms + DAY_MS)
+    assert states(log) == ["chunk"]
+    roll(log, now_ms=opened_ms + DAY_MS + 1)
+    assert states(log) == ["sealed"]
+
+
 def test_a_dry_run_opens_no_segment_and_says_why(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     append_one_by_one(log, "orders", records(40), partition=1)
