@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +59,11 @@ NowOption = Annotated[
 ]
 
 
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGTP])(iB|B)?|B)?", re.IGNORECASE)
+
+
 def open_log(uri: str, storage: list[str] | None, defaults: Path | None = None) -> LogDir:
     """Opens the log directory of a command."""
     from spark_segments.log.logdir import LogDir
@@ -99,3 +105,23 @@ def timestamp_ms(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of 7d, 10m, 1h30m: numbers with the units ms, s, m, h, d, w, or of a plain number of ms."""
+    if text.isdecimal():
+        return int(text)
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise InvalidOptionError("Not a duration", expected="milliseconds, or such as 7d, 10m or 1h30m", found=text)
+    return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of 500GiB or 1.5TB, or of a plain number: KiB, MiB, … (and K, M, …) are powers of 1024, kB, MB, … of 1000."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise InvalidOptionError("Not a size", expected="bytes, or such as 500GiB or 1.5TB", found=text)
+    number, prefix, suffix = match.groups()
+    base = 1000 if (suffix or "").lower() == "b" else 1024
+    return round(float(number) * base ** ("KMGTP".index(prefix.upper()) + 1 if prefix else 0))

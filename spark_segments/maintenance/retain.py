@@ -95,7 +95,7 @@ def retain(
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    for snapshot, _ in selected_topics(log, topic, report):
+    for snapshot, _ in selected_topics(log, topic, report, load=dry_run):
         if dry_run:
             _note(report, snapshot, _expired(log, snapshot, now_ms))
             continue

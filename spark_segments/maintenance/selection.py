@@ -25,12 +25,12 @@ def check_managed(log: LogDir) -> None:
 
 
 def selected_topics(
-    log: LogDir, topic: str | None, report: Report, policy: str | None = None
+    log: LogDir, topic: str | None, report: Report, policy: str | None = None, *, load: bool = True
 ) -> Iterator[tuple[Snapshot, TopicConfig]]:
-    """The snapshot, with its live rows, and the configuration of one topic, or of all; where `policy` is given, of
-    those only whose cleanup.policy has it.
+    """The snapshot and the configuration of one topic, or of all; where `policy` is given, of those only whose
+    cleanup.policy has it. `load` reads the live rows.
 
-    Those that cannot be read go into the report as failed. Raises UnknownTopicError, and as `check_managed`.
+    Topics that cannot be read go into the report as failed. Raises UnknownTopicError, and as `check_managed`.
     """
     check_managed(log)
     names = [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY))
@@ -40,7 +40,8 @@ def selected_topics(
             config = topic_config(snapshot.config, log.defaults)
             if policy is not None and policy not in config.cleanup_policy:
                 continue
-            _ = snapshot.live
+            if load:
+                _ = snapshot.live
         except UnknownTopicError:
             if topic is not None:
                 raise

@@ -270,7 +270,7 @@ def test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep(log, monkeypatch):
     monkeypatch.setattr(
         sys.modules["spark_segments.maintenance.retain"],
         "selected_topics",
-        lambda *_: iter([(snapshot, topic_config(snapshot.config))]),
+        lambda *_, **__: iter([(snapshot, topic_config(snapshot.config))]),
     )
     log.alter_topic("orders", {"retention.ms": "-1"})
     retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS)

@@ -1,0 +1,57 @@
+"""Durations and sizes as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_segments.cli.arguments import duration_ms, size_bytes
+from spark_segments.errors import InvalidOptionError
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("0", 0),
+        ("1500", 1500),
+        ("250ms", 250),
+        ("30s", 30_000),
+        ("10m", 600_000),
+        ("1h30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("7d", 604_800_000),
+        ("2w", 1_209_600_000),
+    ],
+)
+def test_a_duration_has_units_or_is_in_ms(text, expected):
+    assert duration_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "d", "7 days", "-1", "-1d", "7D", "1h30", "1y", "1e3", "½h", "٣d"])
+def test_what_is_no_duration_is_an_error(text):
+    with pytest.raises(InvalidOptionError, match="Not a duration"):
+        duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("10B", 10),
+        ("500GiB", 500 << 30),
+        ("500gib", 500 << 30),
+        ("2 TiB", 2 << 40),
+        ("1.5TB", 1_500_000_000_000),
+        ("3kB", 3000),
+        ("64K", 64 << 10),
+        ("1P", 1 << 50),
+    ],
+)
+def test_a_size_has_units_or_is_in_bytes(text, expected):
+    assert size_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1.GiB", "500 gigabytes", "5iB", "1e9", "٣"])
+def test_what_is_no_size_is_an_error(text):
+    with pytest.raises(InvalidOptionError, match="Not a size"):
+        size_bytes(text)
