@@ -39,36 +39,62 @@ def locate(storage: Storage, segment: Segment, offset: int) -> int:
     """The position of a batch at or before the one that holds log offset `offset`: 0 where the index has nothing
     closer.
     """
+    return seek(storage, segment, offset)[0]
+
+
+def seek(storage: Storage, segment: Segment, offset: int) -> tuple[int, int]:
+    """(position, size) of bytes of the .log that begin with a batch and have the one that holds log offset `offset`.
+
+    Never less than FIRST_WINDOW_BYTES; where the index does not know the end, more may be needed.
+    """
     relative_offset = offset - segment.offset_shift - segment.name_offset
     if segment.index_bytes == 0 or relative_offset <= 0:
-        return 0
-    index = parse_offset_index(storage.read(segment.index_path, 0, segment.index_bytes), path=segment.index_path)
-    return position_for_offset(index, relative_offset)
+        return 0, FIRST_WINDOW_BYTES
+    return _between(segment, _offset_index(storage, segment), relative_offset, relative_offset)
+
+
+def _offset_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    return parse_offset_index(storage.read(segment.index_path, 0, segment.index_bytes), path=segment.index_path)
+
+
+def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int, last: int | None) -> tuple[int, int]:
+    """(position, size) of the bytes with the relative offsets `first` to `last` (None: the last one there is).
+
+    An entry names the last offset of the append that it points to. So an offset behind an entry's is at most in the
+    append of the next entry, which ends where the one after that points.
+    """
+    position = position_for_offset(index, first)
+    after = len(index[0]) if last is None else int(np.searchsorted(index[0], last, side="left")) + 1
+    end = int(index[1][after]) if after < len(index[1]) else segment.log_bytes
+    return position, min(max(end - position, FIRST_WINDOW_BYTES), WINDOW_BYTES)
 
 
 def locate_position(storage: Storage, segment: Segment, position: int) -> int:
     """The greatest indexed batch position at or before byte `position` of the .log."""
     if segment.index_bytes == 0 or position <= 0:
         return 0
-    _, positions = parse_offset_index(storage.read(segment.index_path, 0, segment.index_bytes), path=segment.index_path)
+    _, positions = _offset_index(storage, segment)
     entry = int(np.searchsorted(positions, position, side="right")) - 1
     return int(positions[entry]) if entry >= 0 else 0
 
 
-def locate_time(storage: Storage, segment: Segment, timestamp_ms: int) -> int:
-    """A position before which no record of the segment has a timestamp ≥ `timestamp_ms`.
+def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
+    """(position, size) of bytes of the .log before which no record has a timestamp ≥ `timestamp_ms`; they have the
+    first one that does, as far as the indexes know where it is.
 
     A time index entry is the largest timestamp so far, so whatever comes before the last entry below the target is
-    older than the target, in whatever order the timestamps are.
+    older than the target, in whatever order the timestamps are; and the next entry's record is not.
     """
     if segment.time_index_bytes == 0:
-        return 0
+        return 0, FIRST_WINDOW_BYTES
     data = storage.read(segment.time_index_path, 0, segment.time_index_bytes)
     timestamps, relative_offsets = parse_time_index(data, path=segment.time_index_path)
-    entry = int(np.searchsorted(timestamps, timestamp_ms, side="left")) - 1
-    if entry < 0:
-        return 0
-    return locate(storage, segment, int(relative_offsets[entry]) + segment.name_offset + segment.offset_shift)
+    after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
+    first = int(relative_offsets[after - 1]) if after else -1
+    if segment.index_bytes == 0:
+        return 0, FIRST_WINDOW_BYTES
+    last = int(relative_offsets[after]) if after < len(timestamps) else None
+    return _between(segment, _offset_index(storage, segment), first, last)
 
 
 def windows(
@@ -146,16 +172,17 @@ def read_segment(
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
-    begin = begin_position
+    begin, window_bytes = begin_position, FIRST_WINDOW_BYTES
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
-        begin = max(begin, locate(storage, segment, start_offset))
+        found, window_bytes = seek(storage, segment, start_offset)
+        begin = max(begin, found)
     if start_position > begin:
         begin = max(begin, locate_position(storage, segment, start_position))
     shift = segment.offset_shift
-    for window in windows(storage, segment, begin, end_position):
+    for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
         batches = with_first_offsets(window.data, window.batches, file_position=window.position, path=segment.path)
-        last = len(batches) and int(batches.base_offset[-1]) + shift >= end_offset
+        last = len(batches) and int(batches.last_offset[-1]) + shift + 1 >= end_offset
         _check_offsets(segment, batches)
         wanted = (batches.last_offset + shift >= start_offset) & (batches.base_offset + shift < end_offset)
         if start_position > window.position:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_segments.format.decode import decode_batches
 from spark_segments.log.planning import check_partition, offset_bounds
 from spark_segments.log.rows import Segment, segments_of
-from spark_segments.log.segment import locate_time, windows
+from spark_segments.log.segment import seek_time, windows
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.storage import Storage
 
@@ -58,7 +58,8 @@ def _first_in_segment(
 ) -> tuple[int, int] | None:
     shift = segment.offset_shift
     start, end = max(start, segment.base_offset), min(end, segment.next_offset)
-    for window in windows(storage, segment, locate_time(storage, segment, target_ms)):
+    position, size = seek_time(storage, segment, target_ms)
+    for window in windows(storage, segment, position, first_window_bytes=size):
         late_enough = (window.batches.max_timestamp >= target_ms) & (window.batches.last_offset + shift >= start)
         for batch in np.flatnonzero(late_enough):
             decoded = decode_batches(
