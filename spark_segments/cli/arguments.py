@@ -118,7 +118,7 @@ def duration_ms(text: str) -> int:
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of 500GiB or 1.5TB, or of a plain number: KiB, MiB, … (and K, M, …) are powers of 1024, kB, MB, … of 1000."""
+    """Bytes of 500GiB or 1.5TB, or of a plain number. KiB, MiB, … and K, M, … are powers of 1024; kB, MB, … of 1000."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise InvalidOptionError("Not a size", expected="bytes, or such as 500GiB or 1.5TB", found=text)

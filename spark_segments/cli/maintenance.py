@@ -17,9 +17,11 @@ from spark_segments.cli.arguments import (
     OutputOption,
     StorageOption,
     TopicOption,
+    duration_ms,
     one_topic,
     open_log,
     session,
+    size_bytes,
 )
 from spark_segments.cli.output import FAILED, Output, print_report, progress_bar
 
@@ -48,6 +50,12 @@ def retain(
     log_dir: LogDirArgument,
     topic: OptionalTopicArgument = None,
     topic_option: TopicOption = None,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep all topics together under this, as 500GiB.")
+    ] = None,
+    min_retention: Annotated[
+        str, typer.Option("--min-retention", metavar="TIME", help="--max-bytes takes nothing younger, as 12h or 7d.")
+    ] = "1d",
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
     master: MasterOption = None,
@@ -57,11 +65,23 @@ def retain(
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
 
-    Example: segments retain /data/log --output json
+    --max-bytes shortens retention where the log directory is larger:
+    further sealed segments go, the oldest of all topics first, also of
+    topics whose retention.ms is longer or -1, but not of those that are
+    only compacted, and nothing younger than --min-retention. It counts
+    live segments with their indexes. What has left the log takes its
+    space until vacuum, after file.delete.delay.ms: leave room for that.
+    Where not enough may go, a line on standard error says why; the exit
+    code is 0, so that a schedule goes on to vacuum.
+
+    Example: segments retain /data/log --max-bytes 500GiB --min-retention 2d
     """
     from spark_segments.maintenance import retain as job
 
-    _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
+    _run(
+        job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults,
+        max_bytes=None if max_bytes is None else size_bytes(max_bytes), min_retention_ms=duration_ms(min_retention),
+    )  # fmt: skip
 
 
 def compact(

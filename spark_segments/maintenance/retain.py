@@ -1,82 +1,41 @@
 """Retention: whole sealed segments leave a partition's head by age, by size, or because they lie below the log start.
 
-The rules are those of Kafka's UnifiedLog.deleteOldSegments; the active segment is never touched.
+Which these are is retain_plan.py's business; where a whole log directory must stay under a size, watermark.py adds to
+them. The active segment is never touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import SegmentsError
+from spark_segments.config import topic_config
+from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import Change
-from spark_segments.log.rows import SEALED, removed_rows
+from spark_segments.log.rows import removed_rows
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.retain_plan import (
+    BELOW_LOG_START,
+    MAX_BYTES,
+    REASONS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    Expired,
+    newest_ms,
+    plan_retention,
+)
 from spark_segments.maintenance.selection import selected_topics
+from spark_segments.maintenance.watermark import MIN_RETENTION_MS, Watermark, watermark, with_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BELOW_LOG_START = "log_start_offset"
-RETENTION_BYTES = "retention.bytes"
-RETENTION_MS = "retention.ms"
-REASONS = (BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS)
-"""What `Expired.reason` counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """The rows that retention takes: `rows` of the live table, and why (an index into REASONS) for each."""
-
-    rows: np.ndarray
-    reason: np.ndarray
-
-
-def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, now_ms: int) -> Expired:
-    """Which of a topic's live rows (sorted by partition and offset) have expired at `now_ms`.
-
-    `log_start` is int64[partitions]. A prefix of each partition's sealed segments goes: first what lies below the log
-    start, then, oldest first, what is above retention.bytes, then what is older than retention.ms up to the first that
-    is not. A segment in which no record has a timestamp is as old as its file.
-    """
-    count = live.num_rows
-    if count == 0:
-        return Expired(np.empty(0, np.int64), np.empty(0, np.int8))
-    owner = live.column("partition").to_numpy()
-    sealed = pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
-    log_bytes = live.column("log_bytes").to_numpy()
-    first_row = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
-    rows = np.diff(np.append(first_row, count))
-    head = _prefix(sealed, first_row, rows)
-
-    below = head & _prefix(live.column("next_offset").to_numpy() <= log_start[owner], first_row, rows)
-    gone, reason = below.copy(), np.zeros(count, np.int8)
-    if config.delete and config.retention_bytes >= 0:
-        kept_bytes = np.where(gone, 0, log_bytes)
-        total = np.add.reduceat(kept_bytes, first_row)
-        running = np.cumsum(kept_bytes)
-        before_partition = running[first_row] - kept_bytes[first_row]
-        # What would be left once this row and all before it are gone must still be retention.bytes.
-        left = np.repeat(total + before_partition, rows) - running
-        above = head & ~gone & _prefix(gone | (left >= config.retention_bytes), first_row, rows)
-        gone |= above
-        reason[above] = 1
-    if config.delete and config.retention_ms >= 0:
-        largest = live.column("max_timestamp_ms").to_numpy()
-        largest = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
-        old = head & ~gone & _prefix(gone | (now_ms - largest > config.retention_ms), first_row, rows)
-        gone |= old
-        reason[old] = 2
-    taken = np.flatnonzero(gone)
-    return Expired(taken, reason[taken])
+__all__ = ["BELOW_LOG_START", "REASONS", "RETENTION_BYTES", "RETENTION_MS", "plan_retention", "retain"]
 
 
 def retain(
@@ -86,37 +45,68 @@ def retain(
     now_ms: int | None = None,
     dry_run: bool = False,
     *,
+    max_bytes: int | None = None,
+    min_retention_ms: int = MIN_RETENTION_MS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Applies retention.ms, retention.bytes and the log start to one topic or all. Files stay until vacuum.
 
+    With `max_bytes`, further sealed segments go until the live files of all topics (see watermark.py) have no more
+    bytes: the oldest over all partitions of all topics whose cleanup.policy has delete, whatever their retention.ms,
+    but none that has a record younger than `min_retention_ms`. The report says in `shortened_to_ms` of a partition how
+    low retention.ms would have had to be for the same, and in `over_bytes` by how much the size was missed. What leaves
+    is planned once for all topics and then one commit a topic: of several runs at a time none takes what another run
+    has made unnecessary.
+
     It moves no data, so there is nothing for `spark` to do or `progress` to tell; they are there because all jobs take
-    them.
+    them. Raises InvalidOptionError for a `topic` with `max_bytes`, or one of them below 0.
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    for snapshot, _ in selected_topics(log, topic, report, load=dry_run):
-        if dry_run:
-            _note(report, snapshot, _expired(log, snapshot, now_ms))
-            continue
-
-        def change(current: Snapshot) -> Change | None:
-            return _change(current, _expired(log, current, now_ms), now_ms)
-
+    if max_bytes is not None and topic is not None:
+        raise InvalidOptionError("max_bytes is of a whole log directory", expected="no topic", found=topic)
+    topics: Iterable[Snapshot] = (snapshot for snapshot, _ in selected_topics(log, topic, report, load=False))
+    mark = None
+    if max_bytes is not None:
+        topics = [*topics]
+        mark = watermark(log, topics, max_bytes, min_retention_ms, now_ms)
+    for snapshot in topics:
         try:
-            commit = log.manifest(snapshot.topic).commit(change)
+            before, expired = _retain_topic(log, snapshot, now_ms, dry_run, mark)
+            _note(report, before, expired, now_ms)
+            if mark is not None:
+                mark.note(before, expired)
         except SegmentsError as error:
             report.fail(snapshot.topic, None, error)
-            continue
-        if commit.change is not None:
-            _note(report, commit.snapshot_before, _expired(log, commit.snapshot_before, now_ms))
+            if mark is not None:
+                mark.note_failed(snapshot)
+    if mark is not None:
+        report.figures.update(mark.figures())
     return report.finish()
 
 
-def _expired(log: LogDir, snapshot: Snapshot, now_ms: int) -> Expired:
+def _retain_topic(
+    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, mark: Watermark | None
+) -> tuple[Snapshot, Expired]:
+    """What leaves a topic, and the snapshot that it leaves."""
+    if not dry_run:
+        commit = log.manifest(snapshot.topic).commit(
+            lambda current: _change(current, _expired(log, current, now_ms, mark), now_ms)
+        )
+        snapshot = commit.snapshot_before
+        if commit.change is None:
+            return snapshot, Expired(np.empty(0, np.int64), np.empty(0, np.int8))
+    return snapshot, _expired(log, snapshot, now_ms, mark)
+
+
+def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, mark: Watermark | None) -> Expired:
     # By the snapshot's own configuration: a topic that was altered a moment ago keeps what it is to keep from now on.
     config = topic_config(snapshot.config, log.defaults)
-    return plan_retention(snapshot.live, snapshot.partitions.column("log_start_offset").to_numpy(), config, now_ms)
+    starts = snapshot.partitions.column("log_start_offset").to_numpy()
+    expired = plan_retention(snapshot.live, starts, config, now_ms)
+    # By topic id: a topic that was made again meanwhile has other segments.
+    ends = mark.ends.get(snapshot.topic_id) if mark is not None and config.delete else None
+    return expired if ends is None else with_watermark(snapshot.live, expired, ends)
 
 
 def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
@@ -136,7 +126,7 @@ def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
     return Change("retain", replace=removed_rows(rows, now_ms), partitions=moved)
 
 
-def _note(report: Report, snapshot: Snapshot, expired: Expired) -> None:
+def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> None:
     live = snapshot.live
     owner = live.column("partition").to_numpy()
     records, log_bytes = live.column("records").to_numpy(), live.column("log_bytes").to_numpy()
@@ -150,6 +140,9 @@ def _note(report: Report, snapshot: Snapshot, expired: Expired) -> None:
     for_reason = [expired.reason == number for number in range(len(REASONS))]
     dropped_records = [_sums(gone_owner[mine], records[gone[mine]], count) for mine in for_reason]
     dropped_segments = [np.bincount(gone_owner[mine], minlength=count) for mine in for_reason]
+    shortened = expired.reason == REASONS.index(MAX_BYTES)
+    youngest = np.full(count, -1)
+    np.maximum.at(youngest, gone_owner[shortened], newest_ms(live)[gone[shortened]])
     last = np.searchsorted(gone_owner, np.arange(count), side="right") - 1
     for partition in np.flatnonzero(gone_segments):
         dropped = {
@@ -168,6 +161,8 @@ def _note(report: Report, snapshot: Snapshot, expired: Expired) -> None:
             dropped=dropped,
             segments=int(gone_segments[partition]),
             log_start_offset=int(next_offset[gone[last[partition]]]),
+            # More than so many ms have passed since the youngest record of them.
+            **({"shortened_to_ms": now_ms - int(youngest[partition]) - 1} if MAX_BYTES in dropped else {}),
         )
 
 
@@ -176,10 +171,3 @@ def _sums(owner: np.ndarray, values: np.ndarray, partitions: int) -> np.ndarray:
     sums = np.zeros(partitions, np.int64)
     np.add.at(sums, owner, values)
     return sums
-
-
-def _prefix(flags: np.ndarray, first_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Keeps of each partition's flags those before its first False."""
-    misses = np.cumsum(~flags)
-    before = misses[first_row] - ~flags[first_row]
-    return misses == np.repeat(before, rows)

@@ -129,3 +129,59 @@ def test_maintain_is_all_of_them(segments, uri):
     reports = [json.loads(line) for line in segments("maintain", uri, "--output", "json").lines]
     assert [report["job"] for report in reports] == ["roll", "retain", "compact", "vacuum"]
     assert values(segments, uri) == ["a4", "b4", "c"]
+
+
+@pytest.fixture
+def old_orders(segments, tmp_path) -> str:
+    """A topic of five days, each a sealed segment but the last."""
+    uri = str(tmp_path / "log")
+    segments(
+        "topic",
+        "create",
+        uri,
+        "orders",
+        "--config",
+        f"retention.ms=-1,compression.type=uncompressed,segment.ms={DAY_MS // 2}",
+    )
+    for day in range(5):
+        row = json.dumps({"value": "v" * 1000, "timestamp": START_MS + day * DAY_MS}) + "\n"
+        segments("produce", uri, "orders", "--format", "json", stdin=row.encode())
+    segments("roll", uri)
+    return uri
+
+
+def test_max_bytes_shortens_retention_and_says_how_far(segments, old_orders):
+    now_ms = START_MS + 5 * DAY_MS
+    before = LogDir.open(old_orders).snapshot("orders").version
+    limit = ("--max-bytes", "2.5KiB", "--now-ms", now_ms, "--output", "json")
+    report = segments("retain", old_orders, *limit, "--dry-run").json
+    assert LogDir.open(old_orders).snapshot("orders").version == before
+    assert report["dropped"]["max-bytes"] > 0 and report["max_bytes"] == 2560
+    done = segments("retain", old_orders, *limit).json
+    assert done["partitions"] == report["partitions"] and done["live_bytes"] == report["live_bytes"]
+    (line,) = done["partitions"]
+    assert line["shortened_to_ms"] == now_ms - (START_MS + (line["log_start_offset"] - 1) * DAY_MS) - 1
+    text = segments("retain", old_orders, "--max-bytes", "1GiB", "--now-ms", now_ms).lines[-1]
+    assert text.startswith("--max-bytes 1.0 GiB: ") and text.endswith(" waiting for vacuum")
+
+
+def test_a_size_that_cannot_be_reached_is_a_warning_and_exit_code_0(segments, old_orders):
+    now_ms = START_MS + 5 * DAY_MS
+    ran = segments("retain", old_orders, "--max-bytes", "0", "--min-retention", "2d12h", "--now-ms", now_ms)
+    (warning,) = ran.error.splitlines()
+    assert warning.startswith("warning: ") and "above --max-bytes 0 B: " in warning
+    assert "are younger than --min-retention" in warning and "in active segments" in warning
+    assert len(segments("consume", old_orders, "orders").lines) == 2
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--max-bytes", "many"], "Not a size"),
+        (["--max-bytes", "1G", "--min-retention", "long"], "Not a duration"),
+        (["orders", "--max-bytes", "1G"], "whole log directory"),
+    ],
+)
+def test_a_wrong_limit_is_an_error_in_one_line(run, old_orders, options, message):
+    ran = run("retain", old_orders, *options)
+    assert ran.code == 1 and message in ran.error and len(ran.error.splitlines()) == 1
