@@ -1,0 +1,169 @@
+"""Compaction, retention and rolling in any order, against a plain model that is told only where segments end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from unittest import mock
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.log.manifest import Manifest
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import compact, retain, roll
+from spark_segments.storage import Storage
+from tests.maintenance.appending import DAY_MS, contents, live
+from tests.maintenance.plain_partition import PlainPartition, Record, Rules
+
+START_MS = 1_700_000_000_000
+NEVER_MS = 2**63 - 1
+SETTLE_MS = 10_000  # longer than any lag and any retention of tombstones below
+
+rules = st.builds(
+    Rules,
+    min_ratio=st.sampled_from([0, 0, 0.7]),
+    delete_retention_ms=st.sampled_from([1, 1000]),
+    min_lag_ms=st.sampled_from([0, 0, 800]),
+    max_lag_ms=st.sampled_from([NEVER_MS, 3000]),
+    retention_ms=st.sampled_from([None, 4000]),
+)
+rows = st.lists(
+    st.tuples(st.sampled_from([None, b"", b"a", b"b", b"c", b"d", b"e"]), st.sampled_from([None, b"", b"1", b"2"])),
+    min_size=1,
+    max_size=8,
+)
+maps = st.sampled_from([48, 72, 96, 4096])  # bytes: room for one key, two, three, and all
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), rows),
+        st.tuples(st.just("append"), rows),
+        st.tuples(st.just("seal"), st.none()),
+        st.tuples(st.just("compact"), maps, st.none() | rows),
+        st.tuples(st.just("wait"), st.sampled_from([1, 500, 1000, 2500, 5000])),
+        st.tuples(st.just("retain"), st.integers(0, 3)),
+    ),
+    min_size=6,
+    max_size=18,
+)
+
+
+class Work:
+    """A log and its model, which do everything alike, on one clock."""
+
+    def __init__(self, directory: str, rules: Rules, segment_bytes: int, compression: str) -> None:
+        self.log = LogDir.create(directory)
+        self.model = PlainPartition(rules)
+        self.now_ms = START_MS
+        self.written: list[Record] = []
+        policy = "compact" if rules.retention_ms is None else "compact,delete"
+        config = {
+            "cleanup.policy": policy,
+            "delete.retention.ms": rules.delete_retention_ms,
+            "min.compaction.lag.ms": rules.min_lag_ms,
+            "max.compaction.lag.ms": rules.max_lag_ms,
+            "min.cleanable.dirty.ratio": rules.min_ratio,
+            "retention.ms": rules.retention_ms or -1,
+            "segment.bytes": segment_bytes,
+            "compression.type": compression,
+        }
+        self.log.create_topic("t", config={name: str(value) for name, value in config.items()})
+
+    def sealed(self) -> list[tuple[int, int]]:
+        return [(one.base_offset, one.next_offset) for one in live(self.log, "t") if one.state == "sealed"]
+
+    def append(self, rows: Sequence[Record]) -> None:
+        keys, values = zip(*rows, strict=True)
+        times = pa.array([self.now_ms] * len(rows), pa.timestamp("ms", "UTC"))
+        table = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "timestamp": times}
+        self.log.append("t", pa.table(table))
+        self.model.append(rows, self.now_ms)
+        self.written += rows
+
+    def seal(self) -> None:
+        roll(self.log, now_ms=self.now_ms + 8 * DAY_MS)
+
+    def retain(self, delete_before: int = 0) -> None:
+        """Retention, after so many further records were deleted by their offsets."""
+        if delete_before:
+            before = min(self.model.start_offset + delete_before, self.model.end_offset)
+            self.log.delete_records("t", {0: before})
+            self.model.delete_records(before)
+        self.model.retain(self.sealed(), self.now_ms)
+        retain(self.log)
+
+    def compact(self, map_bytes: int, meanwhile: Sequence[Record] | None = None) -> None:
+        """Compaction where it is due; `meanwhile` is appended after the last look at the log, before the commit."""
+        log = LogDir.open(self.log.uri, defaults={"log.cleaner.dedupe.buffer.size": str(map_bytes)})
+        bound, is_due = self.model.cleanable(self.sealed(), self.now_ms)
+        plan = compact(log, dry_run=True).partitions
+        picked = any(line["action"] == "compact" for line in plan)
+        assert picked == is_due or is_due is None
+        assert [line["first_uncleanable_offset"] for line in plan] in ([], [bound])
+        commit = Manifest.commit
+        waiting = [meanwhile] if meanwhile else []
+
+        def commit_late(manifest: Manifest, *arguments, **options):
+            if waiting:
+                self.append(waiting.pop())
+            return commit(manifest, *arguments, **options)
+
+        with mock.patch.object(Manifest, "commit", commit_late):
+            lines = compact(log).partitions
+        assert [line["action"] for line in lines] == ["compact"] * picked
+        if picked:
+            self.model.clean(bound, self.now_ms)
+
+    def check(self) -> None:
+        (found,) = self.log.describe("t")["partitions"]
+        model = self.model
+        there = {
+            row["offset"]: (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))
+            for row in contents(self.log, "t")
+        }
+        assert there == model.visible()
+        assert (found["log_start_offset"], found["log_end_offset"]) == (model.start_offset, len(self.written))
+        assert found["first_dirty_offset"] == model.first_dirty_offset
+        # What a user counts on, whatever the model says.
+        newest = {key: offset for offset, (key, _) in enumerate(self.written) if key is not None}
+        kept = {offset for offset in newest.values() if self.written[offset][1] is not None}
+        assert {offset for offset in kept if offset >= model.start_offset} <= there.keys()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rules=rules,
+    segment_bytes=st.sampled_from([300, 1 << 20]),
+    compression=st.sampled_from(["uncompressed", "zstd"]),
+    steps=steps,
+)
+def test_a_log_is_what_the_rules_leave_whatever_is_done_to_it(rules, segment_bytes, compression, steps):
+    with tempfile.TemporaryDirectory() as directory:
+        work = Work(directory, rules, segment_bytes, compression)
+        with mock.patch.object(Storage, "now_ms", lambda _: work.now_ms):
+            for name, *values in steps:
+                if name == "wait":
+                    work.now_ms += values[0]
+                else:
+                    getattr(work, name)(*[value for value in values if value is not None])
+                    if name != "append":
+                        work.check()
+            settle(work)
+
+
+def settle(work: Work) -> None:
+    """Two last cleanings, far apart: then there is one record of each key, and no tombstone is left."""
+    for _ in range(2):
+        work.append([(b"last", b"1")])
+        work.seal()
+        work.now_ms += SETTLE_MS
+        work.compact(4096)
+        work.check()
+        if work.model.first_dirty_offset < len(work.written):
+            return  # too little of it is dirty
+    records = [(key, value) for key, value, _ in work.model.visible().values()]
+    assert len(dict(records)) == len(records) and None not in dict(records).values()
+    report = verify(work.log, deep=True)
+    assert report.ok, report.findings
