@@ -185,3 +185,15 @@ def test_a_size_that_cannot_be_reached_is_a_warning_and_exit_code_0(segments, ol
 def test_a_wrong_limit_is_an_error_in_one_line(run, old_orders, options, message):
     ran = run("retain", old_orders, *options)
     assert ran.code == 1 and message in ran.error and len(ran.error.splitlines()) == 1
+
+
+def test_a_defaults_file_counts_where_a_topic_says_nothing(segments, run, old_orders, tmp_path):
+    file = tmp_path / "segments.properties"
+    file.write_text("log.retention.hours=24\n")
+    arguments = ("retain", old_orders, "--defaults", file, "--now-ms", START_MS + 10 * DAY_MS, "--output", "json")
+    assert segments(*arguments).json["partitions"] == []
+    segments("topic", "alter", old_orders, "orders", "--delete-config", "retention.ms")
+    assert segments(*arguments).json["dropped"] == {"retention.ms": 4}
+    file.write_text("log.retension.hours=24\n")
+    ran = run(*arguments)
+    assert ran.code == 1 and "line 1" in ran.error and "Did you mean log.retention.hours?" in ran.error
