@@ -97,7 +97,7 @@ def _cuts(storage: Storage, chunks: Sequence[Segment], rules: RollRules) -> tupl
     for chunk in chunks:
         if growing.segment.size_bytes == 0:
             growing = _Growing(OpenSegment(chunk.base_offset), chunk.created_ms, exact=exact)
-        if _is_full(chunk, rules):
+        if is_full(chunk, rules):
             if growing.segment.size_bytes:
                 cuts.append(chunk.base_offset)
             whole = _grown(_Growing(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
@@ -138,7 +138,7 @@ def _may_end(grown: _Growing, chunk: Segment, rules: RollRules) -> bool:
     )
 
 
-def _is_full(chunk: Segment, rules: RollRules) -> bool:
+def is_full(chunk: Segment, rules: RollRules) -> bool:
     """Whether a chunk is as good as a segment: no more than one, and another batch like its own would hardly fit."""
     room = rules.segment_bytes - chunk.log_bytes
     enough = max(rules.segment_bytes * (1 - FULL_SHARE), 1.5 * chunk.log_bytes / max(1, chunk.batches))

@@ -18,7 +18,7 @@ from spark_segments.config import TopicConfig
 from spark_segments.log.rows import REMOVED, SEALED
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.compact_plan import Candidate, plan_compaction
-from spark_segments.maintenance.retain import REASONS, plan_retention
+from spark_segments.maintenance.retain_plan import REASONS, newest_ms, plan_retention
 from spark_segments.maintenance.roll_plan import Due, RollRules, plan_roll
 from spark_segments.maintenance.vacuum import BEING_DELETED_MS
 
@@ -32,8 +32,9 @@ class TopicDue:
     Partitions are rows of `snapshot.partitions`, not numbers: Kafka's directories may have gaps. Of the live rows
     (n, sorted): `owner` int64[n], the partition; `taken` {row: reason} what retention takes now; `retain_ms` int64[n],
     when retention.ms takes the others; `retain_bytes` int64[n], how much must be appended before retention.bytes does;
-    NEVER where it does not. `roll` has the partitions that roll now; `idle_ms` int64[partitions] is when an active
-    segment to which nothing is appended does. `compact` has the partitions with sealed segments; `late_ms`
+    NEVER where it does not. `cleanable_ms` int64[n] is when min.compaction.lag.ms lets cleaning go to the end of a
+    sealed one, NEVER for the others. `roll` has the partitions that roll now; `idle_ms` int64[partitions] is when an
+    active segment to which nothing is appended does. `compact` has the partitions with sealed segments; `late_ms`
     int64[partitions] is when max.compaction.lag.ms is over for what is dirty in them. `removed` and `removed_bytes`
     int64[partitions] are the segments that wait for vacuum, `vacuum_ms` is when the first of them goes.
     """
@@ -42,6 +43,7 @@ class TopicDue:
     taken: dict[int, str]
     retain_ms: np.ndarray
     retain_bytes: np.ndarray
+    cleanable_ms: np.ndarray
     roll: dict[int, Due]
     idle_ms: np.ndarray
     compact: dict[int, Candidate]
@@ -65,14 +67,13 @@ def topic_due(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicDue:
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
-    removed_ms = _numbers(removed, "removed_ms")
-    goes_ms = np.where(removed_ms == BEING_DELETED_MS, 0, _later(removed_ms, config.file_delete_delay_ms))
-    np.minimum.at(vacuum_ms, gone_owner, goes_ms)
+    np.minimum.at(vacuum_ms, gone_owner, vacuum_moments(removed, config))
     return TopicDue(
         owner,
         taken,
         _retain_ms(live, owner, sealed, expired.rows, config),
         _retain_bytes(live, owner, sealed, count, config),
+        _cleanable_ms(live, owner, sealed, partitions, config),
         {one.partition: one for one in plan_roll(live, rules, now_ms).due},
         _idle_ms(live, owner, sealed, count, rules),
         {one.partition: one for one in candidates},
@@ -101,7 +102,7 @@ def _retain_ms(
     waits = sealed.copy()
     waits[taken] = False
     rows = np.flatnonzero(waits)
-    own = _later(_largest_timestamp(live)[rows], config.retention_ms)
+    own = later(newest_ms(live)[rows], config.retention_ms)
     for start, end in _runs(owner[rows]):
         own[start:end] = np.maximum.accumulate(own[start:end])
     moments[rows] = own
@@ -131,7 +132,23 @@ def _idle_ms(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: int, 
     first = filled[np.unique(owner[filled], return_index=True)[1]]
     began = np.maximum(_numbers(live, "first_batch_max_timestamp_ms"), _numbers(live, "created_ms"))
     for row, partition in zip(first.tolist(), owner[first].tolist(), strict=True):
-        moments[partition] = _later(began[row : row + 1], rules.roll_ms(partition, int(base[partition])))[0]
+        moments[partition] = later(began[row : row + 1], rules.roll_ms(partition, int(base[partition])))[0]
+    return moments
+
+
+def _cleanable_ms(
+    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, partitions: pa.Table, config: TopicConfig
+) -> np.ndarray:
+    """A dirty segment is cleaned with or after all dirty ones before it: see `plan_compaction`. 0 for clean ones."""
+    moments = np.where(sealed & config.compact, 0, NEVER)
+    if not config.compact or config.min_compaction_lag_ms <= 0:
+        return moments
+    dirty = np.maximum(_numbers(partitions, "log_start_offset"), _numbers(partitions, "first_dirty_offset"))
+    rows = np.flatnonzero(sealed & (_numbers(live, "next_offset") > dirty[owner]))
+    own = later(newest_ms(live)[rows], config.min_compaction_lag_ms - 1)
+    for start, end in _runs(owner[rows]):
+        own[start:end] = np.maximum.accumulate(own[start:end])
+    moments[rows] = own
     return moments
 
 
@@ -151,20 +168,20 @@ def _late_ms(
     waits = sealed & (_numbers(live, "next_offset") > dirty[owner]) & (_numbers(live, "base_offset") < bound[owner])
     rows = np.flatnonzero(waits & (first_timestamp > 0))
     moments = np.full(count, NEVER)
-    np.minimum.at(moments, owner[rows], _later(first_timestamp[rows], config.max_compaction_lag_ms))
+    np.minimum.at(moments, owner[rows], later(first_timestamp[rows], config.max_compaction_lag_ms))
     return moments
 
 
-def _later(since_ms: np.ndarray, wait_ms: int) -> np.ndarray:
+def vacuum_moments(removed: pa.Table, config: TopicConfig) -> np.ndarray:
+    """int64[n]: when vacuum takes the file of each removed row, 0 where it has begun to: see `expired_rows`."""
+    removed_ms = _numbers(removed, "removed_ms")
+    return np.where(removed_ms == BEING_DELETED_MS, 0, later(removed_ms, config.file_delete_delay_ms))
+
+
+def later(since_ms: np.ndarray | int, wait_ms: int) -> np.ndarray:
     """int64[]: the first ms at which more than `wait_ms` have passed, NEVER where a clock does not get there."""
     step_ms = min(wait_ms, NEVER - 1) + 1
     return np.where(since_ms > NEVER - step_ms, NEVER, since_ms + step_ms)
-
-
-def _largest_timestamp(live: pa.Table) -> np.ndarray:
-    """int64[]: as in `plan_retention`, the file's time where no record has one."""
-    largest = _numbers(live, "max_timestamp_ms")
-    return np.where(largest >= 0, largest, _numbers(live, "created_ms"))
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:

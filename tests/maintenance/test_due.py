@@ -15,7 +15,7 @@ from spark_segments.log.rows import Partition, segments_of
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.compact_plan import plan_compaction
 from spark_segments.maintenance.due import NEVER, topic_due
-from spark_segments.maintenance.retain import plan_retention
+from spark_segments.maintenance.retain_plan import plan_retention
 from spark_segments.maintenance.roll_plan import IDLE, RollRules, plan_roll
 from spark_segments.maintenance.vacuum import expired_rows
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
@@ -62,7 +62,7 @@ def topic_of(parts: Sequence[Any], config: Mapping[str, Any]) -> tuple[Snapshot,
     return snapshot("orders", {name: str(value) for name, value in config.items()}, rows, partitions)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(parts, min_size=1, max_size=3), configs, st.integers(60, 130))
 def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_ms):
     made, config = topic_of(parts, overrides)
@@ -98,6 +98,28 @@ def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_m
                 assert [late(number, at_ms - 1), late(number, at_ms)] == [False, True]
 
 
+@settings(deadline=None)
+@given(parts, st.integers(0, 100), st.integers(0, 200))
+def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_it_are_over(part, lag_ms, now_ms):
+    overrides = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag_ms}
+    made, config = topic_of([part], overrides)
+
+    def bound(at_ms: int) -> int:
+        [candidate] = plan_compaction(made.live, made.partitions, config, at_ms, force=True)
+        return candidate.first_uncleanable_offset
+
+    dirty = made.partitions.column("first_dirty_offset")[0].as_py()
+    for one, at_ms in zip(segments_of(made.live), topic_due(made, config, now_ms).cleanable_ms.tolist(), strict=True):
+        if one.state != "sealed":
+            assert at_ms == NEVER
+        elif one.next_offset <= dirty:
+            assert at_ms == 0
+        else:
+            assert bound(at_ms) >= one.next_offset
+            assert at_ms == 0 or bound(at_ms - 1) < one.next_offset
+
+
+@settings(deadline=None)
 @given(parts, st.integers(0, 120))
 def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
     made, config = topic_of([part], {"retention.bytes": limit, "retention.ms": -1})
@@ -116,6 +138,7 @@ def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
             assert number not in taken(10**9)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100) | st.just(-1)), max_size=8),
     st.integers(0, 100) | st.just(2**63 - 1),
