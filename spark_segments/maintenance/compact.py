@@ -62,7 +62,7 @@ def compact(
     report = Report("compact", dry_run)
     started_ms = log.storage.now_ms()
     now_ms = started_ms if now_ms is None else now_ms
-    server = server_config(log.defaults)
+    server = server_config({}, log.defaults)
     found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
     for snapshot, config in selected_topics(log, topic, report, "compact"):
         if server.log_cleaner_enable:
