@@ -1,4 +1,4 @@
-"""python -m tests.maintenance soak|crashes: the long runs of what the tests do for a few seconds."""
+"""python -m tests.maintenance soak|crashes|restarts: the long runs of what the tests do for a few seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.maintenance import crashes, soak
+from tests.maintenance import crashes, restarts, soak
 
 
 def main() -> None:
@@ -19,14 +19,17 @@ def main() -> None:
     )
     two = runs.add_parser("crashes", help=crashes.__doc__.splitlines()[0])
     two.add_argument("--trials", type=int, default=50, help="of each job")
-    for run in (one, two):
+    three = runs.add_parser("restarts", help=restarts.__doc__.splitlines()[0])
+    three.add_argument("--trials", type=int, default=50, help="processes killed")
+    for run in (one, two, three):
         run.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         if chosen.run == "soak":
             figures = soak.run(Path(directory), chosen.seconds, delay_ms=chosen.delay_ms, seed=chosen.seed)
         else:
-            figures = crashes.run(Path(directory), chosen.trials, seed=chosen.seed)
+            run = {"crashes": crashes.run, "restarts": restarts.run}[chosen.run]
+            figures = run(Path(directory), chosen.trials, seed=chosen.seed)
     for name, value in figures.items():
         print(f"{name}: {value}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.maintenance import crashes, soak
+from tests.maintenance import crashes, restarts, soak
 
 
 def test_writers_a_reader_and_two_of_every_job_lose_and_double_nothing(tmp_path):
@@ -17,3 +17,8 @@ def test_writers_a_reader_and_two_of_every_job_lose_and_double_nothing(tmp_path)
 def test_the_next_run_finishes_what_a_killed_one_has_begun(tmp_path, job):
     figures = crashes.run(tmp_path, 3, jobs=(job,))
     assert figures[job]["killed"] == 3
+
+
+def test_processes_killed_in_the_midst_of_their_work_lose_and_bring_back_nothing(tmp_path):
+    figures = restarts.run(tmp_path, 6)
+    assert sum(figures["killed"].values()) >= 6

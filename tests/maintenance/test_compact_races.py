@@ -1,0 +1,158 @@
+"""What compaction commits after somebody else has changed the partition that it was cleaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.log.append import OLDEST_CHUNK_MS
+from spark_segments.log.manifest import Manifest
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import compact, retain, roll
+from spark_segments.storage import Storage
+from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
+
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+
+
+def append(log: LogDir, *pairs: str) -> None:
+    """Appends "key value" pairs; a key alone is its tombstone."""
+    keys, _, values = zip(*(pair.partition(" ") for pair in pairs), strict=True)
+    times = pa.array([GOLDEN_MS] * len(pairs), pa.timestamp("ms"))
+    log.append("t", pa.table({"key": keys, "value": [value or None for value in values], "timestamp": times}))
+
+
+def seal(log: LogDir) -> None:
+    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+
+
+def left(log: LogDir) -> list[str]:
+    return [f"{one['offset']}:{one['key'].decode()} {(one['value'] or b'').decode()}" for one in contents(log, "t")]
+
+
+def bounds(log: LogDir) -> list[tuple[int, int]]:
+    return [(one.base_offset, one.next_offset) for one in live(log, "t")]
+
+
+def compact_while(log: LogDir, work: Callable[[], object]) -> dict:
+    """The report's line of a compaction that meets what `work` did when it comes to commit."""
+    commit = Manifest.commit
+    waiting = [work]
+
+    def commit_late(manifest: Manifest, *arguments, **options):
+        if waiting:
+            waiting.pop()()
+        return commit(manifest, *arguments, **options)
+
+    with mock.patch.object(Manifest, "commit", commit_late):
+        (line,) = compact(log, now_ms=GOLDEN_MS).partitions
+    return line
+
+
+@pytest.fixture
+def sealed(log) -> LogDir:
+    """A topic of two sealed segments of 4 records each, and one record in the active segment."""
+    topic_with(log, "t", CONFIG)
+    append(log, "a 1", "b 1", "a 2", "c 1")
+    seal(log)
+    append(log, "b 2", "d 1", "b", "c 2")
+    seal(log)
+    append(log, "a 9")
+    return log
+
+
+def test_what_another_compaction_has_done_is_left_to_it(sealed):
+    line = compact_while(sealed, lambda: compact(sealed, now_ms=GOLDEN_MS))
+    assert (line["action"], line["records_in"], line["rounds"]) == ("lost to another job", 0, 0)
+    rows = live(sealed, "t")
+    assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
+    assert compact(sealed, now_ms=GOLDEN_MS, force=True).partitions == []
+    assert live(sealed, "t") == rows
+    assert verify(sealed, deep=True).errors == 0
+
+
+def test_a_later_round_that_another_compaction_was_quicker_with_is_left_to_it(sealed):
+    small = LogDir.open(sealed.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
+    commit = Manifest.commit
+    commits = []
+
+    def commit_late(manifest: Manifest, *arguments, **options):
+        commits.append(1)
+        if len(commits) == 2:
+            compact(sealed, now_ms=GOLDEN_MS)
+        return commit(manifest, *arguments, **options)
+
+    with mock.patch.object(Manifest, "commit", commit_late):
+        (line,) = compact(small, now_ms=GOLDEN_MS).partitions
+    assert (line["action"], line["rounds"]) == ("lost to another job", 1)
+    assert line["records_in"] == line["records_out"] + sum(line["dropped"].values())
+    assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
+
+
+def test_segments_that_retention_took_meanwhile_stay_gone_and_the_rest_is_cleaned(sealed):
+    def retention() -> None:
+        sealed.delete_records("t", {0: 4})
+        retain(sealed)
+
+    line = compact_while(sealed, retention)
+    assert line["action"] == "compact"
+    assert left(sealed) == ["5:d 1", "6:b ", "7:c 2", "8:a 9"]
+    assert bounds(sealed) == [(4, 8), (8, 9)]
+    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.offsets("t") == {0: (4, 9)}
+    assert verify(sealed, deep=True).ok
+
+
+def test_what_retention_took_as_a_whole_does_not_come_back_cleaned(sealed):
+    sealed.alter_topic("t", {"segment.bytes": "100"})  # so that each segment is a group by itself
+
+    def retention() -> None:
+        sealed.delete_records("t", {0: 8})
+        retain(sealed)
+
+    compact_while(sealed, retention)
+    assert left(sealed) == ["8:a 9"]
+    assert bounds(sealed) == [(8, 9)]
+    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+    assert verify(sealed, deep=True).errors == 0
+
+
+def test_records_deleted_meanwhile_stay_deleted_though_their_segment_is_there(sealed):
+    compact_while(sealed, lambda: sealed.delete_records("t", {0: 6}))
+    assert left(sealed) == ["6:b ", "7:c 2", "8:a 9"]
+    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+    assert verify(sealed, deep=True).ok
+
+
+def test_records_appended_and_rolled_meanwhile_follow_what_was_cleaned(sealed):
+    def others() -> None:
+        append(sealed, "c 9")
+        seal(sealed)
+
+    compact_while(sealed, others)
+    assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9", "9:c 9"]
+    assert bounds(sealed) == [(0, 8), (8, 10)]
+    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+
+
+def test_a_topic_made_again_meanwhile_is_not_touched(sealed):
+    def others() -> None:
+        sealed.delete_topic("t")
+        topic_with(sealed, "t", CONFIG)
+        append(sealed, "x 1", "x 2")
+
+    assert compact_while(sealed, others)["action"] == "lost to another job"
+    assert left(sealed) == ["0:x 1", "1:x 2"]
+
+
+def test_files_that_are_too_old_by_the_commit_are_not_named(sealed):
+    rows, now_ms = live(sealed, "t"), sealed.storage.now_ms()
+    clock = [now_ms]
+    with mock.patch.object(Storage, "now_ms", lambda _: clock[0]):
+        line = compact_while(sealed, lambda: clock.__setitem__(0, now_ms + OLDEST_CHUNK_MS + 1))
+    assert line["action"] == "failed" and "too old" in line["error"]
+    assert live(sealed, "t") == rows

@@ -1,0 +1,102 @@
+"""What takes the place of a group of segments: leader epochs, index limits, and a file that gets too large."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.config import topic_config
+from spark_segments.format.batches import scan_batches
+from spark_segments.log.manifest import Change
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import compact, group_rewrite, roll
+from spark_segments.maintenance.compact_plan import groups
+from tests.maintenance.appending import (
+    DAY_MS,
+    GOLDEN_MS,
+    append_batches,
+    contents,
+    live,
+    records,
+    topic_with,
+)
+from tests.maintenance.rows import row, run
+
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+
+
+def seal(log: LogDir) -> None:
+    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+
+
+def with_own_keys(name: str) -> pa.Table:
+    """Ten records: five of keys that only this table has, and five of keys that all of them have."""
+    keys = [f"{name}-{number}".encode() if number < 5 else b"all-%d" % number for number in range(10)]
+    return records(10).set_column(0, "key", pa.array(keys, pa.binary()))
+
+
+def batch_of(log: LogDir, table: pa.Table) -> bytes:
+    """The record batch that an append makes of a table."""
+    topic = f"source-{len(log.topics())}"
+    topic_with(log, topic, {})
+    log.append(topic, table)
+    (segment,) = live(log, topic)
+    return bytes(log.storage.read(segment.path))
+
+
+def test_batches_without_a_leader_epoch_get_the_partitions_and_others_keep_theirs(log):
+    data = [batch_of(log, with_own_keys(name)) for name in "abc"]
+    # Chunks that fill a segment are sealed as they are; rolling would else write the epoch.
+    topic_with(log, "orders", CONFIG | {"segment.bytes": len(data[0]) + 1})
+    append_batches(log, "orders", data[:1], leader_epoch=3)
+    append_batches(log, "orders", data[1:])
+    seal(log)
+    assert epochs(log) == [[3], [-1], [-1]]
+    log.append("orders", with_own_keys("d"))
+    before = log.snapshot("orders").partition(0)
+    moved = dataclasses.replace(before, leader_epoch=7, leader_epochs=((3, 0), (7, 10)))
+    log.manifest("orders").commit(lambda _: Change("test", partitions=[moved]))
+    compact(log, topic="orders", now_ms=GOLDEN_MS)
+    assert epochs(log) == [[3], [7], [-1], [-1]], "two are rewritten, one is left as it was, one is active"
+    assert verify(log, deep=True).errors == 0
+
+
+def epochs(log: LogDir) -> list[list[int]]:
+    """The leader epochs of the batches of each segment."""
+    return [scan_batches(log.storage.read(one.path)).batches.leader_epoch.tolist() for one in live(log, "orders")]
+
+
+@pytest.mark.parametrize(
+    ("index_bytes", "time_index_bytes", "sizes"),
+    [(16, 12, [3]), (17, 12, [2, 1]), (25, 12, [1, 1, 1]), (8, 16, [3]), (8, 17, [2, 1])],
+)
+def test_groups_are_within_the_limit_of_each_index(index_bytes, time_index_bytes, sizes):
+    rows = run([30, 30, 30], index_bytes=index_bytes, time_index_bytes=time_index_bytes)
+    config = topic_config({"segment.index.bytes": "48"})
+    assert [len(group) for group in groups(rows, 30, 30, config)] == sizes
+
+
+@pytest.mark.parametrize(("last_offset", "sizes"), [(2**31 - 1, [2]), (2**31, [1, 1])])
+def test_groups_have_offsets_that_fit_an_index_entry(last_offset, sizes):
+    rows = [row(0, 2**31 - 5, log_bytes=9), row(2**31 - 5, last_offset + 1, log_bytes=9)]
+    found = groups(rows, last_offset + 1, last_offset + 1, topic_config({}))
+    assert [len(group) for group in found] == sizes
+
+
+def test_a_group_that_outgrows_a_file_becomes_several(log, monkeypatch):
+    topic_with(log, "orders", CONFIG)
+    for name in "abcd":
+        log.append("orders", with_own_keys(name))
+        seal(log)
+    log.append("orders", with_own_keys("e"))
+    newest = {one["key"]: one for one in contents(log, "orders", end_offset=40)}
+    monkeypatch.setattr(group_rewrite, "LARGEST_FILE_BYTES", 1500)
+    compact(log, now_ms=GOLDEN_MS)
+    rows = live(log, "orders")
+    assert [(one.base_offset, one.next_offset) for one in rows] == [(0, 20), (20, 30), (30, 40), (40, 50)]
+    assert all(one.log_bytes <= 1500 for one in rows[:-1])
+    assert contents(log, "orders", end_offset=40) == sorted(newest.values(), key=lambda one: one["offset"])
+    assert verify(log, deep=True).errors == 0
