@@ -118,10 +118,11 @@ def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: Spark
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number, task in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                result: tuple[Any, SegmentsError | None]
+                result: tuple[Any, Exception | None]
                 try:
                     result = function(pickle.loads(task)), None
-                except SegmentsError as error:  # Spark would hand on its text only, within a trace of the JVM
+                except (SegmentsError, FileNotFoundError) as error:
+                    # Spark would try it again, and hand on its text only, within a trace of the JVM.
                     result = None, error
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from spark_segments.errors import CorruptBatchError
-from spark_segments.execution import run_tasks, task_slots
+from spark_segments.errors import CorruptBatchError, StorageError
+from spark_segments.execution import run_tasks, task_slots, try_tasks
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,30 @@ def test_an_error_of_a_task_is_the_same_error_here(session):
     with pytest.raises(CorruptBatchError) as caught:
         run_tasks(Square(fails_at=7), range(10), session)
     assert (caught.value.path, caught.value.position, caught.value.hint) == ("a.log", 7, "mend it")
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def test_a_file_that_is_missing_is_the_same_error_here(session, tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        run_tasks(read, [str(tmp_path / "missing")], session)
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
+def test_tasks_that_fail_have_their_errors_for_results(session, tmp_path):
+    first, bad, last = try_tasks(Square(fails_at=7), [6, 7, 8], session)
+    assert (first, last) == (36, 64)
+    assert isinstance(bad, CorruptBatchError) and (bad.path, bad.position) == ("a.log", 7)
+    (missing,) = try_tasks(read, [str(tmp_path / "missing")], session)
+    assert isinstance(missing, StorageError) and missing.path == str(tmp_path / "missing")
+
+
+def test_errors_of_programming_are_raised_whatever_is_tried():
+    with pytest.raises(TypeError):
+        try_tasks(len, [[], 5])
 
 
 def test_no_tasks_are_no_work():

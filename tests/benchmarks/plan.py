@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 import time
 from typing import Any
@@ -30,7 +31,13 @@ SHAPES: dict[str, tuple[float, float, dict[str, str]]] = {
     ),
     "all removed, all due": (0.99, 0.01, {}),
 }
-JOBS = (roll, retain, compact, vacuum)
+JOBS = {
+    "roll": roll,
+    "retain": retain,
+    "retain --max-bytes": functools.partial(retain, max_bytes=300 << 30),  # about a third of what is there
+    "compact": compact,
+    "vacuum": vacuum,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +53,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             started = time.monotonic()
             make_topic(LogDir.create(directory), rows, arguments.partitions, config)
             figures[f"create, {shape}, s"] = round(time.monotonic() - started, 2)
-            for job in JOBS:
+            for name, job in JOBS.items():
                 row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)
                 started = time.monotonic()
                 report = job(LogDir.open(directory), now_ms=NOW_MS, dry_run=True)
-                figures[f"{job.__name__}, {shape}, s"] = round(time.monotonic() - started, 2)
-                figures[f"{job.__name__}, {shape}, partitions due"] = len(report.partitions)
+                figures[f"{name}, {shape}, s"] = round(time.monotonic() - started, 2)
+                figures[f"{name}, {shape}, partitions due"] = len(report.partitions)
     slowest = max(one for name, one in figures.items() if name.endswith(" s") and not name.startswith("create"))
     figures["slowest plan, s"] = slowest
     return {"rows": arguments.partitions * arguments.segments, "figures": figures, "ratios": {}}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.log.delta_log import DeltaLog
 from spark_segments.log.rows import SEALED, Segment
-from spark_segments.maintenance import retain, roll, vacuum
+from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retain_plan import REASONS, plan_retention
 from spark_segments.maintenance.watermark import plan_watermark, share_of, with_watermark
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
@@ -298,6 +301,22 @@ def test_two_at_once_take_what_one_would_take(full, tmp_path, monkeypatch):
     late = retain(full, now_ms=LATER_MS, max_bytes=limit)
     assert reports[0].to_dict()["partitions"] == expected["partitions"]
     assert late.partitions == [] and late.to_dict()["live_bytes"] == expected["live_bytes"] == sizes(full)[0]
+
+
+def test_many_at_once_take_what_one_would_take(full):
+    limit = sizes(full)[0] // 2
+    expected = retain(full, now_ms=LATER_MS, max_bytes=limit, dry_run=True).to_dict()
+    begin = threading.Barrier(4)
+
+    def work(_: int) -> Report:
+        begin.wait(timeout=60)
+        return retain(LogDir.open(full.uri), now_ms=LATER_MS, max_bytes=limit)
+
+    with ThreadPoolExecutor(4) as pool:
+        reports = [*pool.map(work, range(4))]
+    assert not any(report.failed for report in reports)
+    assert sum((report.dropped for report in reports), Counter()) == Counter(expected["dropped"])
+    assert sizes(full)[0] == expected["live_bytes"]
 
 
 def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monkeypatch):
