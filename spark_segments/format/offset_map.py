@@ -8,6 +8,7 @@ memory is used in full.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class OffsetMap:
     """The latest offset of each key among the records put, in at most `memory_bytes` (while growing: 1.25 times that).
 
     The map holds every keyed record of the offsets from `start_offset` up to `end_offset`, exclusive; Kafka calls
-    `end_offset - 1` the map's latest offset. Maps that are to be merged have one `seed`. A map can be pickled.
+    `end_offset - 1` the map's latest offset. Maps that are to be merged have one `seed`.
     """
 
     def __init__(
@@ -159,36 +160,41 @@ class OffsetMap:
         self.end_offset = max(self.end_offset, end_offset)
 
     def merge(self, other: OffsetMap) -> bool:
-        """Puts what `other`, a map of the offsets that follow or overlap, holds; False if it did not fit.
+        """Puts what `other`, a map of the offsets that follow or overlap, holds; False if it did not fit: see
+        `merge_slots`.
+        """
+        if other.seed != self.seed or other.start_offset > self.end_offset:
+            raise ValueError("maps can be merged if they have one seed and no offsets between them")
+        return self.merge_slots([other.slots], other.entries, other.end_offset)
+
+    def merge_slots(self, pieces: Iterable[np.ndarray], entries: int, end_offset: int) -> bool:
+        """Puts the `entries` of another map with this one's seed, which goes up to `end_offset` without a gap, as its
+        `used_slots` gave them. False if they did not fit.
 
         Then this map is full and goes as far as it did before. (It may know later offsets of some keys by then: records
         from `end_offset` on are kept whatever the map says, so the older ones may go.)
         """
-        if other.seed != self.seed or other.start_offset > self.end_offset:
-            raise ValueError("maps can be merged if they have one seed and no offsets between them")
         if self.full:
             return False
-        while self.capacity < self._max_slots and self.entries + other.entries > self.capacity * _GROWING_LOAD:
-            self._grow(self.entries + other.entries)
-        fits, self.entries = _put_slots(
-            other.slots, self.slots, np.uint64(self.capacity), self.entries, self.max_entries
-        )
-        if not fits:
-            self.full = True
-            return False
-        self.advance(other.end_offset)
-        self.full = other.full
-        return not self.full
+        while self.capacity < self._max_slots and self.entries + entries > self.capacity * _GROWING_LOAD:
+            self._grow(self.entries + entries)
+        for used in pieces:
+            fits, self.entries = _put_slots(used, self.slots, np.uint64(self.capacity), self.entries, self.max_entries)
+            if not fits:
+                self.full = True
+                return False
+        self.advance(end_offset)
+        return True
 
-    def __getstate__(self) -> dict[str, Any]:
+    def used_slots(self, piece_bytes: int) -> Iterator[np.ndarray]:
+        """uint64[3 * n]: the used slots in the order of the table, which another map takes in far quicker than in any
+        other; each array from a piece of that size.
+        """
         table = self.slots.reshape(-1, 3)
-        return self.__dict__ | {"slots": table[table[:, 2] != 0].reshape(-1), "secret": None, "capacity": self.capacity}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        used, capacity = state.pop("slots"), state.pop("capacity")
-        self.__dict__.update(state)
-        self._allocate(capacity)
-        _put_slots(used, self.slots, np.uint64(capacity), 0, self.max_entries)
+        rows = max(1, piece_bytes // BYTES_PER_SLOT)
+        for first in range(0, len(table), rows):
+            piece = table[first : first + rows]
+            yield piece[piece[:, 2] != 0].reshape(-1)
 
 
 @intrinsic

@@ -4,18 +4,20 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_segments.config import TopicConfig, server_config
 from spark_segments.errors import SegmentsError
-from spark_segments.execution import try_tasks
+from spark_segments.execution import task_slots, try_tasks
 from spark_segments.format.clean import CleanCounts
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.snapshot import Snapshot
-from spark_segments.maintenance.cleaner import CleanResult, CleanSettings, clean_partition
-from spark_segments.maintenance.compact_plan import Candidate, plan_compaction
+from spark_segments.maintenance.clean_by_tasks import CleanByTasks
+from spark_segments.maintenance.clean_round import CleanSettings, clean_round
+from spark_segments.maintenance.cleaner import CleanResult, clean_partition
+from spark_segments.maintenance.compact_plan import Candidate, count_large, plan_compaction
 from spark_segments.maintenance.report import LOST, Report
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
@@ -28,17 +30,28 @@ if TYPE_CHECKING:
 class _CleanTask:
     settings: CleanSettings
     candidate: Candidate
+    so_far: CleanResult | None = None
+
+    def with_map_bytes(self, map_bytes: int) -> _CleanTask:
+        return replace(self, settings=replace(self.settings, map_bytes=map_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Clean:
-    """Task function: cleans one partition."""
+    """Task function: cleans one partition, in this task or in others."""
 
     storage: Storage
+    by_tasks: CleanByTasks | None = None
 
     def __call__(self, task: _CleanTask) -> CleanResult:
-        candidate = task.candidate
-        return clean_partition(self.storage, task.settings, candidate.partition, candidate.first_uncleanable_offset)
+        return clean_partition(
+            self.storage,
+            task.settings,
+            task.candidate.partition,
+            task.candidate.first_uncleanable_offset,
+            clean=self.by_tasks or clean_round,
+            so_far=task.so_far,
+        )
 
 
 def compact(
@@ -54,10 +67,14 @@ def compact(
 ) -> Report:
     """Compacts the partitions of compacted topics that are due at `now_ms`, filthiest first, at most `max_partitions`.
 
-    `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; each of its
-    rounds is one commit. One that fails, for a damaged file say, is left to the next run: see `Report`. A task's memory
-    is bounded by log.cleaner.dedupe.buffer.size for the map (1.25 times that while it grows) and some windows of the
-    segments. In this process the buffer is shared by the tasks that run at a time.
+    `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; one that is much
+    of all there is to do (`count_large`) is done by many tasks, before the others. Each round of a partition is one
+    commit. One that fails, for a damaged file say, is left to the next run: see `Report`.
+
+    On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. A task's memory is the
+    offset map, at most log.cleaner.dedupe.buffer.size (1.25 times that while it grows), and some windows of 8 MiB of
+    the segments (a larger record batch is a window of its own), whatever the segments' size. In this process all maps
+    together share the buffer. On Spark the driver merges the maps of a large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
     started_ms = log.storage.now_ms()
@@ -74,8 +91,7 @@ def compact(
         for snapshot, _, candidate in found:
             _note_plan(report, snapshot, candidate, within=any(candidate is one[2] for one in picked))
         return report.finish()
-    picked.sort(key=lambda one: -(one[2].clean_bytes + one[2].cleanable_bytes))
-    shared = 1 if spark is not None else max(1, min(len(picked), server.log_cleaner_threads))
+    picked.sort(key=lambda one: -one[2].log_bytes)
     tasks = [
         _CleanTask(
             CleanSettings(
@@ -83,7 +99,7 @@ def compact(
                 snapshot.topic_id,
                 config,
                 now_ms,
-                server.log_cleaner_dedupe_buffer_size // shared,
+                server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
                 started_ms,
             ),
@@ -91,13 +107,49 @@ def compact(
         )
         for snapshot, config, candidate in picked
     ]
-    results = try_tasks(_Clean(log.storage), tasks, spark, progress=progress, at_a_time=None if spark else shared)
-    for task, result in zip(tasks, results, strict=True):
+    threads = server.log_cleaner_threads if spark is None else None
+    for task, result in _cleaned(log.storage, tasks, spark, threads, progress):
         if isinstance(result, SegmentsError):
             report.fail(task.settings.topic, task.candidate.partition, result)
         else:
             _note(report, task, result)
     return report.finish()
+
+
+def _cleaned(
+    storage: Storage,
+    tasks: Sequence[_CleanTask],
+    spark: SparkSession | None,
+    threads: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[_CleanTask, CleanResult | SegmentsError]]:
+    """Cleans partitions, the largest first: large ones by all slots, one after the other, then the rest side by side.
+
+    `threads`: of this process, None on Spark.
+    """
+
+    def told(before: int) -> Callable[[int, int], None] | None:
+        return None if progress is None else lambda done, _: progress(before + done, len(tasks))
+
+    slots = threads or task_slots(spark)
+    large = count_large([task.candidate.log_bytes for task in tasks], slots)
+    # Threads share the map's memory: one part each while slices are read, and two for the merged map.
+    parts = 1 if threads is None else threads + 2
+    slice_bytes = tasks[0].settings.map_bytes // parts if tasks else 0
+    by_tasks = CleanByTasks(slots, slice_bytes, spark)
+    merging = [task.with_map_bytes(slice_bytes * min(parts, 2)) for task in tasks[:large]]
+    rest = []
+    results = try_tasks(_Clean(storage, by_tasks), merging, at_a_time=1, progress=told(0))
+    for task, result in zip(tasks[:large], results, strict=True):
+        if isinstance(result, CleanResult) and result.unfinished:
+            rest.append(replace(task, so_far=result))
+        else:
+            yield task, result
+    rest += tasks[large:]
+    at_a_time = None if threads is None else max(1, min(len(rest), threads))
+    alone = [task.with_map_bytes(task.settings.map_bytes // (at_a_time or 1)) for task in rest]
+    results = try_tasks(_Clean(storage), alone, spark, at_a_time=at_a_time, progress=told(len(tasks) - len(rest)))
+    yield from zip(rest, results, strict=True)
 
 
 def _note_plan(report: Report, snapshot: Snapshot, candidate: Candidate, *, within: bool) -> None:

@@ -21,6 +21,11 @@ BELOW_RATIO = "below min.cleanable.dirty.ratio"
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
+LARGE_PARTITION_BYTES = 256 << 20
+"""What is smaller is one task's work, whatever else there is."""
+
+_LARGE_SHARE = 1.25
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -35,10 +40,14 @@ class Candidate:
     reason: str
 
     @property
+    def log_bytes(self) -> int:
+        """What cleaning reads, about: clean bytes and cleanable ones."""
+        return self.clean_bytes + self.cleanable_bytes
+
+    @property
     def ratio(self) -> float:
         """The dirty ratio: cleanable bytes in clean and cleanable ones."""
-        total = self.clean_bytes + self.cleanable_bytes
-        return self.cleanable_bytes / total if total else 0.0
+        return self.cleanable_bytes / self.log_bytes if self.log_bytes else 0.0
 
 
 def plan_compaction(
@@ -110,6 +119,21 @@ def plan_compaction(
             )
         )
     return sorted(candidates, key=lambda one: (-one.ratio, one.partition))
+
+
+def count_large(log_bytes: Sequence[int], slots: int) -> int:
+    """How many of the partitions of these sizes (the largest first) are to be cleaned by many tasks each, where `slots`
+    tasks run at a time.
+
+    Those that have clearly more than a slot's share of their own bytes and of all that are smaller: as tasks of their
+    own they would be what the others' slots wait for in the end.
+    """
+    left = sum(log_bytes)
+    for number, size in enumerate(log_bytes):
+        if slots == 1 or size < LARGE_PARTITION_BYTES or size * slots <= left * _LARGE_SHARE:
+            return number
+        left -= size
+    return len(log_bytes)
 
 
 def groups(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.log.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
-from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.cleaner import CleanSettings, clean_partition
+from spark_segments.maintenance import clean_by_tasks, compact, retain, roll
+from spark_segments.maintenance.clean_by_tasks import CleanByTasks
+from spark_segments.maintenance.clean_round import CleanSettings, clean_round
+from spark_segments.maintenance.cleaner import clean_partition
 from spark_segments.maintenance.compact_plan import groups, plan_compaction
 
 START_MS = 1_700_000_000_000
@@ -47,11 +50,15 @@ def seal(log: LogDir) -> None:
     roll(log, now_ms=log.storage.now_ms() + 10_000)
 
 
-def compacted(log: LogDir, now_ms: int, map_bytes: int) -> None:
+def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     snapshot = log.snapshot("t")
     config = log.config("t")
     sealing = CleanSettings("t", snapshot.topic_id, config, now_ms, map_bytes, 0.9)
-    clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1])
+    slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
+    clean = clean_round if tasks == 1 else CleanByTasks(tasks, slice_bytes)
+    with mock.patch.object(clean_by_tasks, "MIN_SLICE_BYTES", 1):
+        result = clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1], clean=clean)
+    assert not result.unfinished
 
 
 def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
@@ -77,7 +84,7 @@ actions = st.lists(
             ),
         ),
         st.tuples(st.just("roll"), st.none()),
-        st.tuples(st.just("compact"), st.sampled_from([72, 96, 4096])),
+        st.tuples(st.just("compact"), st.tuples(st.sampled_from([72, 96, 4096]), st.sampled_from([1, 2, 5]))),
         st.tuples(st.just("wait"), st.sampled_from([10, 600, 2000])),
         st.tuples(st.just("delete-records"), st.integers(0, 3)),
     ),
@@ -95,7 +102,7 @@ def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(
         written: list[tuple[str | None, str | None]] = []
         cleanings: dict[int, int] = {}  # offset of a tombstone → when a cleaning first read it
         now_ms = START_MS
-        for action, value in [*actions, ("roll", None), ("compact", 4096)]:
+        for action, value in [*actions, ("roll", None), ("compact", (4096, 1))]:
             before = records(log)
             if action == "append":
                 append(log, value, now_ms)
@@ -110,7 +117,7 @@ def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(
                 log.delete_records("t", {0: min(start + value, end)})
                 retain(log, now_ms=now_ms)
             else:
-                compacted(log, now_ms, value)
+                compacted(log, now_ms, *value)
                 _check(log, before, written, cleanings, now_ms)
         assert log.offsets("t")[0][1] == len(written)
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.segment import windows
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll
 from tests import golden_files
 from tests.maintenance.appending import DAY_MS, append_batches, golden_batches
 
@@ -46,8 +46,18 @@ def clean_time_ms(name: str, after: str) -> int:
     return int(re.search(r"cleanTimeMs=(\d+)", line).group(1))
 
 
-def imported(tmp_path, name: str, step: str) -> LogDir:
-    log = LogDir.create(str(tmp_path / "log"))
+@pytest.fixture(params=["one task", "many tasks"])
+def defaults(request, monkeypatch) -> dict[str, str]:
+    """Configuration under which a partition is cleaned by one task, or by as many as there may be."""
+    if request.param == "one task":
+        return {}
+    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    return {"log.cleaner.threads": "3"}
+
+
+def imported(tmp_path, name: str, step: str, defaults: dict[str, str]) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"), defaults=defaults)
     log.import_kafka(str(golden_files.GOLDEN / name / step), config=CONFIG | CHAINS[name][0])
     return log
 
@@ -87,9 +97,9 @@ def horizons(log: LogDir, topic: str) -> list[tuple[int, int | None]]:
 
 
 @pytest.mark.parametrize(("name", "before", "after"), STEPS)
-def test_cleaning_a_directory_of_kafka_leaves_what_its_cleaner_left(tmp_path, name, before, after):
+def test_cleaning_a_directory_of_kafka_leaves_what_its_cleaner_left(tmp_path, defaults, name, before, after):
     topic = TOPICS[name]
-    log = imported(tmp_path, name, before)
+    log = imported(tmp_path, name, before, defaults)
     now_ms = clean_time_ms(name, after)
     compact(log, now_ms=now_ms)
     golden = f"{name}/{after}/{topic}-0"
@@ -103,8 +113,8 @@ def test_cleaning_a_directory_of_kafka_leaves_what_its_cleaner_left(tmp_path, na
     assert log.describe(topic)["version"] == version
 
 
-def test_the_first_dirty_offset_moves_to_the_active_segment(tmp_path):
-    log = imported(tmp_path, "latest-price", "before-clean")
+def test_the_first_dirty_offset_moves_to_the_active_segment(tmp_path, defaults):
+    log = imported(tmp_path, "latest-price", "before-clean", defaults)
     compact(log, now_ms=clean_time_ms("latest-price", "after-clean-1"))
     (partition,) = log.describe("latest-price")["partitions"]
     assert (partition["first_dirty_offset"], partition["log_end_offset"]) == (19, 20)
@@ -122,9 +132,9 @@ def append_what_follows(log: LogDir, topic: str, directory: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_one_log_cleaned_step_by_step_is_what_kafka_made_of_its_own(tmp_path, name):
+def test_one_log_cleaned_step_by_step_is_what_kafka_made_of_its_own(tmp_path, defaults, name):
     topic, steps = TOPICS[name], CHAINS[name][1]
-    log = imported(tmp_path, name, steps[0][0])
+    log = imported(tmp_path, name, steps[0][0], defaults)
     for before, after in steps:
         append_what_follows(log, topic, f"{name}/{before}/{topic}-0")
         compact(log, now_ms=clean_time_ms(name, after))

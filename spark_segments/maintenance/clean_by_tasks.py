@@ -1,0 +1,239 @@
+"""A round of cleaning done by many tasks, for a partition that is much of what a job has to do.
+
+Each task of a first stage reads a slice of the dirty head into a map of its own; merged, these are the map that one
+task would build. In a second stage each group of segments is a task. In this process the tasks share the maps' memory;
+on Spark maps go from one to another by files.
+
+Transactions are followed through a log in the order of its batches. A partition with any is left to one task: one with
+a .txnindex, or a control batch where a task meets it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_segments.execution import run_tasks
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.clean import CleanCounts
+from spark_segments.format.cleaned_transactions import CleanedTransactions
+from spark_segments.format.offset_map import OffsetMap
+from spark_segments.format.txn_index import AbortedTransactions
+from spark_segments.log.rows import Segment
+from spark_segments.log.segment import locate, locate_position, windows
+from spark_segments.maintenance.clean_round import CleanedRound, Round, put_windows, rewrite_group
+from spark_segments.maintenance.group_rewrite import Group
+from spark_segments.maintenance.map_file import MapFile, read_map, write_map
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN_SLICE_BYTES = 32 << 20
+"""What a task for a map of its own is worth, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The batches of a segment that begin in [start_position, end_position) of its .log."""
+
+    segment: Segment
+    start_position: int
+    end_position: int
+
+
+def slices(segments: Sequence[Segment], start_position: int, count: int) -> list[list[Span]]:
+    """The bytes of neighbouring segments, of the first one from `start_position` on, in at most `count` runs of one
+    size.
+    """
+    total = sum(segment.log_bytes for segment in segments) - start_position
+    cuts = [total * number // count for number in range(count + 1)]
+    found: list[list[Span]] = [[] for _ in range(count)]
+    begin = -start_position
+    for segment in segments:
+        end = begin + segment.log_bytes
+        for number, spans in enumerate(found):
+            low, high = max(begin, cuts[number]), min(end, cuts[number + 1])
+            if low < high:
+                spans.append(Span(segment, low - begin, high - begin))
+        begin = end
+    return [spans for spans in found if spans]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanByTasks:
+    """Does a round by tasks, about `slots` at a time: the `clean` of `clean_partition`.
+
+    They run on Spark where there is a session, else in threads of this process. The map of a slice is bounded by
+    `slice_map_bytes`, which is not more than what bounds the merged one. Answers None where one task has to do it.
+    """
+
+    slots: int
+    slice_map_bytes: int
+    spark: SparkSession | None = None
+
+    def __call__(self, storage: Storage, work: Round) -> CleanedRound | None:
+        if any(segment.txn_index_bytes for segment in work.live):
+            return None
+        built = self._build_map(storage, work)
+        if built is None:
+            return None
+        offset_map, indexed = built
+        groups = work.groups(offset_map.end_offset)
+        done = self._rewrite(storage, work, groups, offset_map)
+        if any(one is None for one in done):
+            return None
+        rewritten = [one for one in done if one is not None]
+        counts = sum((counted for _, counted in rewritten), CleanCounts())
+        end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
+        return CleanedRound([group for group, _ in rewritten], counts, indexed, end_offset)
+
+    def _build_map(self, storage: Storage, work: Round) -> tuple[OffsetMap, int] | None:
+        """The map of the dirty head, or as far as its memory goes, and how many records went into it."""
+        settings, bound = work.settings, work.first_uncleanable_offset
+        merged = OffsetMap(
+            settings.map_bytes,
+            start_offset=work.first_dirty_offset,
+            load_factor=settings.load_factor,
+            seed=secrets.randbits(64),
+        )
+        indexed = 0
+        while True:
+            head = [segment for segment in work.segments if segment.next_offset > merged.end_offset]
+            parts = self._parts(storage, work, head, merged)
+            try:
+                if any(part is None for part, _ in parts):
+                    return None
+                for part, read in parts:
+                    assert part is not None
+                    merged.advance(part.start_offset)  # slices adjoin: no record lies in between
+                    if not merged.merge_slots(_slots(storage, part), part.entries, part.end_offset):
+                        return merged, indexed
+                    indexed += read
+                    if part.full:
+                        break  # what it had no room for comes before the next slice: read on from there
+                else:
+                    for segment in head[-1:]:
+                        merged.advance(min(segment.next_offset, bound))
+                    return merged, indexed
+            finally:
+                storage.delete([part.path for part, _ in parts if isinstance(part, MapFile)])
+
+    def _parts(
+        self, storage: Storage, work: Round, head: Sequence[Segment], merged: OffsetMap
+    ) -> list[tuple[OffsetMap | MapFile | None, int]]:
+        """The maps of the slices of what `merged` does not tell about yet, and how many records each took."""
+        start = 0
+        if head and merged.end_offset > head[0].base_offset:
+            start = locate(storage, head[0], merged.end_offset)
+        head_bytes = sum(segment.log_bytes for segment in head) - start
+        count = max(1, min(self.slots, head_bytes // MIN_SLICE_BYTES))
+        build = _BuildMap(
+            storage,
+            dataclasses.replace(work, live=(), first_dirty_offset=merged.end_offset),
+            self.slice_map_bytes,
+            merged.seed,
+            to_file=self.spark is not None,
+        )
+        return self._run(build, slices(head, start, count))
+
+    def _rewrite(
+        self, storage: Storage, work: Round, groups: Sequence[Sequence[Segment]], offset_map: OffsetMap
+    ) -> list[tuple[Group, CleanCounts] | None]:
+        """What becomes of each group; None where transactions were met."""
+        size = [sum(segment.log_bytes for segment in group) for group in groups]
+        order = sorted(range(len(groups)), key=lambda number: -size[number])  # the longest first
+        told: OffsetMap | MapFile = offset_map
+        if self.spark is not None:
+            told = write_map(storage, work.settings.topic, work.partition.partition, offset_map)
+        rewrite = _RewriteGroup(storage, dataclasses.replace(work, live=()), told)
+        try:
+            done = dict(zip(order, self._run(rewrite, [groups[number] for number in order]), strict=True))
+        finally:
+            if isinstance(told, MapFile):
+                storage.delete(told.path)
+        return [done[number] for number in range(len(groups))]
+
+    def _run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        return run_tasks(function, tasks, self.spark, at_a_time=self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class _BuildMap:
+    """Task function: the map of a slice and how many records it took; (None, 0) where transactions were met."""
+
+    storage: Storage
+    work: Round
+    map_bytes: int
+    seed: int
+    to_file: bool
+
+    def __call__(self, spans: Sequence[Span]) -> tuple[OffsetMap | MapFile | None, int]:
+        work, bound = self.work, self.work.first_uncleanable_offset
+        offset_map = OffsetMap(
+            self.map_bytes,
+            start_offset=max(work.first_dirty_offset, spans[0].segment.base_offset),
+            load_factor=work.settings.load_factor,
+            seed=self.seed,
+        )
+        indexed = 0
+        for span in spans:
+            segment = span.segment
+            begin = locate_position(self.storage, segment, span.start_position)
+            # CRCs are checked when the segment is rewritten, as every one is that the map is made of.
+            found = windows(self.storage, segment, begin, span.end_position, check_crc=False)
+            try:
+                indexed += put_windows(
+                    offset_map, segment, found, bound, _NoTransactions(), start_position=span.start_position
+                )
+            except _TransactionMet:
+                return None, 0
+            if offset_map.full:
+                break
+            if span.end_position == segment.log_bytes:
+                offset_map.advance(min(segment.next_offset, bound))
+        if not self.to_file:
+            return offset_map, indexed
+        return write_map(self.storage, work.settings.topic, work.partition.partition, offset_map), indexed
+
+
+@dataclass(frozen=True, slots=True)
+class _RewriteGroup:
+    """Task function: rewrites a group; None where transactions were met."""
+
+    storage: Storage
+    work: Round
+    told: OffsetMap | MapFile
+
+    def __call__(self, group: Sequence[Segment]) -> tuple[Group, CleanCounts] | None:
+        told, settings = self.told, self.work.settings
+        if isinstance(told, MapFile):
+            told = read_map(self.storage, told, settings.map_bytes, settings.load_factor)
+        try:
+            return rewrite_group(self.storage, self.work, group, self.work.cleaning(told), _NoTransactions())
+        except _TransactionMet:
+            return None
+
+
+class _TransactionMet(Exception):
+    """A control batch, where batches are not read in the order of their log."""
+
+
+class _NoTransactions(CleanedTransactions):
+    """What is known of transactions where there are none."""
+
+    def read(
+        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
+    ) -> tuple[np.ndarray, AbortedTransactions]:
+        if batches.is_control.any():
+            raise _TransactionMet
+        return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
+
+
+def _slots(storage: Storage, part: OffsetMap | MapFile) -> Any:
+    return [part.slots] if isinstance(part, OffsetMap) else part.pieces(storage)
