@@ -24,7 +24,8 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 LARGE_PARTITION_BYTES = 256 << 20
 """What is smaller is one task's work, whatever else there is."""
 
-_LARGE_SHARE = 1.25
+LARGE_SHARE = 1.25
+"""What is to be done by many tasks has so many times a slot's share of what there is to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,12 @@ def count_large(log_bytes: Sequence[int], slots: int) -> int:
     """How many of the partitions of these sizes (the largest first) are to be cleaned by many tasks each, where `slots`
     tasks run at a time.
 
-    Those that have clearly more than a slot's share of their own bytes and of all that are smaller: as tasks of their
-    own they would be what the others' slots wait for in the end.
+    Those that have clearly more than a slot's share of their own bytes and of those that are smaller: as a task of its
+    own, such a one would be what the other slots wait for in the end.
     """
     left = sum(log_bytes)
     for number, size in enumerate(log_bytes):
-        if slots == 1 or size < LARGE_PARTITION_BYTES or size * slots <= left * _LARGE_SHARE:
+        if slots == 1 or size < LARGE_PARTITION_BYTES or size * slots <= left * LARGE_SHARE:
             return number
         left -= size
     return len(log_bytes)

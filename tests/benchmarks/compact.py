@@ -1,16 +1,20 @@
-"""Compaction of one partition on one thread, against `cp --reflink=never` of the same files; both warm, in turns.
+"""Compaction and rolling of one partition, against `cp --reflink=never` of the same files; and compaction by two
+threads against one, of two partitions and of one. All warm, in turns.
 
 One record in ten has a key of its own that no later one has; no codec. Ratios are medians of the turns' own ratios:
-what else the machine does hits both of a turn.
+what else the machine does hits both of a turn. Two threads share a disk cache and a memory bus, so two `cp` at once
+against one after the other say what is there to be had.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +28,27 @@ from tests.benchmarks.measure import TURNS, Timings, children_seconds
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = (100, 1024)
 UNIQUE = 0.1
+SEGMENTS = 8  # of a partition that two threads clean
 _BATCH_RECORDS = 100_000
 _OVERHEAD = 26  # bytes of a record beside its value: key, lengths, deltas
+_LATER_MS = 10 * 24 * 3_600_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mib", type=int, default=1024, help="size of the partition")
+    parser.add_argument("--mib", type=int, default=1024, help="size of the partition, or of both")
+    parser.add_argument("--record-bytes", type=int, nargs="+", default=RECORD_BYTES)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        sizes = {size: measure(Path(directory), arguments.mib << 20, size, arguments.turns) for size in RECORD_BYTES}
-    figures = {f"{name}, {size} B": one for size, found in sizes.items() for name, one in found[0].items()}
-    ratios = {f"{name}, {size} B": one for size, found in sizes.items() for name, one in found[1].items()}
+    figures: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for size in arguments.record_bytes:
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+            found = measure(Path(directory), arguments.mib << 20, size, arguments.turns)
+        figures |= {f"{name}, {size} B": one for name, one in found[0].items()}
+        ratios |= {f"{name}, {size} B": one for name, one in found[1].items()}
     return {"mib": arguments.mib, "turns": arguments.turns, "figures": figures, "ratios": ratios}
 
 
@@ -46,54 +56,112 @@ def measure(
     directory: Path, log_bytes: int, record_bytes: int, turns: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Figures and ratios of one size of records."""
-    prepared, work, copy = (directory / name for name in ("prepared", "work", "copy"))
-    make_topic(prepared, log_bytes, record_bytes)
-    sealed = LogDir.open(str(prepared)).snapshot("prices").live
-    read_bytes = sum(sealed.column("log_bytes").to_pylist()[:-1])
-    seconds: dict[str, list[float]] = {"cp": [], "compact": []}
-    cpu: dict[str, list[float]] = {"cp": [], "compact": []}
-    report: dict[str, Any] = {}
-    for turn in range(turns + 1):
-        shutil.copytree(prepared, work)
-        started, cpu_started = time.monotonic(), children_seconds()
-        subprocess.run(["cp", "-r", "--reflink=never", str(work / "prices-0"), str(copy)], check=True)
-        copied, copy_cpu, before_cpu = time.monotonic(), children_seconds() - cpu_started, time.process_time()
-        report = compact(LogDir.open(str(work)), now_ms=NOW_MS).to_dict()
-        if turn:  # the first one compiles, and warms what the others find warm
-            seconds["cp"].append(copied - started)
-            seconds["compact"].append(time.monotonic() - copied)
-            cpu["cp"].append(copy_cpu)
-            cpu["compact"].append(time.process_time() - before_cpu)
-        shutil.rmtree(work)
-        shutil.rmtree(copy)
-    shutil.rmtree(prepared)
-    wall, cpu_time = Timings(seconds), Timings(cpu)
-    figures = {
-        "bytes in": report["bytes_in"],
-        "bytes out": report["bytes_out"],
-        "records in": report["records_in"],
-        "records out": report["records_out"],
-        "compact MB/s": round(wall.rate("compact", read_bytes / 1e6)),
-        "cp MB/s": round(wall.rate("cp", read_bytes / 1e6)),
-        "compact MB/CPU s": round(cpu_time.rate("compact", read_bytes / 1e6)),
-        "cp MB/CPU s": round(cpu_time.rate("cp", read_bytes / 1e6)),
+    segment_bytes = log_bytes // SEGMENTS
+    chunks, pair = directory / "chunks", directory / "pair of chunks"
+    make_chunks(chunks, log_bytes, record_bytes)
+    make_chunks(pair, log_bytes, record_bytes, partitions=2)
+    one = sealed(chunks, directory / "one segment")
+    many = sealed(chunks, directory / "many segments", segment_bytes)
+    two = sealed(pair, directory / "two partitions", segment_bytes)
+    cases: dict[str, tuple[Path, Callable[[Path], Any]]] = {
+        "cp": (one, lambda work: copied(work, "prices-0")),
+        "compact": (one, lambda work: compacted(work, threads=1)),
+        "cp of chunks": (chunks, lambda work: copied(work, "prices-0")),
+        "roll": (chunks, rolled),
+        "one partition by one thread": (many, lambda work: compacted(work, threads=1)),
+        "one partition by two threads": (many, lambda work: compacted(work, threads=2)),
+        "two partitions by one thread": (two, lambda work: compacted(work, threads=1)),
+        "two partitions by two threads": (two, lambda work: compacted(work, threads=2)),
+        "two cp, one after the other": (two, lambda work: [copied(work, one) for one in ("prices-0", "prices-1")]),
+        "two cp at once": (two, lambda work: copied(work, "prices-0", "prices-1")),
     }
-    return figures, {"compact / cp": round(wall.speed_up("compact", "cp"), 3)}
+    wall, cpu, results = in_copies(directory / "work", cases, turns)
+    report = results["compact"]
+    figures = {name: report[name] for name in ("bytes_in", "bytes_out", "records_in", "records_out")}
+    for name in cases:
+        figures[f"{name} MB/s"] = round(wall.rate(name, report["bytes_in"] / 1e6))
+        figures[f"{name} MB/CPU s"] = round(cpu.rate(name, report["bytes_in"] / 1e6))
+    pairs = {
+        "compact / cp": ("compact", "cp"),
+        "roll / cp": ("roll", "cp of chunks"),
+        "two threads / one, one partition": ("one partition by two threads", "one partition by one thread"),
+        "two threads / one, two partitions": ("two partitions by two threads", "two partitions by one thread"),
+        "two cp at once / one after the other": ("two cp at once", "two cp, one after the other"),
+    }
+    return figures, {name: round(wall.speed_up(*both), 3) for name, both in pairs.items()}
 
 
-def make_topic(directory: Path, log_bytes: int, record_bytes: int) -> None:
-    """A sealed partition of that size, and one record in the active segment."""
+def in_copies(
+    work: Path, cases: dict[str, tuple[Path, Callable[[Path], Any]]], turns: int
+) -> tuple[Timings, Timings, dict[str, Any]]:
+    """Wall and CPU seconds of each case, and its last result. A case gets a copy of its log: links to the same files,
+    none of which is ever changed.
+    """
+    wall: dict[str, list[float]] = {name: [] for name in cases}
+    cpu: dict[str, list[float]] = {name: [] for name in cases}
+    results: dict[str, Any] = {}
+    for turn in range(turns + 1):
+        for name, (prepared, run_case) in cases.items():
+            shutil.copytree(prepared, work, copy_function=os.link)
+            started, cpu_started = time.monotonic(), time.process_time() + children_seconds()
+            results[name] = run_case(work)
+            if turn:  # the first one compiles, and warms what the others find warm
+                wall[name].append(time.monotonic() - started)
+                cpu[name].append(time.process_time() + children_seconds() - cpu_started)
+            shutil.rmtree(work)
+    return Timings(wall), Timings(cpu), results
+
+
+def compacted(work: Path, *, threads: int) -> dict[str, Any]:
+    log = LogDir.open(str(work), defaults={"log.cleaner.threads": str(threads)})
+    return compact(log, now_ms=NOW_MS).to_dict()
+
+
+def rolled(work: Path) -> dict[str, Any]:
+    """All but the last record goes into one segment, so that it is one task's work."""
+    log = LogDir.open(str(work))
+    return roll(log, now_ms=log.storage.now_ms() + _LATER_MS).to_dict()
+
+
+def copied(work: Path, *directories: str) -> list[int]:
+    """Copies directories, all at once; the exit codes, which are 0."""
+    copies = [
+        subprocess.Popen(["cp", "-r", "--reflink=never", str(work / name), str(work / f"copy of {name}")])
+        for name in directories
+    ]
+    codes = [copy.wait() for copy in copies]
+    assert not any(codes), codes
+    return codes
+
+
+def make_chunks(directory: Path, log_bytes: int, record_bytes: int, *, partitions: int = 1) -> None:
+    """A topic of that size whose records are all in the active segment."""
     log = LogDir.create(str(directory))
-    log.create_topic("prices", config={"cleanup.policy": "compact", "compression.type": "uncompressed"})
-    count = log_bytes // record_bytes
-    value_bytes = record_bytes - _OVERHEAD
+    log.create_topic("prices", partitions, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
+    count = log_bytes // record_bytes // partitions
     random = np.random.default_rng(1)
     unique = max(1, int(count * UNIQUE))
     for first in range(0, count, _BATCH_RECORDS):
         size = min(_BATCH_RECORDS, count - first)
-        log.append("prices", table(random.integers(0, unique, size), value_bytes))
-    roll(log, now_ms=log.storage.now_ms() + 10 * 24 * 3_600_000)
-    log.append("prices", table(np.zeros(1, np.int64), value_bytes))
+        for partition in range(partitions):
+            append(log, partition, random.integers(0, unique, size), record_bytes)
+
+
+def sealed(chunks: Path, directory: Path, segment_bytes: int | None = None) -> Path:
+    """A copy of a topic, rolled, and one record in each active segment."""
+    shutil.copytree(chunks, directory, copy_function=os.link)
+    log = LogDir.open(str(directory))
+    if segment_bytes is not None:
+        log.alter_topic("prices", {"segment.bytes": str(segment_bytes)})
+    rolled(directory)
+    for partition in log.offsets("prices"):
+        append(log, partition, np.zeros(1, np.int64), 100)
+    return directory
+
+
+def append(log: LogDir, partition: int, numbers: np.ndarray, record_bytes: int) -> None:
+    records = table(numbers, record_bytes - _OVERHEAD)
+    log.append("prices", records.append_column("partition", pa.array(np.full(len(numbers), partition, np.int32))))
 
 
 def table(numbers: np.ndarray, value_bytes: int) -> pa.Table:

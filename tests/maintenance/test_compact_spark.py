@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.verify import verify
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll
+from spark_segments.maintenance.map_file import SUFFIX, MapFile
 from tests.maintenance.appending import contents
 
 NOW_MS = 1_700_000_000_000
 
 
-def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
-    for topic in ("prices", "stock"):
-        log.create_topic(topic, 3, {"cleanup.policy": "compact", "segment.bytes": "4000"})
-        for turn in range(5):
-            keys = [f"k{number % 40}" for number in range(200)]
-            values = [None if number % 17 == turn else f"{turn}-{number}" for number in range(200)]
-            times = pa.array([NOW_MS] * 200, pa.timestamp("ms"))
-            log.append(topic, pa.table({"key": keys, "value": values, "timestamp": times}))
+def appended(log: LogDir, tmp_path: Path, topic: str, partitions: int) -> LogDir:
+    """Some segments to clean in each partition of a new topic. Returns a copy of the whole log."""
+    log.create_topic(topic, partitions, {"cleanup.policy": "compact", "segment.bytes": "4000"})
+    for turn in range(5):
+        keys = [f"k{number % 40}" for number in range(200)]
+        values = [None if number % 17 == turn else f"{turn}-{number}" for number in range(200)]
+        times = pa.array([NOW_MS] * 200, pa.timestamp("ms"))
+        log.append(topic, pa.table({"key": keys, "value": values, "timestamp": times}))
     roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
-    copy = LogDir.open(shutil.copytree(tmp_path / "log", tmp_path / "copy"))
+    return LogDir.open(shutil.copytree(tmp_path / "log", tmp_path / f"copy with {topic}"))
+
+
+def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
+    appended(log, tmp_path, "prices", 3)
+    copy = appended(log, tmp_path, "stock", 3)
     there, here = (one.to_dict() for one in (compact(log, spark, now_ms=NOW_MS), compact(copy, now_ms=NOW_MS)))
     assert len(there["partitions"]) == 6
-    for line in (*there["partitions"], *here["partitions"]):
-        line.pop("seconds", None), line.pop("mb_per_s", None)
     assert there["partitions"] == here["partitions"]
     assert 0 < there["records_out"] < there["records_in"]
     for topic in ("prices", "stock"):
         assert contents(log, topic) == contents(copy, topic)
+    assert verify(log, deep=True).ok
+
+
+def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, monkeypatch):
+    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    files: list[str] = []
+    monkeypatch.setattr(
+        MapFile, "pieces", lambda self, storage, of=MapFile.pieces: files.append(self.path) or of(self, storage)
+    )
+    copy = appended(log, tmp_path, "prices", 1)
+    there = compact(log, spark, now_ms=NOW_MS)
+    assert len(files) == 2, "the driver has merged the maps of two tasks"
+    assert there.partitions == compact(copy, now_ms=NOW_MS).partitions
+    assert contents(log, "prices") == contents(copy, "prices")
+    assert not [file.path for file in log.storage.list(recursive=True) if file.path.endswith(SUFFIX)]
     assert verify(log, deep=True).ok

@@ -1,0 +1,178 @@
+"""A partition cleaned by many tasks ends as one that a single task has cleaned."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.format.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
+from spark_segments.log.segment import windows
+from spark_segments.log.verify import verify
+from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll, vacuum
+from spark_segments.maintenance.clean_by_tasks import CleanByTasks, slices
+from spark_segments.maintenance.clean_round import CleanSettings, Round
+from spark_segments.maintenance.cleaner import CleanResult, clean_partition
+from spark_segments.maintenance.compact_plan import count_large
+from spark_segments.maintenance.map_file import read_map, write_map
+from tests import golden_files
+from tests.maintenance.appending import contents, live
+from tests.maintenance.rows import run
+
+NOW_MS = 1_700_000_000_000
+MIB = 1 << 20
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0"}
+
+
+@pytest.fixture
+def prices(log) -> LogDir:
+    """Some 20 segments, with tombstones and records without key."""
+    log.create_topic("prices", config=CONFIG)
+    for turn in range(10):
+        keys = [None if number % 29 == turn else f"k{number % 83}" for number in range(turn, turn + 100)]
+        values = [None if number % 17 == turn else f"{turn}-{number}" * 5 for number in range(100)]
+        times = pa.array([NOW_MS] * 100, pa.timestamp("ms"))
+        log.append("prices", pa.table({"key": keys, "value": values, "timestamp": times}))
+    roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
+    log.append("prices", pa.table({"key": ["k0"], "value": ["last"]}))
+    return log
+
+
+def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanSettings:
+    return CleanSettings(topic, log.snapshot(topic).topic_id, log.config(topic), NOW_MS, map_bytes, 0.9)
+
+
+def clean_by(log: LogDir, tasks: int, *, map_bytes: int = MIB, slice_bytes: int | None = None) -> CleanResult:
+    clean = CleanByTasks(tasks, slice_bytes or map_bytes)
+    return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean=clean)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 100])
+def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    copy = LogDir.open(shutil.copytree(tmp_path / "log", tmp_path / "copy"))
+    found = clean_by(prices, tasks)
+    (expected,) = compact(copy, now_ms=NOW_MS).partitions
+    assert (found.rounds, found.indexed, found.first_dirty_offset) == (1, 1000, 1000)
+    assert found.counts.records_kept == expected["records_out"] < found.counts.records_read == expected["records_in"]
+    assert contents(prices, "prices") == contents(copy, "prices")
+    sizes = [
+        [(row.base_offset, row.next_offset, row.log_bytes) for row in live(log, "prices")] for log in (prices, copy)
+    ]
+    assert sizes[0] == sizes[1]
+    assert verify(prices, deep=True).ok
+
+
+@pytest.mark.parametrize(
+    ("map_entries", "slice_entries", "in_one_round"),
+    [(100, 100, True), (100, 20, True), (60, 60, False), (60, 5, False)],
+    ids=["both have room", "slices are read on", "a further round", "both"],
+)
+def test_what_does_not_fit_a_map_is_read_on_or_left_to_a_further_round(
+    prices, monkeypatch, map_entries, slice_entries, in_one_round
+):
+    """There are 83 keys in the dirty head."""
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    before = contents(prices, "prices")
+    newest = {row["key"]: row for row in before if row["key"] is not None and row["offset"] < 1000}
+    map_bytes, slice_bytes = [-(-entries * 10 // 9 + 1) * BYTES_PER_SLOT for entries in (map_entries, slice_entries)]
+    found = clean_by(prices, 3, map_bytes=map_bytes, slice_bytes=slice_bytes)
+    assert (found.rounds == 1) == in_one_round
+    assert found.first_dirty_offset == 1000
+    kept = sorted(newest.values(), key=lambda row: row["offset"])
+    assert contents(prices, "prices") == kept + [row for row in before if row["offset"] == 1000]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_partition_with_transactions_is_left_to_one_task(tmp_path, monkeypatch, with_index):
+    """Where the index says so, and where only the batches do."""
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "2"})
+    log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
+    snapshot = log.snapshot("txnc")
+    work = Round(
+        settings_of(log, "txnc"), snapshot.partition(0), snapshot.live_of(0), 0, snapshot.live_of(0)[-1].base_offset
+    )
+    assert any(row.txn_index_bytes for row in work.live)
+    if not with_index:
+        work = replace(work, live=[replace(row, txn_index_bytes=0) for row in work.live])
+    assert CleanByTasks(2, MIB)(log.storage, work) is None
+    (line,) = compact(log, now_ms=NOW_MS).partitions
+    assert line["action"] == "compact" and line["rounds"] == 1
+
+
+def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch):
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    bound = 50 * BYTES_PER_SLOT
+    settings, by_tasks = settings_of(prices, "prices", bound), CleanByTasks(2, bound)
+    answers = itertools.chain([by_tasks], itertools.repeat(lambda storage, work: None))
+    first = clean_partition(prices.storage, settings, 0, 1000, clean=lambda *work: next(answers)(*work))
+    assert (first.rounds, first.unfinished) == (1, True) and 0 < first.first_dirty_offset < 1000
+    both = clean_partition(prices.storage, settings, 0, 1000, so_far=first)
+    assert (both.unfinished, both.first_dirty_offset) == (False, 1000)
+    assert both.rounds > 1 and both.counts.records_read > first.counts.records_read
+
+
+@given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8), data=st.data())
+def test_slices_are_all_bytes_once_in_order_and_of_one_size(sizes, data):
+    start = data.draw(st.integers(0, sizes[0]))
+    count = data.draw(st.integers(1, 12))
+    rows = run(sizes)
+    found = slices(rows, start, count)
+    assert len(found) <= count
+    spans = [
+        (rows.index(one.segment), at)
+        for one in itertools.chain(*found)
+        for at in range(one.start_position, one.end_position)
+    ]
+    expected = [(number, at) for number, size in enumerate(sizes) for at in range(start if number == 0 else 0, size)]
+    assert spans == expected
+    share = len(expected) / count
+    assert all(abs(sum(one.end_position - one.start_position for one in each) - share) <= 1 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("mib", "slots", "large"),
+    [
+        ([1000], 1, 0),
+        ([1000], 2, 1),
+        ([255], 2, 0),
+        ([1000, 1000], 2, 0),
+        ([1000, 900], 2, 0),
+        ([1000, 300], 2, 2),
+        ([1000, 300, 200], 2, 1),
+        ([1000] * 10, 64, 10),
+        ([1000] * 3, 2, 0),
+        ([], 2, 0),
+    ],
+)
+def test_partitions_that_the_other_slots_would_wait_for_are_done_by_many_tasks(mib, slots, large):
+    assert count_large([size << 20 for size in mib], slots) == large
+
+
+def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum(prices):
+    offset_map = OffsetMap(MIB, start_offset=3, seed=7)
+    for row in prices.snapshot("prices").live_of(0):
+        for window in windows(prices.storage, row):
+            assert offset_map.put_batches(window.data, window.batches, file_position=window.position)
+    file = write_map(prices.storage, "prices", 0, offset_map)
+    assert prices.storage.size(file.path) == len(offset_map) * BYTES_PER_SLOT
+    copy = read_map(prices.storage, file, MIB, 0.9)
+    assert [copy.get(b"k%d" % number) for number in range(90)] == [
+        offset_map.get(b"k%d" % number) for number in range(90)
+    ]
+    assert (copy.start_offset, copy.end_offset, len(copy)) == (3, offset_map.end_offset, len(offset_map))
+    week_ago = (prices.storage.now_ms() - ORPHAN_AGE_MS) / 1000 - 1
+    os.utime(Path(prices.uri) / file.path, (week_ago, week_ago))
+    vacuum(prices)
+    assert not prices.storage.exists(file.path)
