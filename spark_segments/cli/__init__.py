@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli import describe, dump, kafka, maintenance, records, topics, verify
+from spark_segments.cli import describe, dump, explain, kafka, maintenance, records, topics, verify
 from spark_segments.cli.output import errors_in_one_line
 
 _FIRST = ("topic", "offsets", "produce", "consume", "delete-records")
@@ -43,6 +43,7 @@ app.command("compact", rich_help_panel="Maintenance")(maintenance.compact)
 app.command("vacuum", rich_help_panel="Maintenance")(maintenance.vacuum)
 app.command("maintain", rich_help_panel="Maintenance")(maintenance.maintain)
 app.command("describe", rich_help_panel="Inspection")(describe.describe)
+app.command("explain", rich_help_panel="Inspection")(explain.explain)
 app.command("verify", rich_help_panel="Inspection")(verify.verify)
 app.command("dump", rich_help_panel="Inspection")(dump.dump)
 app.command("import", rich_help_panel="Kafka's directories")(kafka.import_)

@@ -1,0 +1,124 @@
+"""`segments explain`: why a record is still here and when it goes; with --plan, what a wanted retention comes to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.arguments import (
+    DefaultsOption,
+    NowOption,
+    OutputOption,
+    StorageOption,
+    duration_ms,
+    open_log,
+    timestamp_ms,
+)
+from spark_segments.cli.explain_text import explanation_text, keeping_text
+from spark_segments.cli.output import Output, print_json
+from spark_segments.errors import InvalidOptionError
+
+HOUR = "1h"
+
+
+def explain(
+    log_dir: Annotated[str | None, typer.Argument(metavar="LOG_DIR", help="The log directory.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="Its partition, where it has several.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", help="The record at this offset.", min=0)] = None,
+    at: Annotated[str | None, typer.Option("--time", metavar="TIME", help="The first record not older.")] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="How often each job runs: 1h, with --plan 0.")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="From a wanted retention to settings and the maximum.")] = False,
+    retention: Annotated[
+        str | None, typer.Option("--retention", metavar="TIME", help="For how long records are to be there.")
+    ] = None,
+    gone_within: Annotated[
+        str | None, typer.Option("--gone-within", metavar="TIME", help="After how long no file is to have them.")
+    ] = None,
+    segment: Annotated[str | None, typer.Option("--segment", metavar="TIME", help="segment.ms; 7d by default.")] = None,
+    fill: Annotated[
+        str | None, typer.Option("--fill", metavar="TIME", help="After how long a segment is full, if ever.")
+    ] = None,
+    delete_delay: Annotated[
+        str | None,
+        typer.Option("--delete-delay", metavar="TIME", help="file.delete.delay.ms: 1d with --gone-within, else 0."),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    now_ms: NowOption = None,
+    storage: StorageOption = None,
+    defaults: DefaultsOption = None,
+) -> None:
+    """Says which rule keeps a record, what must happen before it goes, and when.
+
+    "At the earliest" holds whatever is appended; "at the latest" if each job
+    runs again after --every at most.
+
+    With --plan it turns a wanted retention into settings and the real maximum:
+    with --gone-within it finds segment.ms, else it takes --segment. No log is
+    looked at, and what --every and --delete-delay add is left out without them.
+
+    Example: segments explain /data/log orders --partition 0 --offset 1234
+    Example: segments explain /data/log orders --time 2026-01-31T12:00:00Z
+    Example: segments explain --plan --retention 1h --segment 1d
+    Example: segments explain --plan --retention 1h --gone-within 2d
+    """
+    if plan:
+        if retention is None or log_dir is not None or (gone_within and segment):
+            raise typer.BadParameter("--plan takes --retention and one of --segment and --gone-within, and no LOG_DIR")
+        _plan(retention, gone_within, segment, fill, every, delete_delay, output)
+        return
+    if log_dir is None or topic is None or retention or gone_within or segment or fill:
+        raise typer.BadParameter("LOG_DIR and TOPIC are wanted, or --plan with --retention")
+    if (offset is None) == (at is None):
+        raise typer.BadParameter("Which record: one of --offset and --time is wanted")
+    from spark_segments.maintenance.explain import explain as explain_one
+
+    log = open_log(log_dir, storage, defaults)
+    found = explain_one(
+        log,
+        topic,
+        _only_partition(log.offsets(topic)) if partition is None else partition,
+        offset,
+        None if at is None else timestamp_ms(at),
+        every_ms=duration_ms(every or HOUR),
+        now_ms=now_ms,
+    )
+    if output is Output.JSON:
+        print_json(found.to_dict())
+    else:
+        print(explanation_text(found))
+
+
+def _only_partition(offsets: dict[int, tuple[int, int]]) -> int:
+    if len(offsets) > 1:
+        raise InvalidOptionError("Which partition?", expected=f"--partition 0 to {len(offsets) - 1}", found="none")
+    return next(iter(offsets))
+
+
+def _plan(
+    retention: str,
+    gone: str | None,
+    segment: str | None,
+    fill: str | None,
+    every: str | None,
+    delay: str | None,
+    output: Output,
+) -> None:
+    from spark_segments.maintenance.keeping import DEFAULT_DELETE_DELAY_MS, DEFAULT_SEGMENT_MS, Keeping, gone_within
+
+    retention_ms, every_ms = duration_ms(retention), duration_ms(every or "0")
+    fill_ms = None if fill is None else duration_ms(fill)
+    delay_ms = 0 if delay is None else duration_ms(delay)
+    if gone is not None:
+        delay_ms = DEFAULT_DELETE_DELAY_MS if delay is None else delay_ms
+        found = gone_within(duration_ms(gone), retention_ms, fill_ms=fill_ms, every_ms=every_ms, delay_ms=delay_ms)
+    else:
+        segment_ms = DEFAULT_SEGMENT_MS if segment is None else duration_ms(segment)
+        found = Keeping(retention_ms, segment_ms, fill_ms, every_ms, delay_ms)
+    if output is Output.JSON:
+        print_json(found.to_dict())
+    else:
+        print(keeping_text(found))

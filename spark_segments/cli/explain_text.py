@@ -1,0 +1,205 @@
+"""Explanations as sentences for the people who run a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_segments.cli.output import human_bytes
+from spark_segments.cli.page.words import duration, moment, when
+from spark_segments.maintenance.explanation import (
+    ACTIVE,
+    ACTIVE_SEGMENT,
+    CLEANING,
+    FILE_DELETE_DELAY_MS,
+    GONE,
+    KEYS,
+    LOG_START,
+    NEWEST_OF_KEY,
+    NOT_WRITTEN,
+    RECORDS,
+    REMOVED,
+    TIMESTAMPS,
+    Explanation,
+    Step,
+    Window,
+)
+from spark_segments.maintenance.keeping import DEFAULT_DELETE_DELAY_MS, Keeping
+from spark_segments.maintenance.retain_plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+
+_WAITS = {
+    RECORDS: "more records are to come for that",
+    KEYS: "the newest record of a key stays",
+    CLEANING: "cleaning may join its segment with younger ones, which retention then waits for",
+    TIMESTAMPS: "timestamps are missing, or far ahead of the clock",
+    LOG_START: "the log start is to pass the end of its segment",
+}
+
+_KEPT_BY = {
+    ACTIVE_SEGMENT: "the active segment, which no job takes anything from",
+    NEWEST_OF_KEY: "being the newest of its key",
+}
+
+
+def exactly(length_ms: int) -> str:
+    """A duration without rounding, in one unit where that is below a hundred: "25 h", "23 min", "7 d 1 h"."""
+    for name, unit_ms in _UNITS:
+        if length_ms % unit_ms == 0 and 0 < length_ms // unit_ms < 100:
+            return f"{length_ms // unit_ms} {name}"
+    parts = []
+    for name, unit_ms in _UNITS:
+        number, length_ms = divmod(length_ms, unit_ms)
+        if number:
+            parts.append(f"{number} {name}")
+    return " ".join(parts) or "0 ms"
+
+
+def explanation_text(one: Explanation) -> str:
+    """Where a record is, when it goes, and step by step why."""
+    lines = [_where(one)]
+    if one.steps:
+        lines.append(f"It is kept by {' or '.join(_KEPT_BY.get(rule, rule) for rule in one.kept_by)}.")
+    if one.leaves_log is not None:
+        lines.append(f"It leaves the log {_span(one.leaves_log, one.now_ms)}.")
+    if one.files_deleted is not None:
+        lines.append(f"The last file with it is deleted {_span(one.files_deleted, one.now_ms)}.")
+    if one.waits_for:
+        lines.append(f"Nothing bounds that: {'; '.join(_WAITS[reason] for reason in one.waits_for)}.")
+    if one.steps:
+        lines += ["", f"What is to come, where each job runs every {exactly(one.every_ms)}:"]
+        lines += [f"  {step.job}: {text}" for step in one.steps for text in _step(step, one)]
+    return "\n".join(lines)
+
+
+def _where(one: Explanation) -> str:
+    name = f"Offset {one.offset} of {one.topic}-{one.partition}"
+    if one.timestamp_ms is not None:
+        name += f", of {moment(one.timestamp_ms)},"
+    if one.state == NOT_WRITTEN:
+        return f"{name} is not written yet."
+    if one.state == GONE or one.segment is None:
+        return f"{name} is gone: no file has it any more."
+    segment = one.segment
+    offsets = f"{segment.base_offset} to {segment.next_offset - 1}"
+    if one.state == REMOVED:
+        since = "" if (segment.removed_ms or 0) < 0 else f" at {when(segment.removed_ms or 0, one.now_ms)}"
+        return f"{name} has left the log{since}; the file of {offsets} is there for readers that began before."
+    where = "is in the active segment" if one.state == ACTIVE else f"is in the sealed segment of {offsets}"
+    if one.leaves_log is None:
+        where += ", below the log start: nobody reads it any more"
+    elif "compact" in one.settings["cleanup.policy"]:
+        where += ", if cleaning has not dropped it yet"
+    return f"{name} {where}."
+
+
+def _span(window: Window, now_ms: int) -> str:
+    if window.earliest_ms is None:
+        return "never, as the topic is set"
+    earliest = "now" if window.earliest_ms <= now_ms else when(window.earliest_ms, now_ms)
+    if window.latest_ms is None:
+        return f"at the earliest {earliest}"
+    return f"at the earliest {earliest}, at the latest {when(window.latest_ms, now_ms)}"
+
+
+def _step(step: Step, one: Explanation) -> Iterator[str]:
+    """What a job is to do, and when."""
+    rule = {
+        RETENTION_MS: _retention_ms,
+        RETENTION_BYTES: _retention_bytes,
+        BELOW_LOG_START: _log_start,
+        FILE_DELETE_DELAY_MS: _delay,
+    }.get(step.rule, _roll if step.job == "roll" else _compact)
+    yield f"{rule(step, one)}: {_span(step.window, one.now_ms)}"
+    if step.job == "compact" and step.facts["tombstones"]:
+        yield _tombstones(step, one)
+
+
+def _roll(step: Step, one: Explanation) -> str:
+    if due := step.facts["due"]:
+        return f"the active segment is due to be rolled, by {', '.join(due)}"
+    there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(one.settings["segment.bytes"]))
+    text = f"the active segment is rolled when segment.bytes ({full}) are full, of which {there} are there"
+    if step.window.latest_ms is None:
+        return text
+    segment_ms = step.facts["segment_ms"]
+    by_clock = "segment.ms" if int(one.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
+    return f"{text}, or {by_clock} ({duration(segment_ms)}) are over"
+
+
+def _retention_ms(step: Step, one: Explanation) -> str:
+    all_older = f"all of it is older than retention.ms ({_ms(one, RETENTION_MS)})"
+    if "due" in step.facts:
+        return f"its segment goes because {all_older}"
+    older = f"its segment goes once {all_older}"
+    if "segment_base_offset" in step.facts:
+        largest = f"{moment(step.facts['largest_timestamp_ms'])} is the largest timestamp"
+        base_offset = step.facts["segment_base_offset"]
+        if one.state != ACTIVE and one.segment is not None and base_offset == one.segment.base_offset:
+            return f"{older}; {largest} in it"
+        return f"{older}, and those before it: {largest} in the one from {base_offset} on"
+    least, most = (step.facts[f"largest_timestamp_{which}_ms"] for which in ("from", "to"))
+    known = [f"{word} {moment(at_ms)}" for word, at_ms in (("from", least), ("to", most)) if at_ms is not None]
+    return f"{older}; the largest timestamp in it will be anything {' '.join(known)}" if known else older
+
+
+def _retention_bytes(step: Step, one: Explanation) -> str:
+    kept = f"retention.bytes ({human_bytes(int(one.settings[RETENTION_BYTES]))})"
+    if "due" in step.facts:
+        return f"its segment goes because {kept} are there without it"
+    if "more_bytes" in step.facts:
+        return f"its segment goes once {human_bytes(step.facts['more_bytes'])} more are appended, by {kept}"
+    return f"its segment goes once {kept} are appended behind it"
+
+
+def _log_start(step: Step, one: Explanation) -> str:
+    if step.waits_for == LOG_START:
+        return "its segment goes once all of it lies below the log start"
+    return "its segment goes because all of it lies below the log start"
+
+
+def _compact(step: Step, one: Explanation) -> str:
+    if not step.facts["dirty"]:
+        first_dirty = step.facts["first_dirty_offset"]
+        return f"cleaning has been up to {first_dirty} and left it; it drops it when it finds a newer record of its key"
+    by_ms = step.facts["cleaned_by_ms"]
+    looked = "" if by_ms is None else f", and has looked for one by {when(by_ms, one.now_ms)}"
+    return f"cleaning drops it if it finds a newer record of its key{looked}"
+
+
+def _tombstones(step: Step, one: Explanation) -> str:
+    horizon_ms = step.facts["delete_horizon_ms"]
+    kept = f"a tombstone stays for delete.retention.ms ({_ms(one, 'delete.retention.ms')}) after the first cleaning"
+    return kept if horizon_ms is None else f"{kept}; the first horizon of its segment is {when(horizon_ms, one.now_ms)}"
+
+
+def _delay(step: Step, one: Explanation) -> str:
+    return f"its file goes file.delete.delay.ms ({_ms(one, FILE_DELETE_DELAY_MS)}) after it has left the log"
+
+
+def _ms(one: Explanation, name: str) -> str:
+    return duration(int(one.settings[name]))
+
+
+def keeping_text(one: Keeping) -> str:
+    """Settings, and how long they keep a record."""
+    full = one.fill_ms is not None and one.fill_ms <= one.segment_ms
+    late_roll = one.retention_ms < one.every_ms
+    parts = [
+        (one.span_ms, "until its segment is full" if full else "segment.ms"),
+        (one.every_ms, "until it is rolled") if late_roll else (one.retention_ms, "retention.ms"),
+        (one.every_ms, "until retain comes"),
+        (one.delay_ms, FILE_DELETE_DELAY_MS),
+    ]
+    terms = " + ".join(f"{exactly(length_ms)} {what}" for length_ms, what in parts if length_ms)
+    lines = [
+        "Settings: " + " ".join(f"{name}={value}" for name, value in one.settings().items()),
+        f"The real maximum is {exactly(one.maximum_ms)}: {terms}.",
+        f"A record can be read for {exactly(one.retention_ms)} at least and {exactly(one.readable_ms)} at most.",
+    ]
+    if one.every_ms:
+        lines.append(f"Vacuum has deleted its file after {exactly(one.deleted_ms)}, where it comes as often.")
+    if not one.delay_ms:
+        default = exactly(DEFAULT_DELETE_DELAY_MS)
+        lines.append(f"file.delete.delay.ms ({default} by default) is not counted: --delete-delay adds it.")
+    return "\n".join(lines)

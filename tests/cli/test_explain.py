@@ -1,0 +1,192 @@
+"""`segments explain` on the command line: sentences for people, figures for scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.cli.explain_text import exactly
+from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance.explain import explain
+from tests.maintenance.appending import append_one_by_one, records, topic_with
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+NOW_MS = 1_900_000_000_000  # 2030-03-17 17:46:40, after the files were made
+
+
+@pytest.fixture
+def orders(log) -> LogDir:
+    """A topic whose records are three segments' worth."""
+    topic_with(log, "orders", {"segment.bytes": 2000, "retention.ms": 10 * DAY_MS, "file.delete.delay.ms": HOUR_MS})
+    append_one_by_one(log, "orders", records(30, time_ms=NOW_MS))
+    return log
+
+
+def said(segments, log: LogDir, *arguments: object) -> list[str]:
+    return segments("explain", log.uri, "orders", *arguments).lines
+
+
+def test_the_active_segment_is_rolled_first(segments, log):
+    topic_with(log, "orders", {"retention.ms": HOUR_MS, "segment.ms": DAY_MS})
+    append_one_by_one(log, "orders", records(1, time_ms=NOW_MS))
+    lines = said(segments, log, "--offset", 0, "--now-ms", NOW_MS)
+    assert lines[:2] == [
+        "Offset 0 of orders-0 is in the active segment.",
+        "It is kept by the active segment, which no job takes anything from.",
+    ]
+    assert lines[2] == (
+        "It leaves the log at the earliest 2030-03-17 18:46:40 (in 1 h), "
+        "at the latest 2030-03-18 19:46:40 (in 1 d 2 h)."
+    )
+    assert lines[5] == "What is to come, where each job runs every 1 h:"
+    assert [line.split(":")[0] for line in lines[6:]] == ["  roll", "  retain", "  vacuum"]
+    assert "of which 171 B are there, or segment.ms (1 d) are over" in lines[6]
+
+
+def test_a_sealed_segment_waits_for_retention(segments, orders):
+    roll(orders, now_ms=NOW_MS)
+    lines = said(segments, orders, "--offset", 3, "--every", "30m", "--now-ms", NOW_MS)
+    assert lines[0] == "Offset 3 of orders-0 is in the sealed segment of 0 to 10."
+    assert lines[1] == "It is kept by retention.ms."
+    assert "(in 10 d), at the latest" in lines[2]
+    assert "once all of it is older than retention.ms (10 d); 2030-03-17 17:46:40 is the largest timestamp" in lines[6]
+    lines = said(segments, orders, "--offset", 3, "--now-ms", NOW_MS + 11 * DAY_MS)
+    assert lines[2].startswith("It leaves the log at the earliest now, at the latest 2030-03-28 18:46:40")
+
+
+def test_what_is_removed_and_what_is_gone(segments, orders):
+    roll(orders, now_ms=NOW_MS)
+    later_ms = NOW_MS + 11 * DAY_MS
+    retain(orders, now_ms=later_ms)
+    lines = said(segments, orders, "--offset", 3, "--now-ms", later_ms)
+    assert "has left the log at 2030-03-28 17:46:40 (now); the file of 0 to 10 is there" in lines[0]
+    assert lines[1] == "It is kept by file.delete.delay.ms."
+    vacuum(orders, now_ms=later_ms + 2 * HOUR_MS)
+    assert said(segments, orders, "--offset", 3) == ["Offset 3 of orders-0 is gone: no file has it any more."]
+    assert said(segments, orders, "--offset", 30) == ["Offset 30 of orders-0 is not written yet."]
+
+
+def test_a_time_finds_the_record_and_json_is_what_explain_says(segments, orders):
+    ran = segments(
+        "explain", orders.uri, "orders", "--time", "2030-03-17T17:46:40.005Z", "--output", "json", "--now-ms", NOW_MS
+    )
+    assert ran.json == explain(orders, "orders", 0, timestamp_ms=NOW_MS + 5, now_ms=NOW_MS).to_dict()
+    assert (ran.json["offset"], ran.json["timestamp_ms"], ran.json["every_ms"]) == (5, NOW_MS + 5, HOUR_MS)
+    assert "Offset 5 of orders-0, of 2030-03-17 17:46:40, is" in said(segments, orders, "--time", NOW_MS + 5)[0]
+
+
+def test_a_compacted_topic_tells_of_cleaning_and_tombstones(segments, log):
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "max.compaction.lag.ms": DAY_MS}
+    topic_with(log, "orders", config)
+    table = records(3, time_ms=NOW_MS)
+    append_one_by_one(log, "orders", table.set_column(1, "value", [[b"v", None, b"v"]]))
+    lines = said(segments, log, "--offset", 1, "--now-ms", NOW_MS)
+    assert lines[0] == "Offset 1 of orders-0 is in the active segment, if cleaning has not dropped it yet."
+    assert lines[4] == "Nothing bounds that: the newest record of a key stays."
+    assert "or max.compaction.lag.ms (1 d) are over" in lines[7]
+    assert "if it finds a newer record of its key, and has looked for one by 2030-03-18 19:46:40" in lines[8]
+    after_ms = NOW_MS + 2 * DAY_MS
+    roll(log, now_ms=after_ms)
+    compact(log, now_ms=after_ms)
+    lines = said(segments, log, "--offset", 1, "--now-ms", after_ms)
+    assert lines[1] == "It is kept by being the newest of its key."
+    assert "cleaning has been up to 3 and left it" in lines[7]
+    assert "delete.retention.ms (1 d) after the first cleaning; the first horizon of its segment is" in lines[8]
+
+
+def test_each_way_to_go_is_told(segments, log):
+    settings = {"segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 10_000}
+    topic_with(log, "orders", settings, partitions=2)
+    append_one_by_one(log, "orders", records(30, time_ms=NOW_MS), partition=1)
+    text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
+    assert "the active segment is due to be rolled, by segment.bytes: " in text
+    assert "goes once retention.bytes (9.8 KiB) are appended behind it: at the earliest now" in text
+    roll(log, now_ms=NOW_MS)
+    text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
+    assert "more are appended, by retention.bytes (9.8 KiB)" in text and "more records are to come" in text
+    log.alter_topic("orders", {"retention.bytes": "100"})
+    text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
+    assert "because retention.bytes (100 B) are there without it: at the earliest now, at the latest" in text
+    log.alter_topic("orders", {"retention.bytes": "-1"})
+    assert "It leaves the log never, as the topic is set." in said(segments, log, "--partition", 1, "--offset", 3)
+    log.delete_records("orders", {1: 15})
+    text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
+    assert "below the log start: nobody reads it any more" in text and "It leaves the log" not in text
+    assert "because all of it lies below the log start" in text
+
+
+@pytest.mark.parametrize(
+    "arguments, maximum_ms, maximum",
+    [
+        ("--retention 1h --segment 1d", 25 * HOUR_MS, "25 h: 1 d segment.ms + 1 h retention.ms."),
+        ("--retention 1d --segment 1d", 2 * DAY_MS, "2 d: 1 d segment.ms + 1 d retention.ms."),
+        ("--retention 30d --segment 1d", 31 * DAY_MS, "31 d: 1 d segment.ms + 30 d retention.ms."),
+        (
+            "--retention 10m --fill 7m --every 5m --delete-delay 1m",
+            23 * 60_000,
+            "23 min: 7 min until its segment is full + 10 min retention.ms + 5 min until retain comes + "
+            "1 min file.delete.delay.ms.",
+        ),
+    ],
+)
+def test_a_plan_says_the_real_maximum(segments, arguments, maximum_ms, maximum):
+    assert f"The real maximum is {maximum}" in segments("explain", "--plan", *arguments.split()).lines
+    planned = segments("explain", "--plan", *arguments.split(), "--output", "json").json
+    assert planned["maximum_ms"] == maximum_ms
+
+
+def test_a_plan_finds_the_settings_for_a_limit(segments):
+    lines = segments("explain", "--plan", "--retention", "1h", "--gone-within", "2d", "--every", "1h").lines
+    assert lines[0] == "Settings: retention.ms=3600000 segment.ms=75600000 file.delete.delay.ms=86400000"
+    assert "Vacuum has deleted its file after 2 d, where it comes as often." in lines
+
+
+def test_a_plan_without_segment_ms_takes_the_default(segments):
+    lines = segments("explain", "--plan", "--retention", "1h").lines
+    assert lines[1].startswith("The real maximum is 7 d 1 h: 7 d segment.ms")
+    assert "file.delete.delay.ms (1 d by default) is not counted: --delete-delay adds it." in lines
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--plan"],
+        ["--plan", "--retention", "1h", "--segment", "1d", "--gone-within", "2d"],
+        ["log", "orders", "--plan", "--retention", "1h"],
+        ["log", "orders"],
+        ["log", "orders", "--offset", "1", "--time", "5"],
+        ["log", "orders", "--offset", "1", "--retention", "1h"],
+        ["log", "--offset", "1"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_go_together_is_wrong_usage(run, arguments):
+    ran = run("explain", *arguments)
+    assert (ran.code, ran.output) == (2, b"") and "Usage: segments explain" in ran.error
+
+
+def test_errors_are_one_line(run, segments, log):
+    topic_with(log, "orders", {}, partitions=2)
+    for arguments, message in (
+        ([log.uri, "orders", "--offset", 1], "Which partition?: expected --partition 0 to 1"),
+        ([log.uri, "orders", "--offset", 1, "--partition", 2], "no such partition"),
+        ([log.uri, "prices", "--offset", 1], "prices"),
+        ([log.uri, "orders", "--offset", 1, "--partition", 0, "--every", "soon"], "Not a duration"),
+        (["--plan", "--retention", "1h", "--gone-within", "1h"], "Nothing is gone within 3600000 ms"),
+    ):
+        ran = run("explain", *arguments)
+        assert ran.code == 1 and message in ran.error and ran.error.count("\n") == 1, ran.error
+
+
+@pytest.mark.parametrize(
+    "length_ms, text",
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (25 * HOUR_MS, "25 h"),
+        (169 * HOUR_MS, "7 d 1 h"),
+        (90_061_001, "1 d 1 h 1 min 1 s 1 ms"),
+    ],
+)
+def test_durations_are_exact(length_ms, text):
+    assert exactly(length_ms) == text

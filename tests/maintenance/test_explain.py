@@ -1,0 +1,469 @@
+"""Why a record is still here and when it goes: known answers, and moments that come true under any schedule."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
+from spark_segments.log.rows import Partition, Segment
+from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance.explain import explain, explain_record
+from spark_segments.maintenance.explanation import (
+    ACTIVE,
+    CLEANING,
+    GONE,
+    KEYS,
+    LOG_START,
+    NOT_WRITTEN,
+    RECORDS,
+    REMOVED,
+    SEALED,
+    TIMESTAMPS,
+    Explanation,
+    Window,
+)
+from spark_segments.maintenance.keeping import Keeping, gone_within
+from tests.golden_files import golden_dir
+from tests.maintenance.appending import append_one_by_one, records, topic_with
+from tests.maintenance.rows import TOPIC_ID, chunk, row, snapshot
+from tests.maintenance.schedule import START_MS, TOPIC, Schedule, Written
+
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+NOW_MS = 1_000_000
+EVERY_MS = 100
+DELAY_MS = 5000
+NEVER = Window(None, None)
+
+
+def explained(
+    rows: Sequence[Segment],
+    offset: int = 5,
+    *,
+    now_ms: int = NOW_MS,
+    log_start: int = 0,
+    first_dirty: int = 0,
+    cleaner: bool = True,
+    every_ms: int = EVERY_MS,
+    timestamp_ms: int | None = None,
+    **overrides: object,
+) -> Explanation:
+    """Of a topic with these rows and settings; deleted are files after DELAY_MS."""
+    config = {"file.delete.delay.ms": DELAY_MS} | {name.replace("_", "."): one for name, one in overrides.items()}
+    end = max((one.next_offset for one in rows), default=0)
+    partition = Partition(TOPIC_ID, 0, log_start, end, max(first_dirty, log_start), end)
+    made, typed = snapshot(TOPIC, {name: str(value) for name, value in config.items()}, rows, [partition])
+    return explain_record(made, typed, 0, offset, now_ms, every_ms=every_ms, cleaner=cleaner, timestamp_ms=timestamp_ms)
+
+
+def after(first_ms: int, last_ms: int | None) -> Window:
+    """When a file is deleted that leaves the log between these moments."""
+    return Window(first_ms + DELAY_MS + 1, None if last_ms is None else last_ms + DELAY_MS + 1 + EVERY_MS)
+
+
+def rules(one: Explanation) -> list[tuple[str, str]]:
+    return [(step.job, step.rule) for step in one.steps]
+
+
+def test_an_offset_that_is_not_given_out_yet_is_not_written():
+    one = explained([row(0, 10), chunk(10, 20)], 20)
+    assert (one.state, one.steps, one.leaves_log, one.files_deleted) == (NOT_WRITTEN, (), None, None)
+
+
+def test_an_offset_that_no_file_has_is_gone():
+    one = explained([chunk(10, 20)], 9, log_start=10)
+    assert (one.state, one.steps, one.leaves_log, one.files_deleted) == (GONE, (), None, None)
+
+
+def test_what_has_left_the_log_waits_for_the_delay_of_its_last_file():
+    rows = [
+        row(0, 10, state="removed", removed_ms=NOW_MS - 10, path="orders-0/0.rolled.log"),
+        row(0, 20, state="removed", removed_ms=NOW_MS - 5, path="orders-0/0.retained.log"),
+        row(0, 5, state="removed", removed_ms=NOW_MS, path="orders-0/0.other.log"),
+    ]
+    one = explained([*rows, chunk(20, 30)], 5, log_start=20)
+    freed_ms = NOW_MS - 5 + DELAY_MS + 1
+    assert (one.state, one.leaves_log, one.kept_by) == (REMOVED, None, ["file.delete.delay.ms"])
+    assert one.files_deleted == Window(freed_ms, freed_ms + EVERY_MS)
+    assert one.segment == rows[1]
+
+
+def test_a_file_that_vacuum_has_begun_to_delete_may_be_gone_any_moment():
+    one = explained([row(0, 10, state="removed", removed_ms=-1), chunk(10, 20)], 5, log_start=10)
+    assert one.files_deleted == Window(NOW_MS, NOW_MS + EVERY_MS)
+
+
+def test_retention_ms_count_from_the_largest_timestamp_of_the_segment():
+    one = explained([row(0, 10, max_timestamp_ms=NOW_MS - 300), chunk(10, 20)], retention_ms=1000)
+    assert (one.state, one.kept_by, one.waits_for) == (SEALED, ["retention.ms"], [])
+    assert one.leaves_log == Window(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
+    assert one.files_deleted == after(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
+    assert rules(one) == [("retain", "retention.ms"), ("vacuum", "file.delete.delay.ms")]
+    assert dict(one.steps[0].facts) == {"largest_timestamp_ms": NOW_MS - 300, "segment_base_offset": 0}
+
+
+def test_a_younger_segment_before_it_holds_a_record_back():
+    rows = [row(0, 10, max_timestamp_ms=NOW_MS + 50), row(10, 20, max_timestamp_ms=NOW_MS), chunk(20, 30)]
+    one = explained(rows, 15, retention_ms=1000)
+    assert one.leaves_log.earliest_ms == NOW_MS + 50 + 1001
+    assert one.steps[0].facts["segment_base_offset"] == 0
+
+
+def test_what_retention_takes_now_goes_with_its_next_run():
+    one = explained([row(0, 10, max_timestamp_ms=0), chunk(10, 20)], retention_ms=1000)
+    assert (one.leaves_log, one.kept_by) == (Window(NOW_MS, NOW_MS + EVERY_MS), ["retention.ms"])
+
+
+def test_retention_bytes_wait_for_so_many_to_be_appended():
+    rows = [row(0, 10), row(10, 20), chunk(20, 30, log_bytes=300)]
+    one = explained(rows, 15, retention_ms=-1, retention_bytes=1000)
+    assert (one.kept_by, one.waits_for, one.leaves_log) == (["retention.bytes"], [RECORDS], Window(NOW_MS, None))
+    assert one.files_deleted == after(NOW_MS, None)
+    assert one.steps[0].facts["more_bytes"] == 700
+    one = explained(rows, 15, retention_ms=-1, retention_bytes=300)
+    assert (one.waits_for, one.leaves_log) == ([], Window(NOW_MS, NOW_MS + EVERY_MS))
+
+
+def test_either_rule_of_retention_is_enough():
+    rows = [row(0, 10, max_timestamp_ms=NOW_MS), chunk(10, 20)]
+    one = explained(rows, retention_ms=1000, retention_bytes=5000)
+    assert one.kept_by == ["retention.bytes", "retention.ms"]
+    assert one.leaves_log == Window(NOW_MS, NOW_MS + 1001 + EVERY_MS)
+
+
+def test_nothing_takes_what_nothing_limits():
+    for rows in ([row(0, 10), chunk(10, 20)], [chunk(0, 10)]):
+        one = explained(rows, retention_ms=-1)
+        assert (one.leaves_log, one.files_deleted) == (NEVER, NEVER)
+    assert one.kept_by == ["active segment"]
+    assert explained([row(0, 10)], retention_ms=2**63 - 1).leaves_log == NEVER
+
+
+def test_the_active_segment_has_to_be_rolled_first():
+    chunks = [chunk(0, 10, max_timestamp_ms=NOW_MS - 50, created_ms=NOW_MS - 20)]
+    one = explained(chunks, retention_ms=1000, segment_ms=200)
+    assert rules(one) == [("roll", "active segment"), ("retain", "retention.ms"), ("vacuum", "file.delete.delay.ms")]
+    assert (one.state, one.kept_by) == (ACTIVE, ["active segment"])
+    rolled_ms = NOW_MS - 20 + 201 + EVERY_MS
+    assert one.steps[0].window == Window(NOW_MS, rolled_ms)
+    # No record joins the segment that is more than segment.ms after its first one.
+    assert one.leaves_log == Window(NOW_MS - 50 + 1001, NOW_MS - 50 + 200 + 1001 + EVERY_MS)
+    one = explained(chunks, retention_ms=0, segment_ms=200)
+    assert one.leaves_log == Window(NOW_MS, rolled_ms + EVERY_MS)
+
+
+def test_a_record_goes_with_the_first_of_its_segment_and_those_that_joined():
+    chunks = [
+        chunk(0, 10, max_timestamp_ms=NOW_MS - 150, created_ms=NOW_MS - 150),
+        chunk(10, 20, max_timestamp_ms=NOW_MS, created_ms=NOW_MS),
+        chunk(20, 30, max_timestamp_ms=NOW_MS - 100, created_ms=NOW_MS),
+    ]
+    for offset, least_ms in ((5, NOW_MS - 150), (15, NOW_MS), (25, NOW_MS)):
+        one = explained(chunks, offset, retention_ms=1000, segment_ms=200)
+        assert one.leaves_log == Window(least_ms + 1001, NOW_MS - 150 + 200 + 1001 + EVERY_MS)
+
+
+def test_what_is_full_is_rolled_by_the_next_run():
+    chunks = [chunk(0, 10, log_bytes=600), chunk(10, 20, log_bytes=600)]
+    one = explained(chunks, 5, retention_ms=-1, segment_bytes=1000)
+    assert one.steps[0].window == Window(NOW_MS, NOW_MS + EVERY_MS)
+    assert one.steps[0].facts["due"] == ["segment.bytes"]
+    # Of the last one nobody can tell without a look whether there is a cut behind it.
+    young = [chunk(n, n + 10, log_bytes=600, max_timestamp_ms=NOW_MS, created_ms=NOW_MS) for n in (0, 10)]
+    one = explained(young, 15, retention_ms=-1, segment_bytes=1000, segment_ms=200)
+    assert one.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
+    assert explained(young, 5, retention_ms=-1, segment_bytes=1000).steps[0].window.latest_ms == NOW_MS + EVERY_MS
+
+
+def test_where_a_look_is_needed_the_segment_may_begin_with_any_record():
+    chunks = [
+        chunk(0, 10, log_bytes=1500, max_timestamp_ms=NOW_MS, first_batch_max_timestamp_ms=0),
+        chunk(10, 20, log_bytes=10, max_timestamp_ms=NOW_MS + 30),
+    ]
+    one = explained(chunks, 5, retention_ms=1000, segment_bytes=1000, segment_ms=200)
+    assert one.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
+    assert one.leaves_log == Window(NOW_MS, NOW_MS + 200 + 1001 + EVERY_MS)
+    known = explained(chunks, 5, retention_ms=1000, segment_bytes=1000, segment_ms=200, timestamp_ms=NOW_MS - 100)
+    assert known.leaves_log.earliest_ms == NOW_MS - 100 + 1001
+    assert explained(chunks, 15, retention_ms=1000, segment_bytes=1000).leaves_log.earliest_ms == NOW_MS + 1001
+
+
+def test_a_full_chunk_is_a_segment_of_its_own_so_that_later_ones_begin_anew():
+    """As they begin anew where merging makes a full one behind a chunk that is too large to be merged."""
+    for first_bytes, last_ms in ((950, NOW_MS), (70, NOW_MS), (50, NOW_MS - 150)):
+        chunks = [
+            chunk(0, 10, log_bytes=first_bytes, max_timestamp_ms=NOW_MS - 150, created_ms=NOW_MS - 150, batches=10),
+            chunk(10, 20, log_bytes=10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS),
+        ]
+        one = explained(chunks, 15, retention_ms=1000, segment_bytes=1000, segment_ms=200)
+        assert one.steps[0].window.latest_ms == last_ms + 201 + EVERY_MS
+        assert one.leaves_log.latest_ms == last_ms + 200 + 1001 + EVERY_MS
+
+
+def test_records_without_timestamps_leave_the_latest_moment_open():
+    untimed = {"max_timestamp_ms": -1, "first_batch_max_timestamp_ms": -1, "created_ms": NOW_MS}
+    one = explained([chunk(0, 10, **untimed)], retention_ms=1000, segment_ms=200)
+    assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, None), [TIMESTAMPS])
+    one = explained([chunk(0, 10, **untimed)], retention_ms=1000, segment_ms=200, now_ms=NOW_MS + 201)
+    assert one.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
+    one = explained([row(0, 10, **untimed), chunk(10, 20)], retention_ms=1000)
+    assert one.leaves_log == Window(NOW_MS + 1001, NOW_MS + 1001 + EVERY_MS)
+
+
+def test_without_a_clock_that_rolls_it_takes_more_records():
+    one = explained([chunk(0, 10, max_timestamp_ms=NOW_MS)], retention_ms=1000, segment_ms=2**63 - 1)
+    assert one.steps[0].window == Window(NOW_MS, None)
+    assert one.leaves_log == Window(NOW_MS + 1001, None)
+
+
+def test_jitter_only_brings_the_roll_forward():
+    chunks = [chunk(0, 10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)]
+    one = explained(chunks, retention_ms=1000, segment_ms=10_000, segment_jitter_ms=10_000)
+    latest_ms = one.steps[0].window.latest_ms
+    assert NOW_MS + 1 + EVERY_MS <= latest_ms < NOW_MS + 10_001 + EVERY_MS
+    assert one.leaves_log.latest_ms == max(latest_ms, latest_ms - EVERY_MS + 1000) + EVERY_MS
+
+
+def test_what_lies_below_the_log_start_is_read_by_nobody_and_goes_with_its_segment():
+    rows = [row(0, 10), row(10, 20), chunk(20, 30)]
+    one = explained(rows, 5, log_start=15, retention_ms=-1)
+    assert (one.state, one.leaves_log, one.kept_by) == (SEALED, None, ["log_start_offset"])
+    assert one.files_deleted == after(NOW_MS, NOW_MS + EVERY_MS)
+    assert explained(rows, 12, log_start=15, retention_ms=-1).files_deleted == NEVER
+    one = explained(rows, 22, log_start=25, retention_ms=-1)
+    assert (one.state, one.leaves_log) == (ACTIVE, None)
+    assert (one.files_deleted, one.waits_for) == (after(NOW_MS, None), [LOG_START])
+
+
+def test_older_files_with_the_record_are_counted():
+    removed = row(0, 10, state="removed", removed_ms=NOW_MS + 40, path="orders-0/0.rolled.log")
+    one = explained([removed, row(0, 10, max_timestamp_ms=0), chunk(10, 20)], retention_ms=1000)
+    assert one.files_deleted.earliest_ms == NOW_MS + 40 + DELAY_MS + 1
+
+
+def test_the_newest_of_a_key_stays_in_a_compacted_topic():
+    rows = [row(0, 10, tombstones=2, delete_horizon_ms=NOW_MS + 7), row(10, 20), chunk(20, 30)]
+    for offset, first_dirty, is_dirty in ((5, 10, False), (15, 10, True)):
+        one = explained(rows, offset, first_dirty=first_dirty, cleanup_policy="compact", retention_ms=1)
+        assert (one.kept_by, one.waits_for, one.leaves_log) == (["newest of its key"], [KEYS], Window(NOW_MS, None))
+        assert one.steps[0].facts["dirty"] is is_dirty
+    facts = explained(rows, 5, first_dirty=10, cleanup_policy="compact").steps[0].facts
+    assert (facts["tombstones"], facts["delete_horizon_ms"], facts["cleaned_by_ms"]) == (2, NOW_MS + 7, None)
+
+
+def test_a_partition_that_is_due_is_cleaned_by_the_next_run():
+    rows = [row(0, 10), row(10, 20), chunk(20, 30)]
+    by_ms = [
+        explained(rows, 15, first_dirty=10, cleanup_policy="compact", min_cleanable_dirty_ratio=ratio)
+        .steps[0]
+        .facts["cleaned_by_ms"]
+        for ratio in (0.49, 0.5)
+    ]
+    assert by_ms == [NOW_MS + EVERY_MS, None]
+
+
+def test_the_lags_say_from_when_and_by_when_cleaning_looks_at_a_record():
+    lags = {"cleanup_policy": "compact", "min_compaction_lag_ms": 1000, "max_compaction_lag_ms": 3000}
+    rows = [row(0, 10, max_timestamp_ms=NOW_MS), row(10, 20, max_timestamp_ms=NOW_MS - 90)]
+    times = {"max_timestamp_ms": NOW_MS - 80, "created_ms": NOW_MS - 80}
+    one = explained([*rows, chunk(20, 30, **times)], 15, **lags)
+    assert one.leaves_log.earliest_ms == NOW_MS + 1000
+    assert one.steps[0].facts["cleaned_by_ms"] == NOW_MS - 90 + 3001 + EVERY_MS
+    one = explained([*rows, chunk(20, 30, **times)], 25, segment_ms=200, **lags)
+    assert one.leaves_log.earliest_ms == NOW_MS + 1000
+    assert one.steps[1].facts["cleaned_by_ms"] == NOW_MS - 80 + 3001 + EVERY_MS
+    # The active segment of a compacted topic is rolled after max.compaction.lag.ms.
+    one = explained([*rows, chunk(20, 30, **times)], 25, **lags)
+    assert one.steps[0].window.latest_ms == NOW_MS - 80 + 3001 + EVERY_MS
+    # What joins it until then may be so much younger, and min.compaction.lag.ms count from that.
+    assert one.steps[1].facts["cleaned_by_ms"] == NOW_MS - 80 + 3000 + 1000 + EVERY_MS
+
+
+def test_cleaning_may_join_segments_so_that_retention_waits_longer():
+    rows = [row(0, 10, max_timestamp_ms=0), chunk(10, 20)]
+    one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000)
+    assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, None), [CLEANING, KEYS])
+    one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000, cleaner=False)
+    assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, NOW_MS + EVERY_MS), [])
+    young = [row(0, 10, max_timestamp_ms=NOW_MS), chunk(10, 20)]
+    lags = {"cleanup_policy": "compact,delete", "min_compaction_lag_ms": 400, "retention_ms": 1000}
+    assert explained(young, **lags).leaves_log.earliest_ms == NOW_MS + 400
+
+
+def test_without_a_cleaner_a_compacted_topic_keeps_everything():
+    assert explained([row(0, 10), chunk(10, 20)], cleanup_policy="compact", cleaner=False).leaves_log == NEVER
+
+
+# How long at most
+
+
+@pytest.mark.parametrize(
+    "keeping, maximum_ms",
+    [
+        (Keeping(HOUR_MS, DAY_MS), 25 * HOUR_MS),
+        (Keeping(DAY_MS, DAY_MS), 2 * DAY_MS),
+        *((Keeping(days * DAY_MS, DAY_MS), (days + 1) * DAY_MS) for days in (3, 7, 30)),
+        (Keeping(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS), 23 * MINUTE_MS),
+    ],
+)
+def test_the_real_maximum_of_settings(keeping, maximum_ms):
+    assert keeping.maximum_ms == maximum_ms == keeping.to_dict()["maximum_ms"]
+
+
+def test_every_job_adds_its_interval():
+    keeping = Keeping(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS)
+    assert (keeping.readable_ms, keeping.deleted_ms) == (22 * MINUTE_MS, 28 * MINUTE_MS)
+    # A roll that comes later than retention.ms are over is what a record waits for.
+    assert Keeping(MINUTE_MS, DAY_MS, every_ms=HOUR_MS).readable_ms == DAY_MS + 2 * HOUR_MS
+
+
+@given(*[st.integers(0, 10_000)] * 4, st.none() | st.integers(0, 10_000))
+def test_the_largest_segment_ms_is_found_that_keeps_a_limit(limit_ms, retention_ms, every_ms, delay_ms, fill_ms):
+    intervals = {"every_ms": every_ms, "delay_ms": delay_ms}
+    if Keeping(retention_ms, 1, **intervals).deleted_ms > limit_ms:
+        with pytest.raises(InvalidOptionError, match="Nothing is gone within"):
+            gone_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
+        return
+    found = gone_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
+    assert found.retention_ms == retention_ms and found.deleted_ms <= limit_ms
+    assert Keeping(retention_ms, found.segment_ms + 1, **intervals).deleted_ms > limit_ms
+
+
+@pytest.mark.parametrize("wrong", [{"retention_ms": -1}, {"segment_ms": 0}, {"every_ms": -1}, {"fill_ms": -1}])
+def test_a_plan_wants_durations(wrong):
+    with pytest.raises(InvalidOptionError, match="too short"):
+        Keeping(**{"retention_ms": 1, **wrong})
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 500), st.integers(0, 5000))
+def test_a_plan_is_what_the_first_record_of_a_segment_is_told(retention_ms, segment_ms, every_ms, delay_ms):
+    keeping = Keeping(retention_ms, segment_ms, every_ms=every_ms, delay_ms=delay_ms)
+    one = explained(
+        [chunk(0, 10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)],
+        every_ms=every_ms,
+        **{"file.delete.delay.ms": delay_ms} | keeping.settings(),
+    )
+    # Each rule wants a ms more than its setting.
+    assert 0 <= one.leaves_log.latest_ms - NOW_MS - keeping.readable_ms <= 1
+    assert 1 <= one.files_deleted.latest_ms - NOW_MS - keeping.deleted_ms <= 2
+
+
+# On a log
+
+
+def test_one_is_found_by_its_time(log):
+    topic_with(log, TOPIC, {"retention.ms": 1000}, partitions=2)
+    append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, step_ms=10), partition=1)
+    one = explain(log, TOPIC, 1, timestamp_ms=NOW_MS + 15, now_ms=NOW_MS)
+    assert (one.partition, one.offset, one.timestamp_ms, one.state) == (1, 2, NOW_MS + 20, ACTIVE)
+    late = explain(log, TOPIC, 1, timestamp_ms=NOW_MS + 41, now_ms=NOW_MS)
+    assert (late.offset, late.timestamp_ms, late.state) == (5, None, NOT_WRITTEN)
+    assert explain(log, TOPIC, 0, timestamp_ms=0, now_ms=NOW_MS).state == NOT_WRITTEN
+    assert explain(log, TOPIC, 1, 2, now_ms=NOW_MS).to_dict()["settings"]["retention.ms"] == "1000"
+
+
+def test_what_is_asked_has_to_be_one_record(log):
+    topic_with(log, TOPIC, {})
+    for wrong in ({}, {"offset": 1, "timestamp_ms": 1}, {"offset": -1}):
+        with pytest.raises(InvalidOptionError, match="Which record"):
+            explain(log, TOPIC, 0, **wrong)
+    with pytest.raises(UnknownTopicError):
+        explain(log, TOPIC, 1, 0)
+    with pytest.raises(UnknownTopicError):
+        explain(log, "prices", 0, 0)
+    with pytest.raises(LogDirError, match="Import it"):
+        explain(LogDir.open(str(golden_dir("broker-data"))), "canary", 0, 0)
+
+
+def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log, monkeypatch):
+    """To the ms of each job: one that ran a ms before it was due is as late as it can be."""
+    settings = {"segment.ms": 100, "retention.ms": 30, "file.delete.delay.ms": 70}
+    schedule = Schedule(log, settings, 60, monkeypatch)
+    schedule.append([Written()])
+    schedule.explain()
+    rolled_ms = START_MS + 100 + 60
+    retained_ms = rolled_ms - 1 + 60
+    deleted_ms = retained_ms + 70 + 60
+    for job, ran_ms, runs_ms in (
+        ("roll", START_MS + 100, rolled_ms),
+        ("retain", rolled_ms - 1, retained_ms),
+        ("vacuum", retained_ms + 70, deleted_ms),
+    ):
+        for at_ms in (ran_ms, runs_ms):
+            schedule.ran_ms = dict.fromkeys(schedule.ran_ms, at_ms)
+            schedule.wait(at_ms)
+            schedule.run(job)
+    assert schedule.in_files == set()
+    assert (schedule.leaves[0].latest_ms, schedule.deleted[0].latest_ms) == (retained_ms + 2, deleted_ms + 3)
+
+
+def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
+    topic_with(log, TOPIC, {"segment.bytes": 300, "retention.ms": 1000, "file.delete.delay.ms": 50})
+    append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, size=150))
+    one = explain(log, TOPIC, 0, 0, every_ms=0, now_ms=NOW_MS)
+    leaves_ms, deleted_ms = one.leaves_log.earliest_ms, one.files_deleted.earliest_ms
+    assert leaves_ms == NOW_MS + 1001
+    for at_ms, starts in ((leaves_ms - 1, 0), (leaves_ms, 1)):
+        for job in (roll, retain, compact, vacuum):
+            job(log, now_ms=at_ms)
+        assert log.offsets(TOPIC)[0][0] == starts
+    for at_ms, state in ((deleted_ms - 1, REMOVED), (deleted_ms, GONE)):
+        vacuum(log, now_ms=at_ms)
+        assert explain(log, TOPIC, 0, 0, now_ms=at_ms).state == state
+
+
+configs = st.fixed_dictionaries(
+    {
+        "cleanup.policy": st.sampled_from(["delete", "delete", "compact", "compact,delete"]),
+        "segment.bytes": st.sampled_from([300, 1500, 4000, 100_000]),
+        "segment.ms": st.integers(1, 200),
+        "segment.jitter.ms": st.just(0) | st.integers(0, 50),
+        "segment.index.bytes": st.sampled_from([10 << 20, 48]),
+        "index.interval.bytes": st.just(100),
+        "retention.ms": st.integers(0, 150) | st.just(-1),
+        "retention.bytes": st.just(-1) | st.integers(0, 2000),
+        "file.delete.delay.ms": st.integers(0, 60),
+        "delete.retention.ms": st.integers(0, 60),
+        "min.cleanable.dirty.ratio": st.sampled_from([0.01, 0.5]),
+        "min.compaction.lag.ms": st.just(0) | st.integers(0, 100),
+        "max.compaction.lag.ms": st.integers(100, 300) | st.just(2**63 - 1),
+    }
+)
+written = st.builds(
+    Written,
+    st.sampled_from([None, "a", "b", "c"]),
+    st.booleans(),
+    st.sampled_from([0, 10, 150]),
+    st.just(0) | st.integers(-100, 50),
+)
+events = st.lists(
+    st.tuples(
+        st.integers(0, 60),
+        st.lists(written, min_size=1, max_size=10) | st.sampled_from(["roll", "retain", "compact", "vacuum"]),
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(configs, st.integers(30, 90), st.booleans(), events)
+def test_what_is_told_comes_true_whatever_is_appended_and_whenever_the_jobs_run(config, every_ms, timed, happens):
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as monkeypatch:
+        schedule = Schedule(LogDir.create(directory + "/log"), config, every_ms, monkeypatch)
+        for wait_ms, what in happens:
+            schedule.wait(schedule.now_ms + wait_ms)
+            if isinstance(what, str):
+                schedule.run(what)
+            else:
+                schedule.append(what if timed else [Written(one.key, one.tombstone, one.size, None) for one in what])
+            schedule.explain()
+        schedule.wait(schedule.now_ms + 600)  # longer than the lags, segment.ms, retention, delay and runs together
+        schedule.check_nothing_is_late()
+        delete_only = config["cleanup.policy"] == "delete" and config["retention.ms"] >= 0 and timed
+        assert not (delete_only and schedule.in_log)
