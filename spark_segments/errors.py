@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+RESTORE = "Run segments verify, and restore the file from a backup"
+"""The hint for a file of the log that is damaged or missing."""
+
 
 class SegmentsError(Exception):
     """The base of all errors of this package.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_segments.errors import SegmentsError, StorageError
+from spark_segments.errors import RESTORE, SegmentsError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ class _Tried:
             return StorageError(
                 "A file that the log names is missing",
                 path=str(error.filename),
-                hint="Run segments verify, and restore the file from a backup",
+                hint=RESTORE,
             )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.patch import rebase
 from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
@@ -62,7 +62,7 @@ def copy_batches(
                     path=source.path,
                     expected=f"{source.records} records",
                     found=f"{copied} records",
-                    hint="Run segments verify, and restore the file from a backup",
+                    hint=RESTORE,
                 )
             if whole and known:
                 writer.add_tombstones(source.tombstones)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError
+from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.decode import decode_batches
 from spark_segments.format.index import parse_offset_index, parse_time_index, position_for_offset
@@ -123,10 +123,11 @@ def windows(
                 position=position + data.size,
                 expected=f"{segment.log_bytes} bytes",
                 found=f"{position + data.size} bytes",
-                hint="Run segments verify, and restore the file from a backup",
+                hint=RESTORE,
             )
         scan = scan_batches(data, file_position=position, path=path, check_crc=check_crc)
         if scan.error is not None and scan.consumed == 0:
+            scan.error.hint = scan.error.hint or RESTORE
             raise scan.error
         if scan.consumed == 0:
             if position + scan.needed > segment.log_bytes:
@@ -136,7 +137,7 @@ def windows(
                     position=position,
                     expected=f"{scan.needed} bytes",
                     found=f"{segment.log_bytes - position} bytes",
-                    hint="Run segments verify, and restore the file from a backup",
+                    hint=RESTORE,
                 )
             window_bytes = max(scan.needed, window_bytes * 2)
             continue
@@ -225,5 +226,5 @@ def _check_offsets(segment: Segment, batches: BatchTable) -> None:
         position=int(batches.position[bad]),
         expected=f"a base offset of at least {lowest}",
         found=int(batches.base_offset[bad]),
-        hint="Run segments verify, and restore the file from a backup",
+        hint=RESTORE,
     )

@@ -19,23 +19,12 @@ from spark_segments.log.manifest import Change
 from spark_segments.log.rows import removed_rows
 from spark_segments.log.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.retain_plan import (
-    BELOW_LOG_START,
-    MAX_BYTES,
-    REASONS,
-    RETENTION_BYTES,
-    RETENTION_MS,
-    Expired,
-    newest_ms,
-    plan_retention,
-)
+from spark_segments.maintenance.retain_plan import MAX_BYTES, REASONS, Expired, newest_ms, plan_retention
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.maintenance.watermark import MIN_RETENTION_MS, Watermark, watermark, with_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["BELOW_LOG_START", "REASONS", "RETENTION_BYTES", "RETENTION_MS", "plan_retention", "retain"]
 
 
 def retain(

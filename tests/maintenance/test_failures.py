@@ -62,7 +62,7 @@ def test_a_damaged_chunk_stops_the_rolling_of_its_partition_only(orders, session
         assert len(contents(orders, "orders", partition=number)) == 40
     (line,) = report.failed
     assert line["topic"] == "orders" and "\n" not in line["error"]
-    for part in (chunk.path, "at position 0", "expected", "found"):
+    for part in (chunk.path, "at position 0", "expected", "found", "Run segments verify"):
         assert part in line["error"]
     assert report.to_dict()["failed"] == 1
 

@@ -18,7 +18,7 @@ from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.append import commit_append
 from spark_segments.log.rows import SEALED, Segment
 from spark_segments.maintenance import retain, roll
-from spark_segments.maintenance.retain import plan_retention
+from spark_segments.maintenance.retain_plan import plan_retention
 from tests.golden_files import expected_records, golden_dir, log_files
 from tests.maintenance.appending import (
     DAY_MS,
