@@ -1,8 +1,8 @@
 """Why a record is still here and when it can be gone, by the rules of the jobs' plans and from the manifest alone.
 
 What is said holds whatever is appended from now on, as long as the topic's settings stay as they are and nobody deletes
-or restores records by hand. "At the latest" also wants that every job runs when it is to and does not fail, and that
-records to come have timestamps; the time that a job itself takes is not counted.
+or restores records by hand, or trims the log directory to a size. "At the latest" also wants that every job runs when
+it is to and does not fail, and that records to come have timestamps; the time that a job itself takes is not counted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,10 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.planning import check_partition
 from spark_segments.log.rows import REMOVED as REMOVED_STATE
-from spark_segments.log.rows import SEALED as SEALED_STATE
 from spark_segments.log.rows import Partition, Segment, segments_of
 from spark_segments.log.snapshot import SegmentRows, Snapshot
 from spark_segments.log.times import offsets_for_times
-from spark_segments.maintenance.due import NEVER, later, topic_due, vacuum_moments
+from spark_segments.maintenance.due import NEVER, TopicDue, later, topic_due, vacuum_moments
 from spark_segments.maintenance.explanation import (
     ACTIVE,
     ACTIVE_SEGMENT,
@@ -47,7 +47,7 @@ from spark_segments.maintenance.explanation import (
     Step,
     Window,
 )
-from spark_segments.maintenance.retain_plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS, newest_ms
+from spark_segments.maintenance.retain_plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS, is_sealed, newest_ms
 from spark_segments.maintenance.roll_plan import RollRules
 from spark_segments.maintenance.sealing import Sealing, sealing
 from spark_segments.maintenance.selection import check_managed
@@ -152,31 +152,39 @@ class _Fate:
     sealing: Sealing | None = None
 
 
+@dataclass(frozen=True)
 class _Record:
     """A record that a file of the log has. `cleans`: whether its topic is compacted."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        config: TopicConfig,
-        partition: Partition,
-        offset: int,
-        timestamp_ms: int | None,
-        now_ms: int,
-        every_ms: int,
-        cleans: bool,
-    ) -> None:
-        self._live = snapshot.live
-        self._sealed_rows = int(np.sum(self._live.column("state").to_numpy(zero_copy_only=False) == SEALED_STATE))
-        self._rules = RollRules.of(snapshot.topic_id, config)
-        self._config = config
-        self._partition = partition
-        self._offset = offset
-        self._timestamp_ms = timestamp_ms
-        self._now_ms = now_ms
-        self._every_ms = every_ms
-        self._cleans = cleans
-        self._due = topic_due(snapshot, config, now_ms)
+    snapshot: Snapshot
+    config: TopicConfig
+    partition: Partition
+    offset: int
+    timestamp_ms: int | None
+    now_ms: int
+    every_ms: int
+    cleans: bool
+
+    @property
+    def live(self) -> pa.Table:
+        return self.snapshot.live
+
+    @cached_property
+    def due(self) -> TopicDue:
+        return topic_due(self.snapshot, self.config, self.now_ms)
+
+    @cached_property
+    def rules(self) -> RollRules:
+        return RollRules.of(self.snapshot.topic_id, self.config)
+
+    @cached_property
+    def sealed_rows(self) -> int:
+        """How many of the live rows are sealed: the first ones are."""
+        return int(is_sealed(self.live).sum())
+
+    @cached_property
+    def dirty_from(self) -> int:
+        return max(self.partition.first_dirty_offset, self.partition.log_start_offset)
 
     def explained(self, made: Explanation, freed_ms: int) -> Explanation:
         """`freed_ms`: when vacuum may take the last of the files that have this record and left the log before."""
@@ -188,7 +196,7 @@ class _Record:
         )
         deleted = Window.of(
             self._deletable_ms(leaves.earliest_ms, freed_ms),
-            self._deletable_ms(leaves.latest_ms, freed_ms) + self._every_ms,
+            self._deletable_ms(leaves.latest_ms, freed_ms) + self.every_ms,
         )
         steps = [*self._roll(fate), *ways]
         if ways:
@@ -198,7 +206,7 @@ class _Record:
             state=ACTIVE if fate.sealing else SEALED,
             segment=fate.segment,
             steps=tuple(steps),
-            leaves_log=leaves if self._offset >= self._partition.log_start_offset else None,
+            leaves_log=leaves if self.offset >= self.partition.log_start_offset else None,
             files_deleted=deleted,
         )
 
@@ -206,51 +214,49 @@ class _Record:
         """When vacuum may take the last file with this record, if it leaves the log at `removed_ms`."""
         if removed_ms is None:
             return NEVER
-        return max(int(later(removed_ms, self._config.file_delete_delay_ms)), freed_ms)
+        return max(int(later(removed_ms, self.config.file_delete_delay_ms)), freed_ms)
 
     def _by(self, at_ms: int) -> int:
         """When a job that is due at `at_ms` has run at the latest."""
-        return max(at_ms, self._now_ms) + self._every_ms
+        return max(at_ms, self.now_ms) + self.every_ms
 
     def _fate(self) -> _Fate:
-        row = int(np.searchsorted(self._live.column("next_offset").to_numpy(), self._offset, side="right"))
-        segment = segments_of(self._live.slice(row, 1))[0]
-        if row < self._sealed_rows:
+        row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.offset, side="right"))
+        segment = segments_of(self.live.slice(row, 1))[0]
+        if row < self.sealed_rows:
             first_ms = segment.first_batch_max_timestamp_ms
             retained_ms, cleanable_ms = self._moments_of(row)
-            return _Fate(row, segment, self._now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._late_ms(first_ms))
-        chunks = self._live.slice(self._sealed_rows)
-        one = sealing(
-            chunks, row - self._sealed_rows, self._rules, self._now_ms, record_timestamp_ms=self._timestamp_ms
-        )
-        retained_ms, cleanable_ms = self._moments_of(self._sealed_rows - 1) if self._sealed_rows else (0, 0)
+            return _Fate(row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._late_ms(first_ms))
+        chunks = self.live.slice(self.sealed_rows)
+        one = sealing(chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.timestamp_ms)
+        retained_ms, cleanable_ms = self._moments_of(self.sealed_rows - 1) if self.sealed_rows else (0, 0)
         return _Fate(
             row,
             segment,
             self._by(one.due_ms),
-            _after(one, self._config.retention_ms, retained_ms),
-            _after(one, self._config.min_compaction_lag_ms - 1, cleanable_ms),
+            _after(one, self.config.retention_ms, retained_ms),
+            _after(one, self.config.min_compaction_lag_ms - 1, cleanable_ms),
             self._late_ms(one.first_ms),
             one,
         )
 
     def _moments_of(self, row: int) -> tuple[int, int]:
         """When retention.ms and min.compaction.lag.ms let a sealed segment, and those before it, go."""
-        retained_ms = 0 if row in self._due.taken else int(self._due.retain_ms[row])
-        return retained_ms, int(self._due.cleanable_ms[row])
+        retained_ms = 0 if row in self.due.taken else int(self.due.retain_ms[row])
+        return retained_ms, int(self.due.cleanable_ms[row])
 
     def _late_ms(self, first_ms: int) -> int:
-        return int(later(first_ms, self._config.max_compaction_lag_ms)) if first_ms > 0 else NEVER
+        return int(later(first_ms, self.config.max_compaction_lag_ms)) if first_ms > 0 else NEVER
 
     def _roll(self, fate: _Fate) -> Iterator[Step]:
         if fate.sealing is None:
             return
-        window = Window.of(self._now_ms, fate.sealed_ms)
-        due = self._due.roll.get(self._partition.partition)
+        window = Window.of(self.now_ms, fate.sealed_ms)
+        due = self.due.roll.get(self.partition.partition)
         facts = {
             "due": list(due.reasons) if due else [],
-            "segment_ms": self._rules.segment_ms,
-            "log_bytes": int(self._live.slice(self._sealed_rows).column("log_bytes").to_numpy().sum()),
+            "segment_ms": self.rules.segment_ms,
+            "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
         }
         yield Step(
             "roll", ACTIVE_SEGMENT, window, None if window.latest_ms is not None else _missing(fate.sealing), facts
@@ -258,14 +264,14 @@ class _Record:
 
     def _retention(self, fate: _Fate) -> Iterator[Step]:
         """The ways in which retention can take the segment."""
-        now_ms, config = self._now_ms, self._config
-        if reason := self._due.taken.get(fate.row):
+        now_ms, config = self.now_ms, self.config
+        if reason := self.due.taken.get(fate.row):
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
             return
-        if fate.sealing is not None and self._offset < self._partition.log_start_offset:
+        if fate.sealing is not None and self.offset < self.partition.log_start_offset:
             yield Step("retain", BELOW_LOG_START, Window(now_ms, None), LOG_START)
         if config.delete and config.retention_bytes >= 0:
-            more = {} if fate.sealing else {"more_bytes": int(self._due.retain_bytes[fate.row])}
+            more = {} if fate.sealing else {"more_bytes": int(self.due.retain_bytes[fate.row])}
             yield Step("retain", RETENTION_BYTES, Window(now_ms, None), RECORDS, more)
         earliest_ms, latest_ms = fate.retained_ms
         if config.delete and config.retention_ms >= 0 and earliest_ms < NEVER:
@@ -275,54 +281,51 @@ class _Record:
     def _retain(
         self, rule: str, earliest_ms: int, latest_ms: int, sealing: Sealing | None, facts: dict[str, Any]
     ) -> Step:
-        if self._cleans:
+        if self.cleans:
             # Cleaning may take the largest timestamp away, and may join the segment with younger ones.
             earliest_ms, latest_ms = min(earliest_ms, self._first_cleaning_ms()), NEVER
-        window = Window.of(max(earliest_ms, self._now_ms), latest_ms)
-        waits_for = None if window.latest_ms is not None else CLEANING if self._cleans else _missing(sealing)
+        window = Window.of(max(earliest_ms, self.now_ms), latest_ms)
+        waits_for = None if window.latest_ms is not None else CLEANING if self.cleans else _missing(sealing)
         return Step("retain", rule, window, waits_for, facts)
 
     def _largest(self, fate: _Fate) -> dict[str, Any]:
         """The timestamp that retention.ms counts from, and whose it is."""
-        rows = [row for row in range(min(fate.row + 1, self._sealed_rows)) if row not in self._due.taken]
-        largest_ms = newest_ms(self._live)[rows]
+        rows = np.setdiff1d(np.arange(min(fate.row + 1, self.sealed_rows)), list(self.due.taken))
+        largest_ms = newest_ms(self.live)[rows]
         if fate.sealing is not None and largest_ms.max(initial=-1) <= fate.sealing.most_ms:
             window = Window.of(fate.sealing.least_ms, fate.sealing.most_ms)
             return {"largest_timestamp_from_ms": window.earliest_ms, "largest_timestamp_to_ms": window.latest_ms}
         at = int(largest_ms.argmax())
-        base_offset = self._live.column("base_offset")[rows[at]].as_py()
+        base_offset = self.live.column("base_offset")[int(rows[at])].as_py()
         return {"largest_timestamp_ms": int(largest_ms[at]), "segment_base_offset": base_offset}
-
-    def _dirty_from(self) -> int:
-        return max(self._partition.first_dirty_offset, self._partition.log_start_offset)
 
     def _first_cleaning_ms(self) -> int:
         """When anything of the partition can be cleaned at the earliest."""
-        dirty = self._live.column("next_offset").to_numpy()[: self._sealed_rows] > self._dirty_from()
-        return int(self._due.cleanable_ms[int(dirty.argmax())]) if dirty.any() else 0
+        dirty = self.live.column("next_offset").to_numpy()[: self.sealed_rows] > self.dirty_from
+        return int(self.due.cleanable_ms[int(dirty.argmax())]) if dirty.any() else 0
 
     def _compaction(self, fate: _Fate) -> Iterator[Step]:
         """What cleaning may do with the record, and when it has looked at it: for the newest of a key that is all."""
-        if not self._cleans:
+        if not self.cleans:
             return
-        dirty = self._offset >= self._dirty_from()
+        dirty = self.offset >= self.dirty_from
         earliest_ms = fate.cleanable_ms[0] if dirty else self._first_cleaning_ms()
         cleaned_ms = NEVER
         # Retention may take what makes a partition due; an open transaction holds cleaning back.
-        if dirty and not self._config.delete and self._offset < self._partition.last_stable_offset:
+        if dirty and not self.config.delete and self.offset < self.partition.last_stable_offset:
             due_ms = max(fate.sealed_ms, fate.cleanable_ms[1], fate.late_ms)
-            candidate = self._due.compact.get(self._partition.partition)
+            candidate = self.due.compact.get(self.partition.partition)
             if candidate and candidate.picked and fate.segment.next_offset <= candidate.first_uncleanable_offset:
-                due_ms = self._now_ms
+                due_ms = self.now_ms
             cleaned_ms = self._by(due_ms)
         facts = {
             "dirty": dirty,
             "cleaned_by_ms": cleaned_ms if cleaned_ms < NEVER else None,
-            "first_dirty_offset": self._dirty_from(),
+            "first_dirty_offset": self.dirty_from,
             "tombstones": fate.segment.tombstones,
             "delete_horizon_ms": fate.segment.delete_horizon_ms,
         }
-        yield Step("compact", NEWEST_OF_KEY, Window(max(earliest_ms, self._now_ms), None), KEYS, facts)
+        yield Step("compact", NEWEST_OF_KEY, Window(max(earliest_ms, self.now_ms), None), KEYS, facts)
 
 
 def _after(one: Sealing, wait_ms: int, before_ms: int) -> tuple[int, int]:
