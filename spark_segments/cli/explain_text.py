@@ -117,7 +117,9 @@ def _step(step: Step, one: Explanation) -> Iterator[str]:
 
 def _roll(step: Step, one: Explanation) -> str:
     if due := step.facts["due"]:
-        return f"the active segment is due to be rolled, by {', '.join(due)}"
+        text = f"the active segment is due to be rolled, by {', '.join(due)}"
+        whole = step.window.latest_ms == one.now_ms + one.every_ms
+        return text if whole else f"{text}, but the record may be in the part that stays active"
     there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(one.settings["segment.bytes"]))
     text = f"the active segment is rolled when segment.bytes ({full}) are full, of which {there} are there"
     if step.window.latest_ms is None:

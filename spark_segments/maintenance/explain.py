@@ -48,7 +48,7 @@ from spark_segments.maintenance.explanation import (
     Window,
 )
 from spark_segments.maintenance.retain_plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS, is_sealed, newest_ms
-from spark_segments.maintenance.roll_plan import RollRules
+from spark_segments.maintenance.roll_plan import MERGE, RollRules
 from spark_segments.maintenance.sealing import Sealing, sealing
 from spark_segments.maintenance.selection import check_managed
 
@@ -254,7 +254,7 @@ class _Record:
         window = Window.of(self.now_ms, fate.sealed_ms)
         due = self.due.roll.get(self.partition.partition)
         facts = {
-            "due": list(due.reasons) if due else [],
+            "due": [reason for reason in due.reasons if reason != MERGE] if due else [],
             "segment_ms": self.rules.segment_ms,
             "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
         }

@@ -99,7 +99,9 @@ def test_each_way_to_go_is_told(segments, log):
     topic_with(log, "orders", settings, partitions=2)
     append_one_by_one(log, "orders", records(30, time_ms=NOW_MS), partition=1)
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
-    assert "the active segment is due to be rolled, by segment.bytes: " in text
+    assert "the active segment is due to be rolled, by segment.bytes: at the earliest now, at the latest" in text
+    last = "\n".join(said(segments, log, "--partition", 1, "--offset", 29, "--now-ms", NOW_MS))
+    assert "by segment.bytes, but the record may be in the part that stays active: at the earliest now" in last
     assert "goes once retention.bytes (9.8 KiB) are appended behind it: at the earliest now" in text
     roll(log, now_ms=NOW_MS)
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))

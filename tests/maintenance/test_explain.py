@@ -180,6 +180,11 @@ def test_what_is_full_is_rolled_by_the_next_run():
     assert explained(young, 5, retention_ms=-1, segment_bytes=1000).steps[0].window.latest_ms == NOW_MS + EVERY_MS
 
 
+def test_merging_small_chunks_rolls_nothing():
+    one = explained([chunk(n, n + 1, max_timestamp_ms=NOW_MS, created_ms=NOW_MS) for n in range(8)], retention_ms=1000)
+    assert one.steps[0].facts["due"] == []
+
+
 def test_where_a_look_is_needed_the_segment_may_begin_with_any_record():
     chunks = [
         chunk(0, 10, log_bytes=1500, max_timestamp_ms=NOW_MS, first_batch_max_timestamp_ms=0),
