@@ -23,48 +23,84 @@ _FEWEST_CONSTANT_ROWS = 1 << 12
 
 _NO_BINARY = records.Binary(False, 0, 0, 0, 0)
 _NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
+_NOTHING = tuple(records.Filled(0, 0, 0, 0, 0, 0, 0))
+
+# Room beyond the target of a RecordBatch, as its last portion may go beyond that.
+_MORE = 1.25
 
 
-def read_records(portion: Portion, wanted: Wanted, partition: int) -> tuple[records.Outcome, Iterator[pa.RecordBatch]]:
-    """Reads the wanted records of a portion: what the kernel says, and (if it has no problem) the RecordBatches."""
-    names = wanted.columns
-    offsets, timestamps = _memory(portion.rows * 8), _memory(portion.rows * 8)
-    arguments = (portion.sections, wanted.first_offset, wanted.end_offset, offsets.address, timestamps.address)
-    arrays: dict[str, pa.Array] = {}
-    if "key" in names or "value" in names or "headers" in names:
-        key = _BinaryMemory(portion.rows, portion.payload_bytes) if "key" in names else None
-        value = _BinaryMemory(portion.rows, portion.payload_bytes) if "value" in names else None
-        places = _PlacesMemory(portion.rows) if "headers" in names else None
-        outcome = records.Outcome(
-            *records.decode_records(
-                *arguments,
-                key.addresses if key else _NO_BINARY,
-                value.addresses if value else _NO_BINARY,
-                places.addresses if places else _NO_PLACES,
-            )
+class Columns:
+    """The columns of one RecordBatch, to which portions are appended; the first says how much room there has to be."""
+
+    def __init__(self, first: Portion, wanted: Wanted, partition: int) -> None:
+        rows, payload_bytes = first.rows, first.payload_bytes
+        if not first.is_last:  # about as much again until there is what is wanted, and some more
+            times = _MORE * wanted.target_bytes / max(first.size, 1) + 1
+            rows, payload_bytes = int(rows * times), int(payload_bytes * times)
+        self._wanted, self._partition, self._timestamp_step = wanted, partition, first.timestamp_step
+        self._most_rows, self._most_bytes = rows, payload_bytes
+        self._counted_rows = self._counted_bytes = 0
+        self._filled = _NOTHING
+        names = wanted.columns
+        self._offsets, self._timestamps = _memory(rows * 8), _memory(rows * 8)
+        self._key = _BinaryMemory(rows, payload_bytes) if "key" in names else None
+        self._value = _BinaryMemory(rows, payload_bytes) if "value" in names else None
+        self._headers = _HeaderMemory(rows) if "headers" in names else None
+
+    def has_room(self, portion: Portion) -> bool:
+        """Whether a portion can be appended."""
+        return (
+            portion.timestamp_step == self._timestamp_step
+            and self._counted_rows + portion.rows <= self._most_rows
+            and self._counted_bytes + portion.payload_bytes <= self._most_bytes
         )
-        if outcome.problem:
-            return outcome, iter(())
-        if key:
-            arrays["key"] = key.array(pa.binary(), outcome.rows, outcome.key_bytes, outcome.null_keys)
-        if value:
-            arrays["value"] = value.array(pa.binary(), outcome.rows, outcome.value_bytes, outcome.null_values)
-        if places and outcome.headers:
-            arrays["headers"] = places.array(outcome)
-    else:
-        outcome = records.Outcome(*records.decode_offsets(*arguments))
-        if outcome.problem:
-            return outcome, iter(())
-    for name, memory in (("offset", offsets), ("timestamp", timestamps)):
-        content = [None, _shrunk(memory, outcome.rows * 8)]
-        arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, outcome.rows, content, null_count=0)
-    step = int(portion.sections[0, records.TIMESTAMP_STEP])
-    same: dict[str, str | int] = {
-        "topic": wanted.topic,
-        "partition": partition,
-        "timestampType": CREATE_TIME if step else LOG_APPEND_TIME,
-    }
-    return outcome, _record_batches(wanted.schema, outcome.rows, arrays, same)
+
+    def read(self, portion: Portion) -> records.Outcome:
+        """Appends the wanted records of a portion; what the kernel says."""
+        self._counted_rows += portion.rows
+        self._counted_bytes += portion.payload_bytes
+        wanted, before = self._wanted, self._filled
+        range_wanted = (portion.sections, wanted.first_offset, wanted.end_offset)
+        times = (self._offsets.address, self._timestamps.address)
+        if self._key or self._value or self._headers:
+            key, value, headers = self._key, self._value, self._headers
+            outcome = records.Outcome(
+                *records.decode_records(
+                    *range_wanted,
+                    before,
+                    *times,
+                    key.addresses if key else _NO_BINARY,
+                    value.addresses if value else _NO_BINARY,
+                    headers.addresses if headers else _NO_PLACES,
+                )
+            )
+        else:
+            outcome = records.Outcome(*records.decode_offsets(*range_wanted, before[0], *times))
+        if not outcome.problem:
+            self._filled = outcome[: len(_NOTHING)]
+            if self._headers and outcome.headers:
+                self._headers.read(records.Filled(*before), outcome)
+        return outcome
+
+    def record_batches(self) -> Iterator[pa.RecordBatch]:
+        """What was read: mostly one, none of them empty."""
+        filled = records.Filled(*self._filled)
+        arrays: dict[str, pa.Array] = {}
+        if self._key:
+            arrays["key"] = self._key.array(pa.binary(), filled.rows, filled.key_bytes, filled.null_keys)
+        if self._value:
+            arrays["value"] = self._value.array(pa.binary(), filled.rows, filled.value_bytes, filled.null_values)
+        if self._headers and filled.headers:
+            arrays["headers"] = self._headers.array(filled.rows)
+        for name, memory in (("offset", self._offsets), ("timestamp", self._timestamps)):
+            content = [None, _shrunk(memory, filled.rows * 8)]
+            arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, filled.rows, content, null_count=0)
+        same: dict[str, str | int] = {
+            "topic": self._wanted.topic,
+            "partition": self._partition,
+            "timestampType": CREATE_TIME if self._timestamp_step else LOG_APPEND_TIME,
+        }
+        return _record_batches(self._wanted.schema, filled.rows, arrays, same)
 
 
 def _record_batches(
@@ -113,25 +149,34 @@ class _BinaryMemory:
         return pa.Array.from_buffers(array_type, rows, [validity, offsets, data], null_count=nulls)
 
 
-class _PlacesMemory:
-    """Room for where the headers of at most so many rows lie."""
+class _HeaderMemory:
+    """Room for where the headers of at most so many rows lie, and the headers that were there."""
 
     def __init__(self, most_rows: int) -> None:
         self._offsets = _memory((most_rows + 1) * 4)
         self._addresses, self._ends = _memory(most_rows * 8), _memory(most_rows * 8)
+        self._parts: list[pa.StructArray] = []
         self.addresses = records.HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
 
-    def array(self, outcome: records.Outcome) -> pa.Array:
-        """The column of the headers that lie there."""
-        key = _BinaryMemory(outcome.headers, outcome.header_bytes)
-        value = _BinaryMemory(outcome.headers, outcome.header_bytes)
-        found = records.Outcome(*records.decode_headers(outcome.rows, self.addresses, key.addresses, value.addresses))
-        assert (found.problem, found.headers) == (0, outcome.headers), "the bytes changed while they were read"
-        names = _text(key.array(pa.binary(), found.headers, found.key_bytes, 0))
-        values = value.array(pa.binary(), found.headers, found.value_bytes, found.null_values)
-        items = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
-        offsets = _shrunk(self._offsets, (outcome.rows + 1) * 4)
-        return pa.Array.from_buffers(HEADERS_TYPE, outcome.rows, [None, offsets], null_count=0, children=[items])
+    def read(self, before: records.Filled, after: records.Outcome) -> None:
+        """Takes the headers of the rows that have come, while their bytes are there."""
+        count, size = after.headers - before.headers, after.header_bytes - before.header_bytes
+        key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
+        found = records.Outcome(
+            *records.decode_headers(
+                before.rows, after.rows, before.headers, self.addresses, key.addresses, value.addresses
+            )
+        )
+        assert (found.problem, found.headers) == (0, count), "the bytes changed while they were read"
+        names = _text(key.array(pa.binary(), count, found.key_bytes, 0))
+        values = value.array(pa.binary(), count, found.value_bytes, found.null_values)
+        self._parts.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type)))
+
+    def array(self, rows: int) -> pa.Array:
+        """The column."""
+        items = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
+        content = [None, _shrunk(self._offsets, (rows + 1) * 4)]
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, content, null_count=0, children=[items])
 
 
 def _text(names: pa.BinaryArray) -> pa.StringArray:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterator
 
 import pyarrow as pa
+import zstandard
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
+from spark_segments.format.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
 from spark_segments.format.layout import CODEC_NAMES, CODECS
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = (CODECS[name] for name in ("none", "gzip", "snappy", "lz4", "zstd"))
@@ -31,7 +34,6 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
 XERIAL_BLOCK_BYTES = 32 * 1024
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 # No codec but zstd reaches 1,100 times, and a batch of 256 MiB is beyond every sensible max.message.bytes.
 MAX_RATIO = 1100
@@ -41,7 +43,6 @@ MAX_DECOMPRESSED_LIMIT = 2**31 - 1
 # A declared size is allocated before a byte is decoded, so it is believed only up to what data commonly reach.
 BELIEVED_RATIO = 64
 BELIEVED_BYTES = 1024 * 1024
-SNAPPY_MAX_RATIO = 32  # a three-byte copy gives at most 64 bytes
 
 _U32_LITTLE = struct.Struct("<I")
 _U32_BIG = struct.Struct(">I")
@@ -67,14 +68,15 @@ def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
     limit = decompressed_limit(buffer.size)
     try:
         if codec == SNAPPY:
-            return _decompress_snappy(memoryview(buffer).cast("B"), limit)
+            return _decompress_snappy(buffer, limit)
+        if codec == LZ4:
+            opened = _decompress_lz4(buffer, limit)
+            if opened is not None:
+                return opened
         if codec == ZSTD:
-            size = _zstd_content_size(buffer)
-            if size is not None and size <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
-                try:
-                    return _codec(ZSTD).decompress(buffer, size)
-                except OSError:
-                    pass  # several frames in a row, or damage: reading it as a stream tells them apart
+            opened = _decompress_zstd(buffer, limit)
+            if opened is not None:
+                return opened
         return _decompress_stream(codec, buffer, limit)
     except (OSError, pa.ArrowInvalid, _DamagedError) as error:
         raise CorruptBatchError(
@@ -96,22 +98,19 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
     `level` has the meaning of Kafka's compression.<codec>.level; None is Kafka's default. Raises InvalidOptionError
     for a level that the codec does not have.
     """
-    if codec == NONE:
-        return data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    return pa.py_buffer(b"".join(compressed_parts(codec, data, level)))
-
-
-def compressed_parts(codec: int, data, level: int | None = None) -> list[bytes | pa.Buffer]:
-    """What `compress` gives in parts, for a caller that copies them to their place anyway; `codec` is not 0."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    if codec == NONE or codec not in CODEC_NAMES:
+    if codec == NONE:
+        return buffer
+    if codec not in CODEC_NAMES:
         raise InvalidOptionError("Unknown compression codec", expected=f"one of {sorted(CODEC_NAMES)}", found=codec)
-    compressor = _codec(codec, level)
+    compressor = _compressor(codec, level)
     if codec == LZ4:
-        return _lz4_parts(compressor, buffer)
+        return pa.py_buffer(b"".join(_lz4_parts(compressor, buffer)))
     if codec == SNAPPY:
-        return _snappy_parts(compressor, buffer)
-    return [compressor.compress(buffer)]  # in Arrow's pool, whose pages are there already, unlike those of new bytes
+        return pa.py_buffer(b"".join(_snappy_parts(compressor, buffer)))
+    if codec == ZSTD:
+        return pa.py_buffer(compressor.compress(buffer))
+    return compressor.compress(buffer)
 
 
 def with_right_lz4_checksum(data) -> pa.Buffer:
@@ -151,44 +150,47 @@ class _DamagedError(Exception):
     """What is wrong with compressed data, for the message of the CorruptBatchError."""
 
 
-_codecs = threading.local()  # a gzip codec of Arrow holds zlib's state, so no codec is shared between threads
+_kept = threading.local()  # contexts hold the state of what they work at, so no thread takes another's
 
 
-def _codec(codec: int, level: int | None = None) -> pa.Codec:
+def _zstd_reader() -> zstandard.ZstdDecompressor:
+    if not hasattr(_kept, "zstd_reader"):
+        _kept.zstd_reader = zstandard.ZstdDecompressor()
+    return _kept.zstd_reader
+
+
+def _compressor(codec: int, level: int | None) -> pa.Codec | zstandard.ZstdCompressor:
+    """Made once a thread, as a context of zstd takes as long as a small batch."""
     name = f"{codec} {level}"
-    found = getattr(_codecs, name, None)
+    found = getattr(_kept, name, None)
     if found is None:
-        found = _new_codec(codec, level)
-        setattr(_codecs, name, found)
+        found = _new_compressor(codec, level)
+        setattr(_kept, name, found)
     return found
 
 
-def _new_codec(codec: int, level: int | None) -> pa.Codec:
-    name = "lz4_raw" if codec == LZ4 else CODEC_NAMES[codec]
+def _new_compressor(codec: int, level: int | None) -> pa.Codec | zstandard.ZstdCompressor:
     if codec == SNAPPY:
-        return pa.Codec(name)
+        return pa.Codec("snappy")
     wanted = DEFAULT_LEVELS[codec] if level is None else level
-    if codec == LZ4:
-        # lz4-java: the default level means the fast compressor, any other one the high compressor.
-        arrow_level = None if wanted == DEFAULT_LEVELS[LZ4] else min(max(wanted, 3), 12)
-    else:
-        arrow_level = DEFAULT_LEVELS[GZIP] if codec == GZIP and wanted == -1 else wanted
     low, high = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}[codec]
     if not (low <= wanted <= high or (codec == GZIP and wanted == -1)):
         raise InvalidOptionError(f"No such level of {CODEC_NAMES[codec]}", expected=f"{low} to {high}", found=wanted)
-    return pa.Codec(name, compression_level=arrow_level)
+    if codec == ZSTD:
+        return zstandard.ZstdCompressor(level=wanted)
+    if codec == GZIP:
+        return pa.Codec("gzip", compression_level=DEFAULT_LEVELS[GZIP] if wanted == -1 else wanted)
+    # lz4-java: the default level means the fast compressor, any other one the high compressor.
+    return pa.Codec("lz4_raw", compression_level=None if wanted == DEFAULT_LEVELS[LZ4] else min(max(wanted, 3), 12))
 
 
 def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
     # The codec's own end mark ends the stream; a stream that is cut raises. The first read mostly takes all of it, and
     # a good guess saves a copy, as memory that shrinks by less than half stays where it is.
     stream = pa.CompressedInputStream(pa.BufferReader(buffer), CODEC_NAMES[codec])
-    guess = 8 * buffer.size
-    if codec == LZ4:
-        guess = min(_lz4_size_bound(buffer), max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES))
-    elif codec == GZIP and buffer.size >= 18:  # gzip's last four bytes are the size
-        guess = min(_U32_LITTLE.unpack_from(buffer, buffer.size - 4)[0], guess)
-    guess = min(max(guess, 64 * 1024), limit) + 1
+    guess = _expected_bytes(buffer, limit) + 1
+    if codec == GZIP and buffer.size >= 18:  # gzip's last four bytes are the size
+        guess = min(_U32_LITTLE.unpack_from(buffer, buffer.size - 4)[0] + 1, guess)
     parts = [stream.read_buffer(guess)]
     total = parts[0].size
     while parts[-1].size == guess:
@@ -200,119 +202,70 @@ def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
     return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
 
-def _lz4_size_bound(buffer: pa.Buffer) -> int:
-    """What the blocks of an LZ4 frame hold when all are full: a guess, as nothing of the frame is checked."""
-    if buffer.size < 7:
-        return 0
-    flags, descriptor = buffer[4:6].to_pybytes()
-    block_bytes = 1 << (8 + 2 * (descriptor >> 4 & 7))
-    at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
-    between = 8 if flags & 0x10 else 4
-    total = 0
-    while at + 4 <= buffer.size:
-        (size,) = _U32_LITTLE.unpack_from(buffer, at)
-        if size == 0:
-            break
-        total += block_bytes
-        at += (size & ~LZ4_STORED_BIT) + between
-    return total
+def _decompress_zstd(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
+    """None for what is read as a stream: several frames in a row, more than is believed, and damage."""
+    try:
+        size = zstandard.frame_content_size(buffer)
+        if size == -1:  # as Kafka's Java writer leaves it
+            size = _expected_bytes(buffer, limit)
+        if 0 < size <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
+            return pa.py_buffer(_zstd_reader().decompress(buffer, max_output_size=size, allow_extra_data=False))
+    except zstandard.ZstdError:
+        pass
+    return None
 
 
-def _zstd_content_size(buffer: pa.Buffer) -> int | None:
-    """The size that a zstd frame's header states, or None where it states none (as Kafka's Java writer does)."""
-    header = buffer[:18].to_pybytes()
-    if len(header) < 6 or header[:4] != ZSTD_MAGIC:
+def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
+    return min(max(8 * buffer.size, 64 * 1024), limit)
+
+
+def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
+    start, end = buffer.address, buffer.address + buffer.size
+    size, stated, stored = snappy_size(start, end)
+    if size < 0:
+        raise _DamagedError(f"a block states {stated} bytes from {stored}" if stored else "cut in a block's length")
+    if size > limit:
+        raise _DamagedError(f"more than {limit} bytes from {buffer.size}")
+    out = pa.allocate_buffer(size)
+    if snappy_decompress(start, end, out.address, out.address + size) != size:
+        raise _DamagedError("a block does not give what it states")
+    return out
+
+
+def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
+    """None for what is left to the library: frames of other kinds, and to say what is wrong with a damaged one."""
+    start, end = buffer.address, buffer.address + buffer.size
+    most_bytes = lz4_most_bytes(start, end)
+    if not 0 <= most_bytes <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
         return None
-    flags = header[4]
-    single_segment = (flags >> 5) & 1
-    size_bytes = (single_segment, 2, 4, 8)[flags >> 6]
-    start = 5 + (1 - single_segment) + (0, 1, 2, 4)[flags & 3]
-    if size_bytes == 0 or len(header) < start + size_bytes:
+    out = pa.allocate_buffer(most_bytes, resizable=True)
+    size = lz4_decompress(start, end, out.address, out.address + most_bytes)
+    if size < 0:
         return None
-    size = int.from_bytes(header[start : start + size_bytes], "little")
-    return size + 256 if size_bytes == 2 else size
+    out.resize(size, shrink_to_fit=False)
+    return out
 
 
-def _decompress_snappy(data: memoryview, limit: int) -> pa.Buffer:
-    if len(data) == 0:
-        return pa.py_buffer(b"")
-    blocks = _xerial_blocks(data) if data[:8] == XERIAL_MAGIC else [data]
-    # A snappy block is its size and then elements that refer back in the output only. So the elements of all blocks,
-    # one after another, are a block too, and one call decodes it to where it stays.
-    parts: list = [b""]
-    total = 0
-    for block in blocks:
-        size, start = _snappy_size(block)
-        if size > SNAPPY_MAX_RATIO * len(block):
-            raise _DamagedError(f"a block states {size} bytes from {len(block)}")
-        total += size
-        parts.append(block[start:])
-    if total > limit:
-        raise _DamagedError(f"more than {limit} bytes from {len(data)}")
-    if len(parts) == 2:
-        return _codec(SNAPPY).decompress(blocks[0], total)
-    parts[0] = _snappy_size_bytes(total)
-    return _codec(SNAPPY).decompress(b"".join(parts), total)
-
-
-def _xerial_blocks(data: memoryview) -> list[memoryview]:
-    blocks = []
-    at = 0
-    while at < len(data):
-        if data[at : at + 8] == XERIAL_MAGIC:  # xerial's reader takes streams that were put one after another
-            at += len(XERIAL_HEADER)
-            continue
-        if at + 4 > len(data):
-            raise _DamagedError("cut in a block's length")
-        (size,) = _U32_BIG.unpack_from(data, at)
-        at += 4
-        if size == 0 or size > len(data) - at:
-            raise _DamagedError(f"a block of {size} bytes where {len(data) - at} are left")
-        blocks.append(data[at : at + size])
-        at += size
-    if at > len(data):
-        raise _DamagedError("cut in its header")
-    return blocks
-
-
-def _snappy_size(block: memoryview) -> tuple[int, int]:
-    """The size that a snappy block states, and where its elements start."""
-    size = 0
-    for index, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return size, index + 1
-    raise _DamagedError("cut in its size")
-
-
-def _snappy_size_bytes(size: int) -> bytes:
-    stated = bytearray()
-    while size >= 0x80:
-        stated.append(size & 0x7F | 0x80)
-        size >>= 7
-    stated.append(size)
-    return bytes(stated)
-
-
-def _lz4_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list[bytes]:
-    parts = [LZ4_FRAME_HEADER]
+def _lz4_parts(compressor: pa.Codec, buffer: pa.Buffer) -> Iterator[bytes | pa.Buffer]:
+    yield LZ4_FRAME_HEADER
     for start in range(0, buffer.size, LZ4_BLOCK_BYTES):
         block = buffer[start : start + LZ4_BLOCK_BYTES]
-        compressed = compressor.compress(block, asbytes=True)
-        if len(compressed) < block.size:
-            parts += (_U32_LITTLE.pack(len(compressed)), compressed)
+        compressed = compressor.compress(block)
+        if compressed.size < block.size:
+            yield _U32_LITTLE.pack(compressed.size)
+            yield compressed
         else:
-            parts += (_U32_LITTLE.pack(block.size | LZ4_STORED_BIT), block.to_pybytes())
-    parts.append(LZ4_END_MARK)
-    return parts
+            yield _U32_LITTLE.pack(block.size | LZ4_STORED_BIT)
+            yield block
+    yield LZ4_END_MARK
 
 
-def _snappy_parts(compressor: pa.Codec, buffer: pa.Buffer) -> list[bytes]:
-    parts = [XERIAL_HEADER]
+def _snappy_parts(compressor: pa.Codec, buffer: pa.Buffer) -> Iterator[bytes | pa.Buffer]:
+    yield XERIAL_HEADER
     for start in range(0, buffer.size, XERIAL_BLOCK_BYTES):
-        compressed = compressor.compress(buffer[start : start + XERIAL_BLOCK_BYTES], asbytes=True)
-        parts += (_U32_BIG.pack(len(compressed)), compressed)
-    return parts
+        compressed = compressor.compress(buffer[start : start + XERIAL_BLOCK_BYTES])
+        yield _U32_BIG.pack(compressed.size)
+        yield compressed
 
 
 _DESCRIPTOR = bytes((LZ4_FLAGS, LZ4_BLOCK_DESCRIPTOR))

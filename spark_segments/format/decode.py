@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format import records
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.columns import read_records
+from spark_segments.format.columns import Columns
 from spark_segments.format.jit import byte_view
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.legacy import decode_legacy
@@ -83,11 +83,19 @@ def decode_batches(
                 target_bytes=target_bytes,
             )
             continue
+        filling: Columns | None = None
         for portion in portions(view, some, excluded, wanted, file_position=file_position, path=path):
-            outcome, record_batches = read_records(portion, wanted, partition)
+            if filling is not None and not filling.has_room(portion):
+                yield from filling.record_batches()
+                filling = None
+            if filling is None:
+                filling = Columns(portion, wanted, partition)
+            outcome = filling.read(portion)
             if outcome.problem:
                 raise records.corrupt(outcome, path, int(portion.sections[outcome.section, records.POSITION]))
-            yield from record_batches
+            if portion.is_last:
+                yield from filling.record_batches()
+                filling = None
 
 
 @lru_cache(maxsize=64)

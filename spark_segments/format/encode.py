@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError, RecordTooLargeError
 from spark_segments.format import encode_kernels as kernels
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.column_views import RecordColumns, readonly
-from spark_segments.format.compression import NONE, compressed_parts, decompressed_limit
+from spark_segments.format.compression import NONE, compress, decompressed_limit
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CREATE_TIME,
@@ -133,7 +133,7 @@ class _Encoder:
         # A whole number of the largest batches, so that none is begun that has no room.
         staged_bytes = self.cut_bytes * max(STAGING_BYTES // self.cut_bytes, 1)
         staging = np.empty(min(staged_bytes, self.room_bytes), np.uint8)
-        # What codecs make larger may need more room. Parts are copied as they come: the next one takes the same memory.
+        # What codecs make larger may need more room. Each is copied as it comes: the next one takes the same memory.
         buffer = pa.allocate_buffer(self.room_bytes, resizable=True)
         out = np.frombuffer(buffer, np.uint8)
         tables = []
@@ -146,15 +146,14 @@ class _Encoder:
             staged = pa.py_buffer(staging)
             stored = []
             for start, size, first in table[:, : kernels.FIRST + 1].tolist():
-                parts, stored_bytes, codec = self._compress(staged[start : start + size], first)
-                stored.append((position, stored_bytes, self.attributes - self.codec + codec))
-                if position + stored_bytes > len(out):
-                    buffer.resize(2 * (position + stored_bytes))
+                section, codec = self._compress(staged[start : start + size], first)
+                end = position + BATCH_OVERHEAD + section.size
+                stored.append((position, end - position, self.attributes - self.codec + codec))
+                if end > len(out):
+                    buffer.resize(2 * end)
                     out = np.frombuffer(buffer, np.uint8)
-                position += BATCH_OVERHEAD
-                for part in parts:
-                    out[position : position + len(part)] = np.frombuffer(part, np.uint8)
-                    position += len(part)
+                out[position + BATCH_OVERHEAD : end] = np.frombuffer(section, np.uint8)
+                position = end
             table[:, [kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES]] = stored
             tables.append(table)
         for table in tables:
@@ -193,17 +192,16 @@ class _Encoder:
             raise self._error(problem, row, found)
         return number, position, table[:batches]
 
-    def _compress(self, batch: pa.Buffer, first: int) -> tuple[list[bytes | pa.Buffer], int, int]:
-        """The parts of a batch's records section, the size of the batch, and the codec that it is stored with."""
+    def _compress(self, batch: pa.Buffer, first: int) -> tuple[pa.Buffer, int]:
+        """A batch's records section as it is stored, and the codec that it is stored with."""
         section = batch[BATCH_OVERHEAD:]
-        parts = compressed_parts(self.codec, section, self.level)
-        compressed_bytes = sum(map(len, parts))
-        size = BATCH_OVERHEAD + compressed_bytes
-        if size <= self.max_message_bytes and section.size <= decompressed_limit(compressed_bytes):
-            return parts, size, self.codec
+        compressed = compress(self.codec, section, self.level)
+        size = BATCH_OVERHEAD + compressed.size
+        if size <= self.max_message_bytes and section.size <= decompressed_limit(compressed.size):
+            return compressed, self.codec
         # What a codec makes larger, or so small that no reader would believe it, is stored as it is where that fits.
         if batch.size <= self.max_message_bytes:
-            return [section], batch.size, NONE
+            return section, NONE
         raise self._error(kernels.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
 
     def _error(self, problem: int, row: int, found: int) -> Exception:

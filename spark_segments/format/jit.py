@@ -146,6 +146,9 @@ load_native_i32 = _load(32, big_endian=False)
 load_native_i64 = _load(64, big_endian=False)
 store_native_i32 = _store(32, big_endian=False)
 store_native_i64 = _store(64, big_endian=False)
+# Low byte first, as the formats of LZ4 and snappy have it.
+load_u16_le = _load(16, big_endian=_SWAP is False, signed=False)
+load_u32_le = _load(32, big_endian=_SWAP is False, signed=False)
 # Eight bytes as they lie, low byte first: uint64, for reading ahead of varints and for CRCs.
 load_u64_le = _load(64, big_endian=_SWAP is False, signed=False)
 
@@ -167,16 +170,16 @@ def prefetch(typing_context, data, position):
     return types.void(data, types.intp), generate
 
 
-_CHUNK_BYTES = 32
+CHUNK_BYTES = 32
 
 
 @intrinsic
-def _copy_chunk(typing_context, out, out_position, data, position):
-    """Copies _CHUNK_BYTES bytes by one load and one store; unchecked."""
+def copy_chunk(typing_context, out, out_position, data, position):
+    """Copies CHUNK_BYTES bytes by one load and one store; unchecked."""
 
     def generate(context, builder, signature, arguments):
         out_array, out_at, data_array, data_at = arguments
-        chunk = ir.VectorType(ir.IntType(8), _CHUNK_BYTES).as_pointer()
+        chunk = ir.VectorType(ir.IntType(8), CHUNK_BYTES).as_pointer()
         target = builder.bitcast(_pointer(context, builder, signature.args[0], out_array, out_at), chunk)
         source = builder.bitcast(_pointer(context, builder, signature.args[2], data_array, data_at), chunk)
         builder.store(builder.load(source, align=1), target, align=1)
@@ -200,7 +203,7 @@ def memcpy(typing_context, out, out_position, data, position, size):
 
 
 # What `copy_short` may write past the end of what it copies.
-COPY_SLACK = _CHUNK_BYTES
+COPY_SLACK = CHUNK_BYTES
 
 
 @njit(forceinline=True)
@@ -209,14 +212,14 @@ def copy_short(out, out_position, data, position, size, data_end):
 
     May read up to `data_end`, and may write COPY_SLACK bytes past what it copies, which the caller has room for.
     """
-    if size <= 4 * _CHUNK_BYTES and position + 4 * _CHUNK_BYTES <= data_end:
-        _copy_chunk(out, out_position, data, position)
-        if size > _CHUNK_BYTES:
-            _copy_chunk(out, out_position + _CHUNK_BYTES, data, position + _CHUNK_BYTES)
-            if size > 2 * _CHUNK_BYTES:
-                _copy_chunk(out, out_position + 2 * _CHUNK_BYTES, data, position + 2 * _CHUNK_BYTES)
-                if size > 3 * _CHUNK_BYTES:
-                    _copy_chunk(out, out_position + 3 * _CHUNK_BYTES, data, position + 3 * _CHUNK_BYTES)
+    if size <= 4 * CHUNK_BYTES and position + 4 * CHUNK_BYTES <= data_end:
+        copy_chunk(out, out_position, data, position)
+        if size > CHUNK_BYTES:
+            copy_chunk(out, out_position + CHUNK_BYTES, data, position + CHUNK_BYTES)
+            if size > 2 * CHUNK_BYTES:
+                copy_chunk(out, out_position + 2 * CHUNK_BYTES, data, position + 2 * CHUNK_BYTES)
+                if size > 3 * CHUNK_BYTES:
+                    copy_chunk(out, out_position + 3 * CHUNK_BYTES, data, position + 3 * CHUNK_BYTES)
     else:
         memcpy(out, out_position, data, position, size)
 

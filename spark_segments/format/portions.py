@@ -1,7 +1,7 @@
 """Which records are read together: the wanted batches of a scan as sections (see records.py), cut into portions.
 
-A portion becomes one RecordBatch, so it is about as large as that should be. Compressed batches are decompressed when
-their portion comes, so no more than that is held at once.
+A RecordBatch is made of one portion, or of several where batches are compressed: these are decompressed when their
+portion comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.compression import decompress
+from spark_segments.format.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
+from spark_segments.format.compression import LZ4, SNAPPY, decompress
 from spark_segments.format.jit import njit
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
@@ -38,12 +39,13 @@ from spark_segments.format.records import (
 )
 
 _LARGEST = 2**63 - 1
-# Arrow's offsets are int32: a portion stays below 2^31 bytes, as a single batch does in any case.
-_MOST_TARGET_BYTES = 1 << 28
+# Arrow's offsets are int32: with all that is read ahead, a RecordBatch stays below 2^31 bytes, as a batch does anyway.
+_MOST_TARGET_BYTES = 1 << 27
 # Where few of the bytes read are wanted, a portion may read this many times its target.
 _READ_AHEAD = 4
 
-# Batches that are decompressed at a time, at most.
+# What is decompressed at a time, of so many batches at most: less costs more calls, more does not stay in a cache.
+OPENED_BYTES = 512 * 1024
 _MOST_OPENED = 1024
 
 _OPENED = -1  # in place of the codec of a section that was decompressed
@@ -58,6 +60,12 @@ class Portion(NamedTuple):
     sections: np.ndarray
     rows: int  # what their batches count, and may have
     payload_bytes: int
+    size: int  # of the columns that they become, about
+    is_last: bool  # of its RecordBatch
+
+    @property
+    def timestamp_step(self) -> int:
+        return int(self.sections[0, TIMESTAMP_STEP])
 
 
 class Wanted(NamedTuple):
@@ -89,19 +97,13 @@ def portions(
     sections = _sections(view, batches, excluded, wanted, file_position, path)
     target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    source = pa.py_buffer(view)
-    buffers: list[pa.Buffer] = []  # of all sections that are opened and not yet read
-    first = 0
+    opener = _Opener(pa.py_buffer(view), sections, file_position, path)
+    first = filled = 0
     while first < len(sections):
-        last, filled, rows, payload_bytes = first, 0, 0, 0
-        state = _COMPRESSED
-        while state == _COMPRESSED:
-            last, filled, rows, payload_bytes, state = _extend(
-                sections, first, last, filled, rows, payload_bytes, target_bytes, payload_share, row_bytes
-            )
-            if state == _COMPRESSED:
-                room_bytes = (target_bytes - filled) / max(payload_share, 1 / _READ_AHEAD)
-                buffers.extend(_open(source, sections, last, int(room_bytes), file_position, path))
+        room = target_bytes - filled
+        if sections[first, CODEC] > 0:
+            opener.open(first, int(room / max(payload_share, 1 / _READ_AHEAD)))
+        last, size, rows, payload_bytes, state = _extend(sections, first, room, payload_share, row_bytes)
         if state == _LYING:
             raise CorruptBatchError(
                 "A record batch counts more records than its bytes can hold",
@@ -110,11 +112,10 @@ def portions(
                 expected=f"at most {(sections[last, END] - sections[last, ADDRESS]) // SMALLEST_RECORD}",
                 found=int(sections[last, COUNT]),
             )
-        yield Portion(sections[first:last], rows, payload_bytes)
-        if buffers:
-            left = int((sections[last:, CODEC] == _OPENED).sum())
-            del buffers[: len(buffers) - left]
-        first = last
+        filled += size
+        is_last = state == _FULL or filled >= target_bytes
+        yield Portion(sections[first:last], rows, payload_bytes, size, is_last)
+        first, filled = last, 0 if is_last else filled
 
 
 def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
@@ -167,25 +168,67 @@ def _sections(
     return sections[:rows]
 
 
-def _open(
-    source: pa.Buffer, sections: np.ndarray, first: int, wanted_bytes: int, file_position: int, path: str
-) -> list[pa.Buffer]:
-    """Decompresses the compressed sections from `first` on, to about `wanted_bytes`, and makes them describe that."""
-    run = sections[first : first + _MOST_OPENED]
-    positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
-    sizes = (run[:, END] - run[:, ADDRESS]).tolist()
-    buffers: list[pa.Buffer] = []
-    for position, codec, size in zip(positions, codecs, sizes, strict=True):
-        if codec <= 0 or wanted_bytes <= 0:
-            break
-        compressed = source.slice(position - file_position + RECORDS_POSITION, size)
-        buffers.append(decompress(codec, compressed, path=path, position=position))
-        wanted_bytes -= buffers[-1].size
-    opened = run[: len(buffers)]
-    opened[:, ADDRESS] = [buffer.address for buffer in buffers]
-    opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
-    opened[:, CODEC] = _OPENED
-    return buffers
+class _Opener:
+    """Decompresses sections, to memory that it takes again and again."""
+
+    def __init__(self, source: pa.Buffer, sections: np.ndarray, file_position: int, path: str) -> None:
+        self._source, self._sections, self._file_position, self._path = source, sections, file_position, path
+        self._memory: pa.Buffer | None = None
+        self._buffers: list[pa.Buffer] = []
+
+    def open(self, first: int, wanted_bytes: int) -> None:
+        """Opens sections from `first` on, to about `wanted_bytes`, and makes them describe what came out."""
+        wanted_bytes = min(wanted_bytes, OPENED_BYTES)
+        run = self._sections[first : first + _MOST_OPENED]
+        if run[0, CODEC] in (LZ4, SNAPPY):
+            self._memory = self._memory or pa.allocate_buffer(OPENED_BYTES)
+            if _open_blocks(run, self._memory.address, OPENED_BYTES, wanted_bytes):
+                return
+        positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
+        sizes = (run[:, END] - run[:, ADDRESS]).tolist()
+        buffers = self._buffers
+        buffers.clear()
+        for position, codec, size in zip(positions, codecs, sizes, strict=True):
+            if codec <= 0 or (wanted_bytes <= 0 and buffers):
+                break
+            compressed = self._source.slice(position - self._file_position + RECORDS_POSITION, size)
+            buffers.append(decompress(codec, compressed, path=self._path, position=position))
+            wanted_bytes -= buffers[-1].size
+        opened = run[: len(buffers)]
+        opened[:, ADDRESS] = [buffer.address for buffer in buffers]
+        opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
+        opened[:, CODEC] = _OPENED
+
+
+@njit
+def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
+    """How many sections were opened: at least `wanted_bytes`, up to one that needs more room, or something else."""
+    limit = memory + memory_bytes
+    wanted = memory + wanted_bytes
+    for row in range(len(sections)):
+        codec = sections[row, CODEC]
+        if row > 0 and memory >= wanted:
+            return row
+        source = sections[row, ADDRESS]
+        end = sections[row, END]
+        size = np.int64(-1)
+        if codec == LZ4:
+            most = lz4_most_bytes(source, end)
+            if most >= 0 and most <= limit - memory:
+                size = lz4_decompress(source, end, memory, memory + most)
+        elif codec == SNAPPY:
+            most, _, _ = snappy_size(source, end)
+            if most >= 0 and most <= limit - memory:
+                size = snappy_decompress(source, end, memory, memory + most)
+                if size != most:
+                    return row
+        if size < 0:
+            return row
+        sections[row, ADDRESS] = memory
+        sections[row, END] = memory + size
+        sections[row, CODEC] = _OPENED
+        memory += size
+    return len(sections)
 
 
 @njit
@@ -225,25 +268,28 @@ def _select(
 
 
 @njit
-def _extend(sections, first, last, filled, rows, payload_bytes, target_bytes, payload_share, row_bytes):
-    """Adds sections from `last` on to the portion from `first` on, until it is full, one is compressed, or one lies.
+def _extend(sections, first, target_bytes, payload_share, row_bytes):
+    """The portion from `first` on, until it is full, or a section is compressed, or one lies.
 
-    (last, filled, rows, payload_bytes, state), where `filled` is about the size of the portion's RecordBatch.
+    (last, about the size of its columns, rows, payload_bytes, state)
     """
+    last = first
+    size = rows = payload_bytes = np.int64(0)
     while last < len(sections) and sections[last, TIMESTAMP_STEP] == sections[first, TIMESTAMP_STEP]:
         if sections[last, CODEC] > 0:
-            return last, filled, rows, payload_bytes, _COMPRESSED if filled < target_bytes else _FULL
+            return last, size, rows, payload_bytes, _COMPRESSED
         payload = sections[last, END] - sections[last, ADDRESS]
         count = sections[last, COUNT]
         # Room for columns is made by the batches' counts: they are believed only where so many records can be.
         if count > payload // SMALLEST_RECORD:
-            return last, filled, rows, payload_bytes, _LYING if last == first else _FULL
-        share = payload_share if sections[last, CODEC] == 0 else max(payload_share, 1 / _READ_AHEAD)
-        size = np.int64(payload * share) + count * row_bytes
-        if last > first and filled + size > target_bytes:
+            return last, size, rows, payload_bytes, _LYING if last == first else _FULL
+        is_opened = sections[last, CODEC] == _OPENED
+        share = max(payload_share, 1 / _READ_AHEAD) if is_opened else payload_share
+        more = np.int64(payload * share) + count * row_bytes
+        if last > first and size + more > target_bytes:
             break
-        filled += size
+        size += more
         rows += count
         payload_bytes += payload
         last += 1
-    return last, filled, rows, payload_bytes, _FULL
+    return last, size, rows, payload_bytes, _FULL

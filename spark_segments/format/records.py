@@ -75,16 +75,16 @@ class Binary(NamedTuple):
 
 
 class HeaderPlaces(NamedTuple):
-    """Where the headers of each row lie, for `decode_headers`."""
+    """Where the headers of each row lie, for `decode_headers`: nothing is filled in while no row has any."""
 
     wanted: bool
     offsets: int  # int32[rows + 1]: headers before each row
-    addresses: int  # int64[rows]
-    ends: int  # int64[rows]
+    addresses: int  # int64[rows], of the rows that have some
+    ends: int  # int64[rows], of the same
 
 
-class Outcome(NamedTuple):
-    """What a kernel filled in; or a problem, in which section and record of it, and what was expected and found."""
+class Filled(NamedTuple):
+    """What columns hold: where a kernel goes on."""
 
     rows: int
     key_bytes: int
@@ -93,6 +93,18 @@ class Outcome(NamedTuple):
     null_values: int
     headers: int
     header_bytes: int  # an upper bound of the headers' names and values
+
+
+class Outcome(NamedTuple):
+    """What columns hold then; or a problem, in which section and record of it, and what was expected and found."""
+
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    null_keys: int
+    null_values: int
+    headers: int
+    header_bytes: int
     problem: int
     section: int
     record: int
@@ -361,23 +373,16 @@ def _walk_headers(position, end):
 
 
 @njit
-def decode_records(sections, start_offset, end_offset, offsets, timestamps, key, value, headers):
-    """Fills columns with the records of all sections with offsets in [start_offset, end_offset); an Outcome's fields.
+def decode_records(sections, start_offset, end_offset, filled, offsets, timestamps, key, value, headers):
+    """Appends the records of all sections with offsets in [start_offset, end_offset) to columns; an Outcome's fields.
 
-    `offsets` and `timestamps` (microseconds) are addresses of int64[rows]. Every column must have room for all records
-    that the sections count and for all their bytes.
+    `filled` has the fields of a Filled. `offsets` and `timestamps` (microseconds) are addresses of int64[rows]. Every
+    column must have room for all records that the sections count and for all their bytes.
     """
-    row = 0
-    key_bytes = 0
-    value_bytes = 0
-    null_keys = 0
-    null_values = 0
-    header_rows = 0
-    header_bytes = 0
-    _begin(key)
-    _begin(value)
-    if headers.wanted:
-        store_native_i32(MEMORY, headers.offsets, 0)
+    row, key_bytes, value_bytes, null_keys, null_values, header_rows, header_bytes = filled
+    if row == 0:
+        _begin(key)
+        _begin(value)
     for section in range(len(sections)):
         position = sections[section, ADDRESS]
         end = sections[section, END]
@@ -412,7 +417,10 @@ def decode_records(sections, start_offset, end_offset, offsets, timestamps, key,
                 if value.wanted:
                     value_bytes = _put(value, row, value_bytes, read.value_position, read.value_size, end)
                     null_values += read.value_size < 0
-                if headers.wanted:
+                if headers.wanted and (header_rows > 0 or read.header_count > 0):
+                    if header_rows == 0:
+                        for before in range(row + 1):
+                            store_native_i32(MEMORY, headers.offsets + 4 * before, 0)
                     store_native_i64(MEMORY, headers.addresses + 8 * row, read.header_position)
                     store_native_i64(MEMORY, headers.ends + 8 * row, read.end)
                     header_rows += read.header_count
@@ -425,9 +433,8 @@ def decode_records(sections, start_offset, end_offset, offsets, timestamps, key,
 
 
 @njit
-def decode_offsets(sections, start_offset, end_offset, offsets, timestamps):
+def decode_offsets(sections, start_offset, end_offset, row, offsets, timestamps):
     """`decode_records` for offsets and timestamps alone: what is behind them in a record is jumped over, unseen."""
-    row = 0
     for section in range(len(sections)):
         position = sections[section, ADDRESS]
         end = sections[section, END]
@@ -455,18 +462,20 @@ def decode_offsets(sections, start_offset, end_offset, offsets, timestamps):
 
 
 @njit
-def decode_headers(rows, headers, key, value):
-    """Fills two columns with the headers of all rows, whose places `decode_records` found; an Outcome's fields."""
+def decode_headers(first_row, rows, first_header, headers, key, value):
+    """Fills two columns with the headers of rows from `first_row` on, whose places `decode_records` has just found, and
+    before which there are `first_header` headers; an Outcome's fields.
+    """
     filled = 0
     key_bytes = 0
     value_bytes = 0
     null_values = 0
     _begin(key)
     _begin(value)
-    for row in range(rows):
+    for row in range(first_row, rows):
         position = load_native_i64(MEMORY, headers.addresses + 8 * row)
         end = load_native_i64(MEMORY, headers.ends + 8 * row)
-        until = load_native_i32(MEMORY, headers.offsets + 4 * row + 4)
+        until = load_native_i32(MEMORY, headers.offsets + 4 * row + 4) - first_header
         while filled < until:
             size, position = read_varint(MEMORY, position, end)
             if position < 0 or size < 0 or size > end - position:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import dataclasses
-import mmap
 import struct
 
 import aiokafka.record.default_records
@@ -23,6 +21,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decode import decode_batches
 from spark_segments.format.jit import COPY_SLACK
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
+from tests.format.guarded import Guarded
 from tests.format.twin import DamageError, decode
 from tests.format.twin_encode import Record, batch_bytes, empty_batch, marker_batch, record_bytes, varint
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
@@ -431,24 +430,6 @@ def same_as_twin(data) -> bool:
     return answers[0]
 
 
-class Guarded:
-    """Memory that ends where the process may read and write no further: a step beyond it is a crash."""
-
-    def __init__(self, most_bytes: int) -> None:
-        page = mmap.PAGESIZE
-        self.size = -(-most_bytes // page) * page
-        self._map = mmap.mmap(-1, self.size + page)
-        self._view = np.frombuffer(self._map, np.uint8)
-        self.end = self._view.__array_interface__["data"][0] + self.size
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        assert protect(ctypes.c_void_p(self.end), ctypes.c_size_t(page), 0) == 0, ctypes.get_errno()
-
-    def hold(self, data: bytes) -> np.ndarray:
-        view = self._view[self.size - len(data) : self.size]
-        view[:] = np.frombuffer(data, np.uint8)
-        return view
-
-
 INPUT = Guarded(1 << 16)
 
 texts = st.text(max_size=5)
@@ -555,6 +536,7 @@ def test_kernels_write_only_into_the_room_they_were_given(batch, data):
             sections,
             0,
             2**62,
+            tuple(kernels.Filled(0, 0, 0, 0, 0, 0, 0)),
             room("offsets", 8 * count),
             room("timestamps", 8 * count),
             binary("keys", "key_nulls", "key"),

@@ -1,0 +1,138 @@
+"""LZ4 and snappy kernels: they read what other libraries write, and stay in bounds whatever they are given."""
+
+import lz4.block
+import lz4.frame
+import numpy as np
+import pytest
+import snappy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
+from spark_segments.format.decode import decode_batches
+from tests.format.guarded import Guarded
+from tests.format.twin_encode import Record, batch_bytes
+
+FUZZ = settings(max_examples=500, deadline=None, derandomize=True, database=None)
+INPUT, OUTPUT = Guarded(1 << 20), Guarded(1 << 20)
+HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+
+# Runs of bytes that repeat after every short distance, and what does not repeat at all.
+pieces = st.one_of(
+    st.binary(max_size=80),
+    st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 400)).map(lambda one: one[0] * one[1]),
+)
+texts = st.lists(pieces, max_size=12).map(b"".join)
+flips = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 255)), max_size=3)
+
+
+def kafka_lz4(data: bytes) -> bytes:
+    frame = lz4.frame.compress(
+        data, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX64KB, store_size=False, return_bytearray=False
+    )
+    assert frame[:7] == HEADER
+    return frame
+
+
+def xerial(data: bytes, block_bytes: int = 32768) -> bytes:
+    blocks = [snappy.compress(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes)]
+    framed = b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+    return b"\x82SNAPPY\0" + (1).to_bytes(4, "big") * 2 + framed
+
+
+def read(codec: str, compressed: bytes) -> bytes | None:
+    """What a kernel gives from memory that ends with the data to memory that ends with what they state."""
+    source = INPUT.end - len(INPUT.hold(compressed))
+    if codec == "lz4":
+        size, decompress = lz4_most_bytes(source, INPUT.end), lz4_decompress
+    else:
+        size, decompress = snappy_size(source, INPUT.end)[0], snappy_decompress
+    if not 0 <= size <= OUTPUT.size:
+        return None
+    written = decompress(source, INPUT.end, OUTPUT.end - size, OUTPUT.end)
+    assert written <= size
+    return OUTPUT.tail(size)[:written] if written >= 0 else None
+
+
+def damaged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
+    changed = bytearray(data)
+    for place, byte in changes:
+        changed[place % len(changed)] = byte
+    return bytes(changed)
+
+
+@FUZZ
+@given(texts)
+def test_what_libraries_write_is_read(data):
+    assert read("lz4", kafka_lz4(data)) == data
+    assert read("snappy", snappy.compress(data)) == data
+    assert read("snappy", xerial(data)) == data
+    assert read("snappy", xerial(data, 100)) == data
+
+
+@pytest.mark.parametrize("size", [4, 5, 18, 19, 24, 25, 31, 32, 33, 63, 64, 65, 200])
+def test_matches_of_every_distance_and_size(size):
+    for distance in (*range(1, 70), 1000):
+        start = np.random.default_rng(distance).bytes(distance)
+        data = (start * (size // distance + 2))[: distance + size] + b"-and some bytes at the end"
+        assert read("lz4", kafka_lz4(data)) == data
+        assert read("snappy", snappy.compress(data)) == data
+
+
+@FUZZ
+@given(texts.filter(len), flips)
+def test_damaged_lz4_gives_what_the_library_gives_or_nothing(data, changes):
+    blocks = lz4.block.compress(data[: 1 << 16], store_size=False)
+    changed = damaged(blocks, changes)
+    frame = HEADER + len(changed).to_bytes(4, "little") + changed + bytes(4)
+    found = read("lz4", frame)
+    try:
+        expected = lz4.block.decompress(changed, uncompressed_size=1 << 16)
+    except lz4.block.LZ4BlockError:
+        return
+    assert found == expected
+
+
+@FUZZ
+@given(texts.filter(len), flips)
+def test_damaged_snappy_gives_what_the_library_gives_or_nothing(data, changes):
+    changed = damaged(snappy.compress(data), changes)
+    found = read("snappy", changed)
+    if found is None or changed[:8] == b"\x82SNAPPY\0":
+        return
+    assert found == snappy.uncompress(changed)
+
+
+@FUZZ
+@given(texts, flips.filter(len), st.integers(0, 1 << 30))
+def test_damaged_and_cut_frames_stay_in_bounds(data, changes, cut):
+    for codec, frame in (("lz4", kafka_lz4(data)), ("snappy", xerial(data, 64))):
+        read(codec, damaged(frame, changes))
+        read(codec, frame[: cut % (len(frame) + 1)])
+
+
+@FUZZ
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_stay_in_bounds(data):
+    read("snappy", data)
+    read("snappy", b"\x82SNAPPY\0" + data)
+    read("lz4", HEADER + data)
+    read("lz4", HEADER + len(data).to_bytes(4, "little") + data + bytes(4))
+
+
+def test_a_match_does_not_reach_into_the_batch_before():
+    """Batches are decompressed one behind the other."""
+    good = batch_bytes([Record(b"secret" * 100)], codec="lz4")
+    bad = HEADER + (4).to_bytes(4, "little") + b"\x0f\x01\x00\x50" + bytes(4)  # a match before any literal
+    sealed = batch_bytes([Record(b"x")], base_offset=1, codec="lz4")
+    stored = scan_batches(good + sealed).batches
+    section = stored.position[1] + 61
+    data = bytearray((good + sealed)[:section] + bad)
+    data[len(good) + 8 : len(good) + 12] = (len(data) - len(good) - 12).to_bytes(4, "big")
+    scan = scan_batches(bytes(data), check_crc=False)
+    assert len(scan.batches) == 2
+    with pytest.raises(CorruptBatchError) as caught:
+        list(decode_batches(bytes(data), scan.batches, path="x.log", topic="t", partition=0))
+    assert caught.value.position == len(good)
