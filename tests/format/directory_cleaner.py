@@ -112,9 +112,8 @@ def clean_log(
             cleaned.append(segment)
             continue
         own = [
-            part
+            clean_batches(segment.data, batches, cleaning, transactions)
             for batches in portions(segment.batches, batches_a_call)
-            for part in clean_batches(segment.data, batches, cleaning, transactions)
         ]
         data = b"".join(part.data.tobytes() for part in own)
         cleaned.append(
