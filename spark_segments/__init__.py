@@ -1,4 +1,4 @@
-"""Kafka's topics, segments, offsets, retention and compaction as files on any storage, written and read by Spark DataFrames."""
+"""Kafka's topics, segments, offsets, retention and compaction as files on any storage, for Spark DataFrames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LogDir", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's planner and workers import this package by way of pyspark_segments: numba and Arrow come only when they are used.
+    # Spark's planner and workers import this package by way of pyspark_segments: numba and Arrow come when they are used.
     if name == "LogDir":
         from spark_segments.log.logdir import LogDir
 
