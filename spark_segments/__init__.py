@@ -12,7 +12,8 @@ __all__ = ["LogDir", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's planner and workers import this package by way of pyspark_segments: numba and Arrow come when they are used.
+    # Spark's planner and workers import this package by way of pyspark_segments: numba and Arrow come when they are
+    # used.
     if name == "LogDir":
         from spark_segments.log.logdir import LogDir
 
