@@ -7,6 +7,7 @@ and their indexes are left to the caller.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -100,12 +101,14 @@ class CleanCounts:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What is left of some batches: `data`, uint8[], with the log's offsets, and its batches, positions from data[0].
+    """What is left of the batches `source`: `data`, uint8[], with the log's offsets, and its batches, positions from
+    data[0].
 
     Not `changed`: every batch stays as it is; `data` is then the memory that was given, unless its offsets are shifted.
     `aborted` are the transactions for the index of the rewritten segment.
     """
 
+    source: BatchTable
     data: np.ndarray
     batches: BatchTable
     changed: bool
@@ -122,13 +125,15 @@ def clean_batches(
     file_position: int = 0,
     path: str = "",
     offset_shift: int = 0,
-) -> Cleaned:
+) -> Iterator[Cleaned]:
     """Cleans `batches` (CRCs checked), which follow those cleaned with the same `transactions` before.
 
-    buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the offsets of its bytes. Batches
-    of magic 0 and 1 become such of magic 2. Raises CorruptBatchError for records damaged in spite of their CRC.
+    They come in parts, in order, each with as much as `sections` decompresses at a time: however well a log compresses,
+    no more of it is in memory. buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the
+    offsets of its bytes. Batches of magic 0 and 1 become such of magic 2. Raises CorruptBatchError for records damaged
+    in spite of their CRC.
     """
-    bytes_read = int(batches.size.sum())
+    bytes_read = batches.size
     buffer, batches, file_position, converted = as_magic_2(buffer, batches, file_position=file_position, path=path)
     discardable, aborted = transactions.read(
         buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
@@ -136,9 +141,6 @@ def clean_batches(
     action = _actions(batches, cleaning, discardable, offset_shift)
     unread = action & READ == 0
     count = batches.count.astype(np.int64)
-    sources: list[np.ndarray] = [byte_view(buffer)]
-    pieces: list[tuple[np.ndarray, np.ndarray]] = []
-    tally = np.zeros(COUNTS, np.int64)
     for part in sections(buffer, batches, file_position=file_position, path=path, wanted=~unread):
         rows = slice(part.first, part.last)
         columns = Batches(
@@ -154,32 +156,36 @@ def clean_batches(
             action=action[rows],
             codec=_codecs(batches, cleaning)[rows],
         )
-        pieces.append(_clean(columns, cleaning, tally, sources, batches, part, path))
-    data = _joined(pieces, sources)
-    table = _scanned(data)
-    if offset_shift and len(table):
-        data = data.copy() if data.base is not None else data
-        table = replace(
-            table, base_offset=table.base_offset + offset_shift, last_offset=table.last_offset + offset_shift
+        sources: list[np.ndarray] = [byte_view(buffer)]
+        tally = np.zeros(COUNTS, np.int64)
+        data = _joined(*_clean(columns, cleaning, tally, sources, batches, part, path), sources)
+        table = _scanned(data)
+        if offset_shift and len(table):
+            data = data.copy() if data.base is not None else data
+            table = replace(
+                table, base_offset=table.base_offset + offset_shift, last_offset=table.last_offset + offset_shift
+            )
+            write_base_offsets(data, table.position, table.base_offset)
+        source = batches.take(rows)
+        ends = part.last == len(batches)
+        dropped, control = unread[rows], source.is_control
+        counts = CleanCounts(
+            records_read=int(count[rows].sum()),
+            records_kept=int(tally[KEPT]),
+            superseded=int(tally[SUPERSEDED]),
+            tombstone=int(tally[TOMBSTONES_EXPIRED]),
+            no_key=int(tally[NO_KEY]),
+            aborted=int(count[rows][dropped & ~control].sum()),
+            control=int(count[rows][dropped & control].sum()),
+            tombstones_kept=int(tally[KEPT_TOMBSTONES]),
+            batches_read=len(source),
+            batches_unchanged=int(tally[BATCHES_UNCHANGED]),
+            # Converted entries are not those of the file, one for one.
+            bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
+            bytes_written=len(data),
         )
-        write_base_offsets(data, table.position, table.base_offset)
-    control = batches.is_control
-    counts = CleanCounts(
-        records_read=int(count.sum()),
-        records_kept=int(tally[KEPT]),
-        superseded=int(tally[SUPERSEDED]),
-        tombstone=int(tally[TOMBSTONES_EXPIRED]),
-        no_key=int(tally[NO_KEY]),
-        aborted=int(count[unread & ~control].sum()),
-        control=int(count[unread & control].sum()),
-        tombstones_kept=int(tally[KEPT_TOMBSTONES]),
-        batches_read=len(batches),
-        batches_unchanged=int(tally[BATCHES_UNCHANGED]),
-        bytes_read=bytes_read,
-        bytes_written=len(data),
-    )
-    changed = converted or counts.batches_unchanged < counts.batches_read
-    return Cleaned(data, table, changed, counts, aborted)
+        changed = converted or counts.batches_unchanged < counts.batches_read
+        yield Cleaned(source, data, table, changed, counts, aborted if ends else AbortedTransactions.of())
 
 
 def _actions(batches: BatchTable, cleaning: CleaningRound, discardable: np.ndarray, offset_shift: int) -> np.ndarray:
@@ -248,10 +254,8 @@ def _compressed(out: np.ndarray, pieces: Pieces, piece: int, codec: int, level: 
     return batch
 
 
-def _joined(pieces: list[tuple[np.ndarray, np.ndarray]], sources: list[np.ndarray]) -> np.ndarray:
-    """The pieces' memory as one array: a view where they follow one another already."""
-    address = np.concatenate([np.empty(0, np.int64), *(part[0] for part in pieces)])
-    size = np.concatenate([np.empty(0, np.int64), *(part[1] for part in pieces)])
+def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) -> np.ndarray:
+    """The memory of pieces as one array: a view where they follow one another already."""
     total = int(size.sum())
     if len(address) and (address[:-1] + size[:-1] == address[1:]).all():
         for source in sources:

@@ -7,7 +7,6 @@ of the functions here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -174,23 +173,22 @@ def rewrite_group(
 ) -> tuple[Group, CleanCounts]:
     """Writes what cleaning leaves of a group, and says what became of its records."""
     settings = work.settings
-    rewrite = GroupRewrite(storage, settings.topic, settings.config, group, work.partition.leader_epoch)
     counts = CleanCounts()
-    for segment in group:
-        for window in windows(storage, segment):
-            window = dataclasses.replace(window, batches=named(window, segment))
-            cleaned = clean_batches(
-                window.data,
-                window.batches,
-                cleaning,
-                transactions,
-                file_position=window.position,
-                path=segment.path,
-                offset_shift=segment.offset_shift,
-            )
-            rewrite.add(segment, window, cleaned)
-            counts += cleaned.counts
-    return rewrite.close(), counts
+    with GroupRewrite(storage, settings.topic, settings.config, group, work.partition.leader_epoch) as rewrite:
+        for segment in group:
+            for window in windows(storage, segment):
+                for cleaned in clean_batches(
+                    window.data,
+                    named(window, segment),
+                    cleaning,
+                    transactions,
+                    file_position=window.position,
+                    path=segment.path,
+                    offset_shift=segment.offset_shift,
+                ):
+                    rewrite.add(segment, cleaned)
+                    counts += cleaned.counts
+        return rewrite.close(), counts
 
 
 def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:

@@ -53,9 +53,10 @@ def named(window: Window, segment: Segment) -> BatchTable:
 
 
 class GroupRewrite:
-    """Takes what is left of a group, window by window; nothing is written before the first batch that is not as it was.
+    """Takes what is left of a group, part by part; nothing is written before the first batch that is not as it was.
 
-    `leader_epoch` goes into batches that have none, as those of a chunk that became a segment as it was.
+    `leader_epoch` goes into batches that have none, as those of a chunk that became a segment as it was. As a context
+    manager it leaves no file open where an error comes before `close`.
     """
 
     def __init__(
@@ -72,13 +73,18 @@ class GroupRewrite:
         self._tombstones = 0
         self._aborted: list[AbortedTransactions] = []
 
-    def add(self, segment: Segment, window: Window, cleaned: Cleaned) -> None:
-        """Takes what is left of the next window."""
+    def __enter__(self) -> GroupRewrite:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)
+
+    def add(self, segment: Segment, cleaned: Cleaned) -> None:
+        """Takes what is left of the next batches of a segment."""
         if self._writer is None:
             if not cleaned.changed:
-                if len(window.batches):
-                    end = int(window.batches.position[-1] + window.batches.size[-1])
-                    self._unchanged.append((segment, int(window.batches.position[0]), end))
+                self._leave(segment, cleaned.source)
                 self._note(cleaned)
                 return
             self._writer = self._begin(self._group[0].base_offset)
@@ -88,6 +94,13 @@ class GroupRewrite:
             whole = Window(cleaned.data, 0, cleaned.batches)
             self._append(*rebased(whole, cleaned.batches, 0, self._leader_epoch))
         self._note(cleaned)
+
+    def _leave(self, segment: Segment, batches: BatchTable) -> None:
+        """Remembers batches that stay as they are, in case that a later one does not."""
+        start, end = int(batches.position[0]), int(batches.position[-1] + batches.size[-1])
+        if self._unchanged and self._unchanged[-1][0] is segment and self._unchanged[-1][2] == start:
+            start = self._unchanged.pop()[1]
+        self._unchanged.append((segment, start, end))
 
     def close(self) -> Group:
         """The group with the rows of its outputs."""

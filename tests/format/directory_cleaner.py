@@ -112,8 +112,9 @@ def clean_log(
             cleaned.append(segment)
             continue
         own = [
-            clean_batches(segment.data, batches, cleaning, transactions)
+            part
             for batches in portions(segment.batches, batches_a_call)
+            for part in clean_batches(segment.data, batches, cleaning, transactions)
         ]
         data = b"".join(part.data.tobytes() for part in own)
         cleaned.append(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.active_producers import ActiveProducers
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.clean import Cleaned, CleaningRound, clean_batches
+from spark_segments.format.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
 from spark_segments.format.cleaned_transactions import CleanedTransactions
 from spark_segments.format.offset_map import OffsetMap
 from spark_segments.format.snapshot import ProducerEntry
@@ -53,9 +53,10 @@ def clean(
     cleaning = CleaningRound(
         offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
     )
-    return clean_batches(
+    (cleaned,) = clean_batches(
         data, scanned(data), cleaning, transactions or CleanedTransactions(), offset_shift=offset_shift
     )
+    return cleaned
 
 
 def left(cleaned: Cleaned) -> list[PlainBatch]:
@@ -88,7 +89,8 @@ def test_what_lies_past_the_map_stays_whatever_it_is():
 def test_a_key_that_the_map_does_not_know_stays():
     data = batch_bytes([Record(b"1", b"a")])
     cleaning = CleaningRound(OffsetMap(1000, start_offset=1), NOW_MS, RETENTION_MS, 9, ActiveProducers.of())
-    assert not clean_batches(data, scanned(data), cleaning, CleanedTransactions()).changed
+    (cleaned,) = clean_batches(data, scanned(data), cleaning, CleanedTransactions())
+    assert not cleaned.changed
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -362,14 +364,33 @@ def test_a_portion_of_a_file_is_found_by_its_position():
     offset_map = OffsetMap(1000)
     offset_map.put_batches(second, batches, file_position=len(first))
     cleaning = CleaningRound(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
-    cleaned = clean_batches(second, batches, cleaning, CleanedTransactions(), file_position=len(first))
+    (cleaned,) = clean_batches(second, batches, cleaning, CleanedTransactions(), file_position=len(first))
     assert offsets(cleaned) == [2]
     assert cleaned.batches.position.tolist() == [0]
 
 
 def test_nothing_in_nothing_out():
-    cleaned = clean(b"")
-    assert (len(cleaned.data), len(cleaned.batches), cleaned.changed) == (0, 0, False)
+    cleaning = CleaningRound(OffsetMap(1000), NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
+    assert list(clean_batches(b"", scanned(b""), cleaning, CleanedTransactions())) == []
+
+
+@pytest.mark.parametrize("codec", [None, 0])
+def test_batches_that_compress_well_are_cleaned_in_parts(codec):
+    value = bytes(1 << 20)
+    data = b"".join(
+        batch_bytes([Record(value, b"a"), Record(value, b"%d" % number)], base_offset=2 * number, codec="zstd")
+        for number in range(20)
+    )
+    offset_map = OffsetMap(1 << 16)
+    offset_map.put_batches(data, scanned(data))
+    cleaning = CleaningRound(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of(), codec)
+    parts = list(clean_batches(data, scanned(data), cleaning, CleanedTransactions()))
+    assert [len(part.source) for part in parts] == [4, 4, 4, 4, 4]
+    assert [offset for part in parts for offset in offsets(part)] == [*range(1, 38, 2), 38, 39]
+    assert np.concatenate([part.source.position for part in parts]).tolist() == scanned(data).position.tolist()
+    counts = sum((part.counts for part in parts), CleanCounts())
+    assert (counts.records_read, counts.records_kept, counts.superseded) == (40, 21, 19)
+    assert (counts.bytes_read, counts.batches_unchanged) == (len(data), 1)
 
 
 @pytest.mark.parametrize("name", ["legacy-v0-0", "legacy-v1-0"])

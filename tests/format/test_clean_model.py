@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_segments.format import sections
 from spark_segments.format.active_producers import ActiveProducers
 from spark_segments.format.snapshot import ProducerState
 from spark_segments.format.txn_index import AbortedTransactions
@@ -150,9 +152,11 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     batches_a_call=st.sampled_from([1, 2, 3, 1000]),
     live=st.booleans(),
     codec=st.sampled_from([None, None, 0, 4]),
+    part_bytes=st.sampled_from([1, 100, sections.TARGET_BYTES]),
 )
-def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec):
-    check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
+def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec, part_bytes):
+    with mock.patch.object(sections, "TARGET_BYTES", part_bytes):
+        check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
 
 
 @pytest.mark.parametrize("seed", range(30))

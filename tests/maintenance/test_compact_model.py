@@ -26,7 +26,7 @@ rules = st.builds(
     Rules,
     min_ratio=st.sampled_from([0, 0, 0.7]),
     delete_retention_ms=st.sampled_from([1, 1000]),
-    min_lag_ms=st.sampled_from([0, 0, 800]),
+    min_lag_ms=st.sampled_from([0, 0, 1000]),
     max_lag_ms=st.sampled_from([NEVER_MS, 3000]),
     retention_ms=st.sampled_from([None, 4000]),
 )
@@ -42,7 +42,7 @@ steps = st.lists(
         st.tuples(st.just("append"), rows),
         st.tuples(st.just("seal"), st.none()),
         st.tuples(st.just("compact"), maps, st.none() | rows),
-        st.tuples(st.just("wait"), st.sampled_from([1, 500, 1000, 2500, 5000])),
+        st.tuples(st.just("wait"), st.sampled_from([1, 500, 1000, 3000, 5000])),
         st.tuples(st.just("retain"), st.integers(0, 3)),
     ),
     min_size=6,
