@@ -10,10 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli import describe, dump, explain, kafka, maintenance, records, topics, verify
+from spark_segments.cli import append, describe, dump, explain, kafka, maintenance, records, topics, verify
 from spark_segments.cli.output import errors_in_one_line
 
-_FIRST = ("topic", "offsets", "produce", "consume", "delete-records")
+_FIRST = ("topic", "offsets", "produce", "append", "consume", "delete-records")
 
 
 class _InOrder(TyperGroup):
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topic", rich_help_panel="Topics")
 app.command("offsets", rich_help_panel="Records")(records.offsets)
 app.command("produce", rich_help_panel="Records")(records.produce)
+app.command("append", rich_help_panel="Records")(append.append)
 app.command("consume", rich_help_panel="Records")(records.consume)
 app.command("delete-records", rich_help_panel="Records")(records.delete_records)
 app.command("roll", rich_help_panel="Maintenance")(maintenance.roll)

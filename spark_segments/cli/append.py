@@ -1,0 +1,129 @@
+"""`segments append`: files that Spark can read, into a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from spark_segments.cli.arguments import (
+    ConfigOption,
+    LogDirArgument,
+    MasterOption,
+    OutputOption,
+    StorageOption,
+    TopicArgument,
+    storage_options,
+)
+from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.config import parse_overrides
+from spark_segments.errors import TopicExistsError
+
+
+class Format(StrEnum):
+    """What can be read."""
+
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    DELTA = "delta"
+    TEXT = "text"
+
+
+def append(
+    log_dir: LogDirArgument,
+    topic: TopicArgument,
+    paths: Annotated[
+        list[str], typer.Option("--input", metavar="PATH", help="Files to read: a path, a directory or a pattern.")
+    ],
+    file_format: Annotated[
+        Format, typer.Option("--format", help="What they are; json is one object a line, text one value a line.")
+    ] = Format.JSON,
+    reader_option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For Spark's reader: header=true, sep=;")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="DDL", help="The columns, such as 'id long, at timestamp'.")
+    ] = None,
+    key_column: Annotated[str | None, typer.Option("--key-column", metavar="NAME", help="The key.")] = None,
+    value_column: Annotated[
+        str | None, typer.Option("--value-column", metavar="NAME", help="The value, rather than the row as JSON.")
+    ] = None,
+    timestamp_column: Annotated[
+        str | None, typer.Option("--timestamp-column", metavar="NAME", help="The timestamp; a number is ms since 1970.")
+    ] = None,
+    partition_column: Annotated[
+        str | None, typer.Option("--partition-column", metavar="NAME", help="The partition, rather than by key.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, help="Make the topic with so many where there is none.")
+    ] = None,
+    config: ConfigOption = None,
+    compression_codec: Annotated[
+        str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
+    ] = None,
+    txn_app_id: Annotated[
+        str | None, typer.Option("--txn-app-id", metavar="NAME", help="Append once, however often this runs: the job.")
+    ] = None,
+    txn_version: Annotated[
+        int | None, typer.Option("--txn-version", metavar="N", help="And the run: a number that rises with each.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    master: MasterOption = None,
+    storage: StorageOption = None,
+) -> None:
+    """Appends JSON lines, CSV, Parquet, a Delta table or lines of text to a topic, all in one commit.
+
+    A row with a column value of text or bytes is a record, with its columns
+    key, headers, timestamp and partition; any other row is a record whose
+    value is the row as JSON. The options ...-column say otherwise.
+
+    Example: segments append /data/log orders --input '/landing/*.json'
+    --key-column order_id --partitions 6 --txn-app-id landing --txn-version 7
+    """
+    from spark_segments import LogDir
+    from spark_segments.spark.frames import as_records
+    from spark_segments.spark.session import spark_session
+
+    started = time.monotonic()
+    storage_settings = storage_options(storage)
+    log = LogDir.create(log_dir, storage_settings)
+    if partitions is not None and topic not in log.topics():
+        with contextlib.suppress(TopicExistsError):  # another run of this job may make it at the same moment
+            log.create_topic(topic, partitions, parse_overrides(config or []))
+    ends_before = {partition: end for partition, (_, end) in log.offsets(topic).items()}
+
+    reader = spark_session(f"append to {topic}", master=master).read.format(file_format.value)
+    reader = reader.options(**parse_overrides(reader_option or []))
+    frame = (reader if schema is None else reader.schema(schema)).load(paths)
+    records = as_records(
+        frame,
+        key_column=key_column,
+        value_column=value_column,
+        timestamp_column=timestamp_column,
+        partition_column=partition_column,
+    )
+    options: dict[str, str | None] = {f"storage.{name}": value for name, value in storage_settings.items()}
+    options |= {"topic": topic, "compression.type": compression_codec, "txnAppId": txn_app_id}
+    options["txnVersion"] = None if txn_version is None else str(txn_version)
+    writer = records.write.format("segments").mode("append")
+    writer.options(**{name: value for name, value in options.items() if value is not None}).save(log_dir)
+
+    report: dict[str, Any] = {
+        "job": "append",
+        "topic": topic,
+        "seconds": round(time.monotonic() - started, 3),
+        "partitions": [
+            {"partition": partition, "log_end_offset_before": ends_before.get(partition, 0), "log_end_offset": end}
+            for partition, (_, end) in sorted(log.offsets(topic).items())
+        ],
+    }
+    if output is Output.JSON:
+        print_json(report)
+        return
+    print_table(list(report["partitions"][0]), [list(line.values()) for line in report["partitions"]])
+    grown = sum(line["log_end_offset"] - line["log_end_offset_before"] for line in report["partitions"])
+    print(f"append: {topic} has grown by {grown:,} records in {report['seconds']:.1f} s")
