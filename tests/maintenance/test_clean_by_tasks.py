@@ -20,10 +20,11 @@ from spark_segments.log.segment import windows
 from spark_segments.log.verify import verify
 from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll, vacuum
 from spark_segments.maintenance.clean_by_tasks import CleanByTasks, slices
-from spark_segments.maintenance.clean_round import CleanSettings, Round
+from spark_segments.maintenance.clean_round import CleanedRound, CleanSettings, Round
 from spark_segments.maintenance.cleaner import CleanResult, clean_partition
 from spark_segments.maintenance.compact_plan import count_large
 from spark_segments.maintenance.map_file import read_map, write_map
+from spark_segments.storage import Storage
 from tests import golden_files
 from tests.maintenance.appending import contents, live
 from tests.maintenance.rows import run
@@ -115,8 +116,11 @@ def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch)
     monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
     bound = 50 * BYTES_PER_SLOT
     settings, by_tasks = settings_of(prices, "prices", bound), CleanByTasks(2, bound)
-    answers = itertools.chain([by_tasks], itertools.repeat(lambda storage, work: None))
-    first = clean_partition(prices.storage, settings, 0, 1000, clean=lambda *work: next(answers)(*work))
+
+    def one_round(storage: Storage, work: Round) -> CleanedRound | None:
+        return by_tasks(storage, work) if work.first_dirty_offset == 0 else None
+
+    first = clean_partition(prices.storage, settings, 0, 1000, clean=one_round)
     assert (first.rounds, first.unfinished) == (1, True) and 0 < first.first_dirty_offset < 1000
     both = clean_partition(prices.storage, settings, 0, 1000, so_far=first)
     assert (both.unfinished, both.first_dirty_offset) == (False, 1000)

@@ -94,15 +94,15 @@ actions = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(actions=actions)
-def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(actions):
+@given(actions=actions, tasks=st.sampled_from([1, 3]))
+def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(actions, tasks):
     with tempfile.TemporaryDirectory() as directory:
         log = LogDir.create(directory + "/log")
         log.create_topic("t", config=CONFIG)
         written: list[tuple[str | None, str | None]] = []
         cleanings: dict[int, int] = {}  # offset of a tombstone → when a cleaning first read it
         now_ms = START_MS
-        for action, value in [*actions, ("roll", None), ("compact", (4096, 1))]:
+        for action, value in [*actions, ("roll", None), ("compact", (4096, tasks))]:
             before = records(log)
             if action == "append":
                 append(log, value, now_ms)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.verify import verify
 from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll
 from spark_segments.maintenance.map_file import SUFFIX, MapFile
+from spark_segments.storage import Storage
 from tests.maintenance.appending import contents
 
 NOW_MS = 1_700_000_000_000
@@ -43,13 +46,17 @@ def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
 def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, monkeypatch):
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
     monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
-    files: list[str] = []
-    monkeypatch.setattr(
-        MapFile, "pieces", lambda self, storage, of=MapFile.pieces: files.append(self.path) or of(self, storage)
-    )
+    merged: list[str] = []
+    pieces = MapFile.pieces
+
+    def noted(file: MapFile, storage: Storage) -> Iterator[np.ndarray]:
+        merged.append(file.path)
+        return pieces(file, storage)
+
+    monkeypatch.setattr(MapFile, "pieces", noted)
     copy = appended(log, tmp_path, "prices", 1)
     there = compact(log, spark, now_ms=NOW_MS)
-    assert len(files) == 2, "the driver has merged the maps of two tasks"
+    assert len(merged) == 2, "the driver has merged the maps of two tasks"
     assert there.partitions == compact(copy, now_ms=NOW_MS).partitions
     assert contents(log, "prices") == contents(copy, "prices")
     assert not [file.path for file in log.storage.list(recursive=True) if file.path.endswith(SUFFIX)]
