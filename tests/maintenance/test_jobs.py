@@ -14,50 +14,13 @@ from spark_segments import LogDir
 from spark_segments.maintenance import roll
 from spark_segments.spark.session import java_home
 from tests.conftest import ROOT
-from tests.maintenance.appending import append_one_by_one, contents, live, records, topic_with
+from tests.maintenance.appending import contents
+from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
 
 
 @pytest.fixture
 def busy(log) -> LogDir:
-    """A log with work for every job."""
-    common = {"segment.bytes": 2000, "retention.ms": -1}
-    topic_with(log, "orders", {**common, "retention.bytes": 4000}, partitions=2)
-    topic_with(log, "latest", {**common, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01})
-    for topic, partition in (("orders", 0), ("orders", 1), ("latest", 0)):
-        append_one_by_one(log, topic, records(40, time_ms=log.storage.now_ms()), partition=partition)
-    return log
-
-
-def assert_maintained(log: LogDir, reports: list[dict], before: dict[str, list[dict]]) -> None:
-    """What roll, retain, compact and vacuum leave, whoever ran them."""
-    assert [report["job"] for report in reports] == ["roll", "retain", "compact", "vacuum"]
-    roll, retain, compact, _ = reports
-    assert {line["action"] for line in roll["partitions"]} == {"roll"} and len(roll["partitions"]) == 3
-    assert roll["records_in"] == roll["records_out"] > 0
-    assert retain["dropped"]["retention.bytes"] > 0
-    for number in (0, 1):
-        start = log.offsets("orders")[number][0]
-        left = [one for one in before["orders"] if one["partition"] == number and one["offset"] >= start]
-        assert start > 0 and contents(log, "orders", partition=number) == left
-    assert_compacted(log, compact, before["latest"])
-    assert {segment.state for segment in live(log, "latest")} == {"sealed", "chunk"}
-
-
-def assert_compacted(log: LogDir, report: dict, before: list[dict]) -> None:
-    """Of every key the newest record is left, and older ones only in the active segment, which is not compacted."""
-    after = contents(log, "latest")
-    newest = {one["key"]: one for one in before}
-    assert all(one in after for one in newest.values())
-    active = min(segment.base_offset for segment in live(log, "latest") if segment.state == "chunk")
-    assert [one for one in after if one["offset"] >= active] == [one for one in before if one["offset"] >= active]
-    assert report["dropped"] == {"superseded": len(before) - len(after)} and len(after) < len(before)
-
-
-def assert_vacuumed(log: LogDir) -> None:
-    """With no delete delay, the only segments are those of the log."""
-    found = {str(file.relative_to(log.uri)) for file in Path(log.uri).rglob("*.log")}
-    partitions = [(topic, number) for topic in log.topics() for number in log.offsets(topic)]
-    assert found == {segment.path for topic, number in partitions for segment in live(log, topic, number)}
+    return busy_log(log)
 
 
 def run(command: list[str], **environment: str) -> list[dict]:
@@ -88,7 +51,7 @@ def submit(master: str, package: Path, job: str, *arguments: str) -> list[dict]:
 
 
 def test_plain_python_runs_maintain(busy, tmp_path):
-    before = {topic: contents(busy, topic) for topic in ("orders", "latest")}
+    before = all_records(busy)
     # A setting of topics and one of the jobs alone.
     defaults = tmp_path / "defaults.properties"
     defaults.write_text("log.segment.delete.delay.ms=0\nlog.cleaner.threads=2\n")
@@ -105,7 +68,7 @@ def test_each_job_has_a_script_with_a_dry_run(busy, job):
 
 
 def test_spark_submit_runs_maintain_on_two_executors(busy, package_zip):
-    before = {topic: contents(busy, topic) for topic in ("orders", "latest")}
+    before = all_records(busy)
     assert_maintained(busy, submit("local-cluster[2,1,1024]", package_zip, "maintain", busy.uri), before)
 
 
