@@ -14,7 +14,7 @@ from spark_segments.format.patch import rebase
 from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.chunk import SegmentWriter, count_tombstones
 from spark_segments.log.rows import CHUNK, SEALED, Segment
-from spark_segments.log.segment import Window, locate, windows
+from spark_segments.log.segment import WINDOW_BYTES, Window, locate, windows
 from spark_segments.storage import Storage
 
 COPY_BYTES = 8 << 20
@@ -106,7 +106,7 @@ def _copy(
     shift = source.offset_shift
     begin = locate(storage, source, start) if start > source.base_offset else 0
     records = 0
-    for window in windows(storage, source, begin):
+    for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES):  # nearly all of it is wanted
         batches = window.batches
         past_end = len(batches) and int(batches.base_offset[-1]) + shift >= end
         wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
