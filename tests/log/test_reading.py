@@ -97,3 +97,21 @@ def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     assert read == list(range(end - 10, end))
     assert storage.log_bytes < 1 << 20
     assert storage.reads <= 3
+
+
+def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})
+    value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
+    log.append("t", pa.table({"value": value}))
+    snapshot = log.snapshot("t")
+    ((_, end),) = offset_bounds(snapshot).values()
+    ranges = read_ranges(snapshot, {0: (0, end)}, max_partition_bytes=8 << 20)
+    assert len({one.segment.path for one in ranges}) == 1
+    assert [len(task) for task in pack(ranges, 8 << 20)] == [1] * 8
+    offsets: list[int] = []
+    for one in ranges:
+        storage = CountingStorage(log.uri)
+        offsets += [row for batch in read_range(storage, one, columns=("offset",)) for row in batch[0].to_pylist()]
+        assert storage.log_bytes < one.size_bytes + (1 << 20)
+    assert offsets == list(range(end))
