@@ -310,7 +310,9 @@ class ServerConfig:
     log_cleaner_io_max_bytes_per_second: float = _setting(
         DOUBLE, DOUBLE_MAX, "The most that cleaners read and write together", low=0, effect=False
     )
-    log_cleaner_threads: int = _setting(INT, 1, "Partitions that one process cleans at a time", low=1)
+    log_cleaner_threads: int = _setting(
+        INT, 1, "Threads of one process that clean: a partition each, or a large one together", low=1
+    )
     log_retention_check_interval_ms: int = _setting(
         LONG, 5 * MINUTE_MS, "How often retention is expected to run: `explain` counts with it", low=1
     )
