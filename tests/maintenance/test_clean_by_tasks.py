@@ -60,7 +60,7 @@ def clean_by(log: LogDir, tasks: int, *, map_bytes: int = MIB, slice_bytes: int 
 @pytest.mark.parametrize("tasks", [1, 2, 7, 100])
 def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
     monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
-    copy = LogDir.open(shutil.copytree(tmp_path / "log", tmp_path / "copy"))
+    copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     found = clean_by(prices, tasks)
     (expected,) = compact(copy, now_ms=NOW_MS).partitions
     assert (found.rounds, found.indexed, found.first_dirty_offset) == (1, 1000, 1000)

@@ -28,7 +28,7 @@ def appended(log: LogDir, tmp_path: Path, topic: str, partitions: int) -> LogDir
         times = pa.array([NOW_MS] * 200, pa.timestamp("ms"))
         log.append(topic, pa.table({"key": keys, "value": values, "timestamp": times}))
     roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
-    return LogDir.open(shutil.copytree(tmp_path / "log", tmp_path / f"copy with {topic}"))
+    return LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / f"copy with {topic}")))
 
 
 def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
