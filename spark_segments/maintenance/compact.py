@@ -71,10 +71,12 @@ def compact(
     of all there is to do (`count_large`) is done by many tasks, before the others. Each round of a partition is one
     commit. One that fails, for a damaged file say, is left to the next run: see `Report`.
 
-    On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. A task's memory is the
-    offset map, at most log.cleaner.dedupe.buffer.size (1.25 times that while it grows), and some windows of 8 MiB of
-    the segments (a larger record batch is a window of its own), whatever the segments' size. In this process all maps
-    together share the buffer. On Spark the driver merges the maps of a large partition: it holds one such map, too.
+    On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. Over what an idle
+    worker has, a task takes at most 1.25 times log.cleaner.dedupe.buffer.size for the offset map (the quarter only
+    while it grows) and 100 MiB for windows of 8 MiB of the segments. That is 260 MiB by default, however large the
+    segments, however many the keys, and however well they compress; only a record batch that is larger than a window
+    takes more, some times its decompressed size. In this process all maps together share the buffer. On Spark the
+    driver merges the maps of a large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
     started_ms = log.storage.now_ms()
