@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from unittest import mock
 
@@ -10,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.append import OLDEST_CHUNK_MS
-from spark_segments.log.manifest import Manifest
+from spark_segments.log.manifest import Change, Manifest
 from spark_segments.log.verify import verify
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.storage import Storage
@@ -91,6 +92,27 @@ def test_a_later_round_that_another_compaction_was_quicker_with_is_left_to_it(se
     assert (line["action"], line["rounds"]) == ("lost to another job", 1)
     assert line["records_in"] == line["records_out"] + sum(line["dropped"].values())
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
+
+
+def test_the_first_dirty_offset_does_not_go_back_where_another_compaction_left_the_segments_as_they_were(log):
+    topic_with(log, "t", CONFIG)
+    append(log, "a 1", "b 1", "c 1", "d 1")
+    seal(log)
+    small = LogDir.open(log.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
+    line = compact_while(small, lambda: compact(log, now_ms=GOLDEN_MS))
+    assert (line["action"], line["rounds"]) == ("lost to another job", 0)
+    assert log.describe("t")["partitions"][0]["first_dirty_offset"] == 4
+
+
+def test_a_segment_that_is_another_one_by_the_commit_is_left_as_it_is(sealed):
+    first, *others = live(sealed, "t")
+    changed = dataclasses.replace(first, created_ms=first.created_ms + 1)
+
+    def other_job() -> None:
+        sealed.manifest("t").commit(lambda _: Change("test", replace=[changed]))
+
+    assert compact_while(sealed, other_job)["action"] == "lost to another job"
+    assert live(sealed, "t") == [changed, *others]
 
 
 def test_segments_that_retention_took_meanwhile_stay_gone_and_the_rest_is_cleaned(sealed):
