@@ -168,6 +168,13 @@ def test_a_record_goes_with_the_first_of_its_segment_and_those_that_joined():
         assert one.leaves_log == Window(least_ms + 1001, NOW_MS - 150 + 200 + 1001 + EVERY_MS)
 
 
+def test_what_is_before_the_active_segment_goes_first():
+    rows = [row(0, 10, max_timestamp_ms=NOW_MS + 5000), chunk(10, 20, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)]
+    one = explained(rows, 15, retention_ms=1000, segment_ms=200)
+    assert one.leaves_log == Window(NOW_MS + 5000 + 1001, NOW_MS + 5000 + 1001 + EVERY_MS)
+    assert one.steps[1].facts["segment_base_offset"] == 0
+
+
 def test_what_is_full_is_rolled_by_the_next_run():
     chunks = [chunk(0, 10, log_bytes=600), chunk(10, 20, log_bytes=600)]
     one = explained(chunks, 5, retention_ms=-1, segment_bytes=1000)
@@ -208,6 +215,14 @@ def test_a_full_chunk_is_a_segment_of_its_own_so_that_later_ones_begin_anew():
         one = explained(chunks, 15, retention_ms=1000, segment_bytes=1000, segment_ms=200)
         assert one.steps[0].window.latest_ms == last_ms + 201 + EVERY_MS
         assert one.leaves_log.latest_ms == last_ms + 200 + 1001 + EVERY_MS
+
+
+def test_a_cut_behind_a_full_chunk_seals_nothing_that_comes_after_it():
+    times = {"max_timestamp_ms": NOW_MS, "created_ms": NOW_MS}
+    chunks = [chunk(n, n + 10, log_bytes=size, **times) for n, size in ((0, 950), (10, 10), (20, 100))]
+    first, second = (explained(chunks, n, retention_ms=-1, segment_bytes=1000, segment_ms=200) for n in (5, 15))
+    assert first.steps[0].window.latest_ms == NOW_MS + EVERY_MS
+    assert second.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
 
 
 def test_records_without_timestamps_leave_the_latest_moment_open():
@@ -289,15 +304,36 @@ def test_the_lags_say_from_when_and_by_when_cleaning_looks_at_a_record():
     assert one.steps[1].facts["cleaned_by_ms"] == NOW_MS - 80 + 3000 + 1000 + EVERY_MS
 
 
+def test_a_segment_that_the_lag_protects_is_not_cleaned_with_those_before_it():
+    lags = {"cleanup_policy": "compact", "min_compaction_lag_ms": 1000, "max_compaction_lag_ms": 3000}
+    rows = [row(0, 10, max_timestamp_ms=0), row(10, 20, max_timestamp_ms=NOW_MS), chunk(20, 30)]
+    by_ms = [explained(rows, offset, **lags).steps[0].facts["cleaned_by_ms"] for offset in (5, 15)]
+    assert by_ms == [NOW_MS + EVERY_MS, NOW_MS + 3001 + EVERY_MS]
+
+
+def test_cleaning_waits_for_the_roll():
+    chunks = [chunk(0, 10, max_timestamp_ms=NOW_MS - 80, created_ms=NOW_MS)]
+    one = explained(chunks, cleanup_policy="compact", max_compaction_lag_ms=3000)
+    assert one.steps[1].facts["cleaned_by_ms"] == NOW_MS + 3001 + 2 * EVERY_MS
+
+
+def test_where_retention_works_too_nothing_says_by_when_cleaning_has_looked():
+    rows = [row(0, 10, max_timestamp_ms=NOW_MS), chunk(10, 20)]
+    one = explained(rows, cleanup_policy="compact,delete", max_compaction_lag_ms=3000, retention_ms=5000)
+    assert [step.facts["cleaned_by_ms"] for step in one.steps if step.job == "compact"] == [None]
+
+
 def test_cleaning_may_join_segments_so_that_retention_waits_longer():
     rows = [row(0, 10, max_timestamp_ms=0), chunk(10, 20)]
     one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000)
     assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, None), [CLEANING, KEYS])
     one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000, cleaner=False)
     assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, NOW_MS + EVERY_MS), [])
-    young = [row(0, 10, max_timestamp_ms=NOW_MS), chunk(10, 20)]
+    # What cleaning does to the first of these may let retention go on to the second.
+    young = [row(0, 10, max_timestamp_ms=NOW_MS), row(10, 20, max_timestamp_ms=NOW_MS + 500), chunk(20, 30)]
     lags = {"cleanup_policy": "compact,delete", "min_compaction_lag_ms": 400, "retention_ms": 1000}
-    assert explained(young, **lags).leaves_log.earliest_ms == NOW_MS + 400
+    for offset in (5, 15):
+        assert explained(young, offset, **lags).leaves_log.earliest_ms == NOW_MS + 400
 
 
 def test_without_a_cleaner_a_compacted_topic_keeps_everything():
