@@ -35,7 +35,9 @@ from tests.benchmarks.spark import record_batches
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 << 10, 128 << 10, 1 << 20)
 LEVELS = {"gzip": 6, "zstd": 1}  # what a writer takes
-# Of records to read and to write, by codec: such that a call takes some 50 ms.
+# Of a case within a turn: the others have left other things in caches and memory pools, which takes a while to be over.
+LEAST_SECONDS = 0.06
+# Of records to read and to write, by codec: such that a call takes some 50 ms at most.
 READ_MIB = {"none": 64, "gzip": 8}
 WRITE_MIB = {"none": 64, "gzip": 2}
 MIB = 16
@@ -95,7 +97,8 @@ class Comparison:
 
     def measure(self, what: str, turns: int, figures: dict[str, float], ratios: dict[str, float]) -> None:
         cases = self.cases
-        timings = in_turns({name: case.run for name, case in cases.items()}, turns=turns)
+        runs = {name: case.run for name, case in cases.items()}
+        timings = in_turns(runs, turns=turns, least_seconds=LEAST_SECONDS)
         for name, case in cases.items():
             figures[f"{name} MB/s, {what}"] = round(timings.rate(name, case.size / 1e6), 1)
         for name, library in (("decode", "decompression alone"), ("encode", "compression alone")):
