@@ -1,0 +1,73 @@
+"""Runs the DAG once over log directories: in a real Airflow 3, in an environment of its own, with the jobs on a local
+Spark.
+
+python examples/airflow/run.py LOG_DIR…
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+from spark_segments.spark.session import java_home
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# Airflow wants other versions of many packages than the jobs.
+ENVIRONMENT = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow"))
+
+
+def main(uris: list[str]) -> None:
+    """Installs Airflow where it is not there yet, and runs the DAG."""
+    if not uris:
+        sys.exit(__doc__)
+    install()
+    with tempfile.TemporaryDirectory(prefix="airflow-") as home:
+        package = f"{home}/spark_segments.zip"
+        packages = ["spark_segments", "pyspark_segments"]
+        subprocess.run([sys.executable, "-m", "zipfile", "-c", package, *packages], cwd=ROOT, check=True)
+        names = {os.path.basename(uri): uri if "://" in uri else os.path.abspath(uri) for uri in uris}
+        connection = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+        settings = {
+            "AIRFLOW_HOME": home,
+            "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW_CONN_SPARK_SEGMENTS": json.dumps(connection),
+            "SEGMENTS_HOME": str(ROOT),
+            "SEGMENTS_PACKAGE": package,
+            "SEGMENTS_LOG_DIRECTORIES": json.dumps(names),
+        }
+        for command in (["db", "migrate"], ["dags", "test", "spark_segments_upkeep"]):
+            subprocess.run(
+                [str(ENVIRONMENT / "bin" / "airflow"), *command],
+                env=os.environ | settings | this_spark(),
+                check=True,
+            )
+
+
+def install() -> None:
+    """Makes the environment where it is not there as requirements.txt has it."""
+    requirements, installed = HERE / "requirements.txt", ENVIRONMENT / "requirements.txt"
+    if installed.exists() and installed.read_text() == requirements.read_text():
+        return
+    venv.create(ENVIRONMENT, with_pip=True)
+    pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", str(requirements)], check=True)
+    shutil.copy(requirements, installed)
+
+
+def this_spark() -> dict[str, str]:
+    """The variables by which `spark-submit` is this environment's and finds its Python and a Java."""
+    java = java_home()
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    return {"PATH": path, "PYSPARK_PYTHON": sys.executable} | ({"JAVA_HOME": java} if java else {})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
