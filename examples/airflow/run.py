@@ -28,7 +28,7 @@ def main(uris: list[str]) -> None:
     if not uris:
         sys.exit(__doc__)
     install()
-    with tempfile.TemporaryDirectory(prefix="airflow-") as home:
+    with tempfile.TemporaryDirectory(prefix="airflow-", ignore_cleanup_errors=True) as home:
         package = f"{home}/spark_segments.zip"
         packages = ["spark_segments", "pyspark_segments"]
         subprocess.run([sys.executable, "-m", "zipfile", "-c", package, *packages], cwd=ROOT, check=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> None:
     packed = "--packed" in arguments
     log_dir, *jobs = [one for one in arguments if one != "--packed"] or sys.exit(__doc__)
     log_dir = os.path.abspath(log_dir)
-    with tempfile.TemporaryDirectory(prefix="cluster-") as work:
+    with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as work:
         settings = ["--py-files", zip_package(Path(work)), "--conf", f"spark.pyspark.driver.python={sys.executable}"]
         settings += ["--conf", f"spark.pyspark.python={'./environment/bin/python' if packed else sys.executable}"]
         if packed:
@@ -144,4 +145,5 @@ def variables() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster stops then, too
     main(sys.argv[1:])
