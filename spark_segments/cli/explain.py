@@ -20,6 +20,7 @@ from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 
 HOUR = "1h"
+PLAN = "With --plan"
 
 
 def explain(
@@ -33,18 +34,30 @@ def explain(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="From a wanted retention to settings and the maximum.")] = False,
     retention: Annotated[
-        str | None, typer.Option("--retention", metavar="TIME", help="For how long records are to be there.")
+        str | None,
+        typer.Option("--retention", metavar="TIME", rich_help_panel=PLAN, help="For how long records are to be there."),
     ] = None,
     gone_within: Annotated[
-        str | None, typer.Option("--gone-within", metavar="TIME", help="After how long no file is to have them.")
+        str | None,
+        typer.Option(
+            "--gone-within", metavar="TIME", rich_help_panel=PLAN, help="After how long no file is to have them."
+        ),
     ] = None,
-    segment: Annotated[str | None, typer.Option("--segment", metavar="TIME", help="segment.ms; 7d by default.")] = None,
+    segment: Annotated[
+        str | None, typer.Option("--segment", metavar="TIME", rich_help_panel=PLAN, help="segment.ms; 7d by default.")
+    ] = None,
     fill: Annotated[
-        str | None, typer.Option("--fill", metavar="TIME", help="After how long a segment is full, if ever.")
+        str | None,
+        typer.Option("--fill", metavar="TIME", rich_help_panel=PLAN, help="After how long a segment is full, if ever."),
     ] = None,
     delete_delay: Annotated[
         str | None,
-        typer.Option("--delete-delay", metavar="TIME", help="file.delete.delay.ms: 1d with --gone-within, else 0."),
+        typer.Option(
+            "--delete-delay",
+            metavar="TIME",
+            rich_help_panel=PLAN,
+            help="file.delete.delay.ms: 1d with --gone-within, else 0.",
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
     now_ms: NowOption = None,

@@ -18,6 +18,7 @@ from spark_segments.maintenance.explanation import (
     NOT_WRITTEN,
     RECORDS,
     REMOVED,
+    SEALED,
     TIMESTAMPS,
     Explanation,
     Step,
@@ -59,7 +60,7 @@ def explanation_text(one: Explanation) -> str:
     """Where a record is, when it goes, and step by step why."""
     lines = [_where(one)]
     if one.steps:
-        lines.append(f"It is kept by {' or '.join(_KEPT_BY.get(rule, rule) for rule in one.kept_by)}.")
+        lines.append(_kept(one))
     if one.leaves_log is not None:
         lines.append(f"It leaves the log {_span(one.leaves_log, one.now_ms)}.")
     if one.files_deleted is not None:
@@ -88,9 +89,15 @@ def _where(one: Explanation) -> str:
     where = "is in the active segment" if one.state == ACTIVE else f"is in the sealed segment of {offsets}"
     if one.leaves_log is None:
         where += ", below the log start: nobody reads it any more"
-    elif "compact" in one.settings["cleanup.policy"]:
+    elif one.state == SEALED and "compact" in one.settings["cleanup.policy"]:
         where += ", if cleaning has not dropped it yet"
     return f"{name} {where}."
+
+
+def _kept(one: Explanation) -> str:
+    if one.steps[0].facts.get("due") is True:
+        return "Nothing keeps it but that retain has not run yet."
+    return f"It is kept by {' or '.join(_KEPT_BY.get(rule, rule) for rule in one.kept_by)}."
 
 
 def _span(window: Window, now_ms: int) -> str:
