@@ -45,7 +45,7 @@ _MOST_TARGET_BYTES = 1 << 27
 _READ_AHEAD = 4
 
 # What is decompressed at a time, of so many batches at most: less costs more calls, more does not stay in a cache.
-OPENED_BYTES = 512 * 1024
+OPENED_BYTES = 1024 * 1024
 _MOST_OPENED = 1024
 
 _OPENED = -1  # in place of the codec of a section that was decompressed
