@@ -28,7 +28,7 @@ from tests.benchmarks.measure import TURNS, Timings, children_seconds
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = (100, 1024)
 UNIQUE = 0.1
-SEGMENTS = 8  # of a partition that two threads clean
+SEGMENTS = 16  # of a partition that two threads clean
 _BATCH_RECORDS = 100_000
 _OVERHEAD = 26  # bytes of a record beside its value: key, lengths, deltas
 _LATER_MS = 10 * 24 * 3_600_000
