@@ -460,19 +460,19 @@ def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
 
 configs = st.fixed_dictionaries(
     {
-        "cleanup.policy": st.sampled_from(["delete", "delete", "compact", "compact,delete"]),
-        "segment.bytes": st.sampled_from([300, 1500, 4000, 100_000]),
-        "segment.ms": st.integers(1, 200),
+        "cleanup.policy": st.sampled_from(["delete", "delete", "delete", "compact", "compact,delete"]),
+        "segment.bytes": st.sampled_from([100_000, 300, 1500, 4000]),
+        "segment.ms": st.integers(1, 150),
         "segment.jitter.ms": st.just(0) | st.integers(0, 50),
-        "segment.index.bytes": st.sampled_from([10 << 20, 48]),
+        "segment.index.bytes": st.sampled_from([10 << 20, 10 << 20, 48]),
         "index.interval.bytes": st.just(100),
-        "retention.ms": st.integers(0, 150) | st.just(-1),
-        "retention.bytes": st.just(-1) | st.integers(0, 2000),
-        "file.delete.delay.ms": st.integers(0, 60),
-        "delete.retention.ms": st.integers(0, 60),
+        "retention.ms": st.integers(0, 100) | st.just(-1),
+        "retention.bytes": st.sampled_from([-1, -1, -1, 0, 1000]),
+        "file.delete.delay.ms": st.integers(0, 50),
+        "delete.retention.ms": st.integers(0, 50),
         "min.cleanable.dirty.ratio": st.sampled_from([0.01, 0.5]),
-        "min.compaction.lag.ms": st.just(0) | st.integers(0, 100),
-        "max.compaction.lag.ms": st.integers(100, 300) | st.just(2**63 - 1),
+        "min.compaction.lag.ms": st.just(0) | st.integers(0, 50),
+        "max.compaction.lag.ms": st.integers(50, 200) | st.just(2**63 - 1),
     }
 )
 written = st.builds(
@@ -480,7 +480,7 @@ written = st.builds(
     st.sampled_from([None, "a", "b", "c"]),
     st.booleans(),
     st.sampled_from([0, 10, 150]),
-    st.just(0) | st.integers(-100, 50),
+    st.just(0) | st.integers(-100, 80),
 )
 events = st.lists(
     st.tuples(
@@ -488,12 +488,12 @@ events = st.lists(
         st.lists(written, min_size=1, max_size=10) | st.sampled_from(["roll", "retain", "compact", "vacuum"]),
     ),
     min_size=2,
-    max_size=9,
+    max_size=8,
 )
 
 
-@settings(max_examples=20, deadline=None)
-@given(configs, st.integers(30, 90), st.booleans(), events)
+@settings(max_examples=25, deadline=None)
+@given(configs, st.integers(15, 60), st.booleans(), events)
 def test_what_is_told_comes_true_whatever_is_appended_and_whenever_the_jobs_run(config, every_ms, timed, happens):
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as monkeypatch:
         schedule = Schedule(LogDir.create(directory + "/log"), config, every_ms, monkeypatch)
@@ -504,7 +504,6 @@ def test_what_is_told_comes_true_whatever_is_appended_and_whenever_the_jobs_run(
             else:
                 schedule.append(what if timed else [Written(one.key, one.tombstone, one.size, None) for one in what])
             schedule.explain()
-        schedule.wait(schedule.now_ms + 600)  # longer than the lags, segment.ms, retention, delay and runs together
-        schedule.check_nothing_is_late()
+        schedule.wait_for_all()
         delete_only = config["cleanup.policy"] == "delete" and config["retention.ms"] >= 0 and timed
-        assert not (delete_only and schedule.in_log)
+        assert not (delete_only and schedule.in_files), "all of it was told of"
