@@ -52,20 +52,26 @@ class Told:
 
 
 class Schedule:
-    """Runs each job at most `every_ms` after it last ran. What is gone is seen in the files and rows themselves.
+    """Runs each job at most `every_ms` after it last ran, which was `ago_ms` before all begins.
 
+    What is gone is seen in the files and rows themselves.
     `leaves`, `deleted` and `cleaned` have what was told of each offset: when it leaves the log, when no file has it,
     and by when cleaning has looked at it.
     """
 
     def __init__(
-        self, log: LogDir, config: Mapping[str, object], every_ms: int, monkeypatch: pytest.MonkeyPatch
+        self,
+        log: LogDir,
+        config: Mapping[str, object],
+        every_ms: int,
+        monkeypatch: pytest.MonkeyPatch,
+        ago_ms: Mapping[str, int] | None = None,
     ) -> None:
         monkeypatch.setattr(Storage, "now_ms", lambda storage: self.now_ms)
         self.log = log
         self.every_ms = every_ms
         self.now_ms = START_MS
-        self.ran_ms = dict.fromkeys(JOBS, START_MS)
+        self.ran_ms = {job: START_MS - (ago_ms or {}).get(job, 0) for job in JOBS}
         self.timestamps: list[int] = []
         self.leaves: list[Told] = []
         self.deleted: list[Told] = []

@@ -32,7 +32,7 @@ from spark_segments.maintenance.keeping import Keeping, gone_within
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 from tests.maintenance.rows import TOPIC_ID, chunk, row, snapshot
-from tests.maintenance.schedule import START_MS, TOPIC, Schedule, Written
+from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Schedule, Written
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NOW_MS = 1_000_000
@@ -485,7 +485,7 @@ written = st.builds(
 events = st.lists(
     st.tuples(
         st.integers(0, 60),
-        st.lists(written, min_size=1, max_size=10) | st.sampled_from(["roll", "retain", "compact", "vacuum"]),
+        st.lists(written, min_size=1, max_size=10) | st.sampled_from(sorted(JOBS)),
     ),
     min_size=2,
     max_size=8,
@@ -493,10 +493,17 @@ events = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(configs, st.integers(15, 60), st.booleans(), events)
-def test_what_is_told_comes_true_whatever_is_appended_and_whenever_the_jobs_run(config, every_ms, timed, happens):
+@given(
+    config=configs,
+    every_ms=st.integers(15, 60),
+    ago=st.fixed_dictionaries({job: st.floats(0, 1) for job in JOBS}),
+    timed=st.sampled_from([True, True, True, False]),
+    happens=events,
+)
+def test_what_is_told_comes_true_whatever_is_appended_and_whenever_the_jobs_run(config, every_ms, ago, timed, happens):
+    ago_ms = {job: int(share * every_ms) for job, share in ago.items()}
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as monkeypatch:
-        schedule = Schedule(LogDir.create(directory + "/log"), config, every_ms, monkeypatch)
+        schedule = Schedule(LogDir.create(directory + "/log"), config, every_ms, monkeypatch, ago_ms)
         for wait_ms, what in happens:
             schedule.wait(schedule.now_ms + wait_ms)
             if isinstance(what, str):
