@@ -1,8 +1,8 @@
 """A round of cleaning done by many tasks, for a partition that is much of what a job has to do.
 
 Each task of a first stage reads a slice of the dirty head into a map of its own; merged, these are the map that one
-task would build. In a second stage each group of segments is a task. In this process the tasks share the maps' memory;
-on Spark maps go from one to another by files.
+task would build. In a second stage each task rewrites a group of segments, or some. In this process tasks share one
+map; on Spark maps go from task to task by files.
 
 Transactions are followed through a log in the order of its batches. A partition with any is left to one task: one with
 a .txnindex, or a control batch where a task meets it.
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 MIN_SLICE_BYTES = 32 << 20
 """What a task for a map of its own is worth, at least."""
 
+TASKS_A_SLOT = 4
+"""How many tasks of rewriting Spark gets: the more, the less do slots wait for the last one, but each reads the map."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -51,7 +54,7 @@ def slices(segments: Sequence[Segment], start_position: int, count: int) -> list
     """The bytes of neighbouring segments, of the first one from `start_position` on, in at most `count` runs of one
     size.
     """
-    total = sum(segment.log_bytes for segment in segments) - start_position
+    total = _log_bytes(segments) - start_position
     cuts = [total * number // count for number in range(count + 1)]
     found: list[list[Span]] = [[] for _ in range(count)]
     begin = -start_position
@@ -63,6 +66,23 @@ def slices(segments: Sequence[Segment], start_position: int, count: int) -> list
                 spans.append(Span(segment, low - begin, high - begin))
         begin = end
     return [spans for spans in found if spans]
+
+
+def runs(groups: Sequence[Sequence[Segment]], least_bytes: int) -> list[list[Sequence[Segment]]]:
+    """Neighbouring groups, each run of at least so many bytes but for the last."""
+    found: list[list[Sequence[Segment]]] = []
+    size = least_bytes
+    for group in groups:
+        if size >= least_bytes:
+            found.append([])
+            size = 0
+        found[-1].append(group)
+        size += _log_bytes(group)
+    return found
+
+
+def _log_bytes(segments: Sequence[Segment]) -> int:
+    return sum(segment.log_bytes for segment in segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +104,12 @@ class CleanByTasks:
         if built is None:
             return None
         offset_map, indexed = built
-        groups = work.groups(offset_map.end_offset)
-        done = self._rewrite(storage, work, groups, offset_map)
-        if any(one is None for one in done):
+        done = self._rewrite(storage, work, offset_map)
+        if done is None:
             return None
-        rewritten = [one for one in done if one is not None]
-        counts = sum((counted for _, counted in rewritten), CleanCounts())
+        counts = sum((counted for _, counted in done), CleanCounts())
         end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
-        return CleanedRound([group for group, _ in rewritten], counts, indexed, end_offset)
+        return CleanedRound([group for group, _ in done], counts, indexed, end_offset)
 
     def _build_map(self, storage: Storage, work: Round) -> tuple[OffsetMap, int] | None:
         """The map of the dirty head, or as far as its memory goes, and how many records went into it."""
@@ -105,24 +123,17 @@ class CleanByTasks:
         indexed = 0
         while True:
             head = [segment for segment in work.segments if segment.next_offset > merged.end_offset]
-            parts = self._parts(storage, work, head, merged)
-            try:
-                if any(part is None for part, _ in parts):
-                    return None
-                for part, read in parts:
-                    assert part is not None
-                    merged.advance(part.start_offset)  # slices adjoin: no record lies in between
-                    if not merged.merge_slots(_slots(storage, part), part.entries, part.end_offset):
-                        return merged, indexed
-                    indexed += read
-                    if part.full:
-                        break  # what it had no room for comes before the next slice: read on from there
-                else:
-                    for segment in head[-1:]:
-                        merged.advance(min(segment.next_offset, bound))
-                    return merged, indexed
-            finally:
-                storage.delete([part.path for part, _ in parts if isinstance(part, MapFile)])
+            found = _merge(storage, merged, self._parts(storage, work, head, merged))
+            if found is None:
+                return None
+            read, is_all = found
+            indexed += read
+            if merged.full:
+                return merged, indexed
+            if is_all:
+                for segment in head[-1:]:
+                    merged.advance(min(segment.next_offset, bound))
+                return merged, indexed
 
     def _parts(
         self, storage: Storage, work: Round, head: Sequence[Segment], merged: OffsetMap
@@ -131,7 +142,7 @@ class CleanByTasks:
         start = 0
         if head and merged.end_offset > head[0].base_offset:
             start = locate(storage, head[0], merged.end_offset)
-        head_bytes = sum(segment.log_bytes for segment in head) - start
+        head_bytes = _log_bytes(head) - start
         count = max(1, min(self.slots, head_bytes // MIN_SLICE_BYTES))
         build = _BuildMap(
             storage,
@@ -142,22 +153,25 @@ class CleanByTasks:
         )
         return self._run(build, slices(head, start, count))
 
-    def _rewrite(
-        self, storage: Storage, work: Round, groups: Sequence[Sequence[Segment]], offset_map: OffsetMap
-    ) -> list[tuple[Group, CleanCounts] | None]:
+    def _rewrite(self, storage: Storage, work: Round, offset_map: OffsetMap) -> list[tuple[Group, CleanCounts]] | None:
         """What becomes of each group; None where transactions were met."""
-        size = [sum(segment.log_bytes for segment in group) for group in groups]
-        order = sorted(range(len(groups)), key=lambda number: -size[number])  # the longest first
+        groups = work.groups(offset_map.end_offset)
         told: OffsetMap | MapFile = offset_map
+        task_bytes = 0
         if self.spark is not None:
             told = write_map(storage, work.settings.topic, work.partition.partition, offset_map)
-        rewrite = _RewriteGroup(storage, dataclasses.replace(work, live=()), told)
+            task_bytes = sum(map(_log_bytes, groups)) // (self.slots * TASKS_A_SLOT)
+        tasks = runs(groups, task_bytes)
+        order = sorted(range(len(tasks)), key=lambda number: -sum(map(_log_bytes, tasks[number])))
+        rewrite = _RewriteGroups(storage, dataclasses.replace(work, live=()), told)
         try:
-            done = dict(zip(order, self._run(rewrite, [groups[number] for number in order]), strict=True))
+            done = dict(zip(order, self._run(rewrite, [tasks[number] for number in order]), strict=True))
         finally:
             if isinstance(told, MapFile):
                 storage.delete(told.path)
-        return [done[number] for number in range(len(groups))]
+        if any(one is None for one in done.values()):
+            return None
+        return [one for number in range(len(tasks)) for one in done[number]]
 
     def _run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         return run_tasks(function, tasks, self.spark, at_a_time=self.slots)
@@ -203,19 +217,20 @@ class _BuildMap:
 
 
 @dataclass(frozen=True, slots=True)
-class _RewriteGroup:
-    """Task function: rewrites a group; None where transactions were met."""
+class _RewriteGroups:
+    """Task function: rewrites some groups; None where transactions were met."""
 
     storage: Storage
     work: Round
     told: OffsetMap | MapFile
 
-    def __call__(self, group: Sequence[Segment]) -> tuple[Group, CleanCounts] | None:
+    def __call__(self, groups: Sequence[Sequence[Segment]]) -> list[tuple[Group, CleanCounts]] | None:
         told, settings = self.told, self.work.settings
         if isinstance(told, MapFile):
             told = read_map(self.storage, told, settings.map_bytes, settings.load_factor)
+        cleaning = self.work.cleaning(told)
         try:
-            return rewrite_group(self.storage, self.work, group, self.work.cleaning(told), _NoTransactions())
+            return [rewrite_group(self.storage, self.work, group, cleaning, _NoTransactions()) for group in groups]
         except _TransactionMet:
             return None
 
@@ -235,5 +250,26 @@ class _NoTransactions(CleanedTransactions):
         return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
 
 
-def _slots(storage: Storage, part: OffsetMap | MapFile) -> Any:
-    return [part.slots] if isinstance(part, OffsetMap) else part.pieces(storage)
+def _merge(
+    storage: Storage, merged: OffsetMap, parts: Sequence[tuple[OffsetMap | MapFile | None, int]]
+) -> tuple[int, bool] | None:
+    """Merges the maps of slices, in their order, as far as they go without a gap, and deletes their files.
+
+    Returns how many records they took, and whether that was all; None where transactions were met.
+    """
+    indexed = 0
+    try:
+        if any(part is None for part, _ in parts):
+            return None
+        for part, read in parts:
+            assert part is not None
+            merged.advance(part.start_offset)  # slices adjoin: no record lies in between
+            slots = [part.slots] if isinstance(part, OffsetMap) else part.pieces(storage)
+            if not merged.merge_slots(slots, part.entries, part.end_offset):
+                return indexed, False
+            indexed += read
+            if part.full:  # what it had no room for comes before the next slice
+                return indexed, False
+        return indexed, True
+    finally:
+        storage.delete([part.path for part, _ in parts if isinstance(part, MapFile)])

@@ -19,7 +19,7 @@ from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment import windows
 from spark_segments.log.verify import verify
 from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll, vacuum
-from spark_segments.maintenance.clean_by_tasks import CleanByTasks, slices
+from spark_segments.maintenance.clean_by_tasks import CleanByTasks, runs, slices
 from spark_segments.maintenance.clean_round import CleanedRound, CleanSettings, Round
 from spark_segments.maintenance.cleaner import CleanResult, clean_partition
 from spark_segments.maintenance.compact_plan import count_large
@@ -143,6 +143,22 @@ def test_slices_are_all_bytes_once_in_order_and_of_one_size(sizes, data):
     assert spans == expected
     share = len(expected) / count
     assert all(abs(sum(one.end_position - one.start_position for one in each) - share) <= 1 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "sizes"),
+    [
+        (0, [[5], [1], [1], [9], [2]]),
+        (1, [[5], [1], [1], [9], [2]]),
+        (6, [[5, 1], [1, 9], [2]]),
+        (99, [[5, 1, 1, 9, 2]]),
+    ],
+)
+def test_groups_are_done_in_runs_of_some_size(least_bytes, sizes):
+    groups = [[one] for one in run([5, 1, 1, 9, 2])]
+    found = runs(groups, least_bytes)
+    assert [[group[0].log_bytes for group in each] for each in found] == sizes
+    assert list(itertools.chain(*found)) == groups
 
 
 @pytest.mark.parametrize(
