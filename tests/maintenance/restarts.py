@@ -137,7 +137,7 @@ def write(uri: str, notes: Notes, writer: str, random_: random.Random) -> None:
             pending = Append(writer, transaction, *where, random_.randint(1, 60))
             notes.write(append=dataclasses.asdict(pending))
             transaction += 1
-        if append(log, notes, pending):
+        if append(log, notes, pending, dies=random_.random() < 0.05):
             pending = None
         time.sleep(random_.uniform(0, 0.03))
 
@@ -151,12 +151,17 @@ def appends(lines: list[dict[str, Any]]) -> tuple[list[Append], Append | None]:
     return begun, unconfirmed[0] if unconfirmed else None
 
 
-def append(log: LogDir, notes: Notes, one: Append) -> bool:
-    """Whether it was confirmed; `first` is its first offset, None where a process before had been told that."""
+def append(log: LogDir, notes: Notes, one: Append, *, dies: bool = False) -> bool:
+    """Whether it was confirmed; `first` is its first offset, None where a process before had been told that.
+
+    `dies`: once it is committed, and before anybody has heard of it.
+    """
     try:
         found = log.append(one.topic, one.table(), txn=(one.writer, one.transaction))
     except CommitConflictError:
         return False
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
     notes.write(confirmed=one.transaction, first=found[one.partition][0] if found else None)
     return True
 
