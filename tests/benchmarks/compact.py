@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -96,12 +97,14 @@ def in_copies(
 ) -> tuple[Timings, Timings, dict[str, Any]]:
     """Wall and CPU seconds of each case, and its last result. A case gets a copy of its log: links to the same files,
     none of which is ever changed.
+
+    Each turn has an order of its own: memory that one case gives back is what the next one's new pages come from.
     """
     wall: dict[str, list[float]] = {name: [] for name in cases}
     cpu: dict[str, list[float]] = {name: [] for name in cases}
     results: dict[str, Any] = {}
     for turn in range(turns + 1):
-        for name, (prepared, run_case) in cases.items():
+        for name, (prepared, run_case) in random.Random(turn).sample(list(cases.items()), len(cases)):
             shutil.copytree(prepared, work, copy_function=os.link)
             started, cpu_started = time.monotonic(), time.process_time() + children_seconds()
             results[name] = run_case(work)
@@ -139,12 +142,12 @@ def make_chunks(directory: Path, log_bytes: int, record_bytes: int, *, partition
     log = LogDir.create(str(directory))
     log.create_topic("prices", partitions, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
     count = log_bytes // record_bytes // partitions
-    random = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     unique = max(1, int(count * UNIQUE))
     for first in range(0, count, _BATCH_RECORDS):
         size = min(_BATCH_RECORDS, count - first)
         for partition in range(partitions):
-            append(log, partition, random.integers(0, unique, size), record_bytes)
+            append(log, partition, generator.integers(0, unique, size), record_bytes)
 
 
 def sealed(chunks: Path, directory: Path, segment_bytes: int | None = None) -> Path:
