@@ -196,3 +196,17 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
     os.utime(Path(prices.uri) / file.path, (week_ago, week_ago))
     vacuum(prices)
     assert not prices.storage.exists(file.path)
+
+
+def test_a_damaged_segment_leaves_the_partition_as_it_was(prices, monkeypatch):
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    log = LogDir.open(prices.uri, defaults={"log.cleaner.threads": "2"})
+    before = live(log, "prices")
+    path = Path(log.uri) / before[3].path
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (line,) = compact(log, now_ms=NOW_MS).failed
+    assert before[3].path in line["error"]
+    assert live(log, "prices") == before
