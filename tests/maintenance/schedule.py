@@ -44,8 +44,8 @@ class Told:
 
     def add(self, window: Window | None) -> None:
         if window is not None:
-            self.earliest_ms = max(self.earliest_ms, math.inf if window.earliest_ms is None else window.earliest_ms)
-            self.latest_ms = min(self.latest_ms, math.inf if window.latest_ms is None else window.latest_ms)
+            self.earliest_ms = max(self.earliest_ms, _or_never(window.earliest_ms))
+            self.latest_ms = min(self.latest_ms, _or_never(window.latest_ms))
 
     def check(self, now_ms: int, what: object) -> None:
         assert self.earliest_ms <= now_ms <= self.latest_ms, (what, now_ms - START_MS, self)
@@ -77,6 +77,7 @@ class Schedule:
         self.deleted: list[Told] = []
         self.cleaned: list[Told] = []
         self._records_of: dict[str, set[int]] = {}
+        self._told_at_once: dict[int, Explanation] = {}
         topic_with(log, TOPIC, config)
         self.config = log.config(TOPIC)
         self._look()
@@ -142,10 +143,28 @@ class Schedule:
             offsets |= {one.base_offset, one.next_offset - 1}
         for offset in sorted(offsets):
             known = self.timestamps[offset] if offset < len(self.timestamps) and self.timestamps[offset] >= 0 else None
-            one = explain_record(
-                self.snapshot, self.config, 0, offset, self.now_ms, every_ms=self.every_ms, timestamp_ms=known
+            one, at_once = (
+                explain_record(
+                    self.snapshot, self.config, 0, offset, self.now_ms, every_ms=every_ms, timestamp_ms=known
+                )
+                for every_ms in (self.every_ms, 0)
             )
+            self._check_coherence(offset, at_once)
             self._note(offset, one)
+
+    def _check_coherence(self, offset: int, at_once: Explanation) -> None:
+        """What is told later lies within what was told before, save that a job may come later than at once."""
+        delay_ms = self.config.file_delete_delay_ms + 1
+        before = self._told_at_once.get(offset)
+        if before is not None:
+            for old, new, late_ms in (
+                (before.leaves_log, at_once.leaves_log, self.now_ms),
+                (before.files_deleted, at_once.files_deleted, self.now_ms + delay_ms),
+            ):
+                if old is not None and new is not None:
+                    assert _or_never(new.earliest_ms) >= _or_never(old.earliest_ms), (offset, old, new)
+                    assert _or_never(new.latest_ms) <= max(_or_never(old.latest_ms), late_ms), (offset, old, new)
+        self._told_at_once[offset] = at_once
 
     def _note(self, offset: int, one: Explanation) -> None:
         if offset == len(self.timestamps):
@@ -173,6 +192,10 @@ class Schedule:
         self.in_log = {at for row in rows if row.is_live for at in self._records_of[row.path] if at >= start}
         files = [file.path for file in self.log.storage.list(f"{TOPIC}-0") if file.path.endswith(".log")]
         self.in_files = {offset for path in files for offset in self._records_of[path]}
+
+
+def _or_never(at_ms: int | None) -> float:
+    return math.inf if at_ms is None else at_ms
 
 
 def _offsets_in(log: LogDir, segment: Segment) -> set[int]:
