@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
@@ -135,7 +135,18 @@ class Work:
         assert {offset for offset in kept if offset >= model.start_offset} <= there.keys()
 
 
-@settings(max_examples=30, deadline=None)
+def cleaned_every(pause_ms: int, *values: bytes | None) -> list[tuple]:
+    """A record of a key of its own each time, sealed and, after the pause, cleaned."""
+    found = []
+    for number, value in enumerate(values):
+        found += [(0, ("append", [(b"%d" % number, value)])), (0, ("seal",)), (pause_ms, ("compact", 4096, None))]
+    return found
+
+
+# To the millisecond: a segment is too young no longer; a tombstone goes though cleanings have come meanwhile.
+@example(Rules(0, 1, 1000, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(1000, b"1"))
+@example(Rules(0, 1000, 0, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(500, None, b"1", b"2"))
+@settings(max_examples=25, deadline=None)
 @given(
     rules=rules,
     segment_bytes=st.sampled_from([300, 1 << 20]),
