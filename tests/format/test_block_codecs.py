@@ -15,7 +15,7 @@ from spark_segments.format.decode import decode_batches
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
 
-FUZZ = settings(max_examples=500, deadline=None, derandomize=True, database=None)
+FUZZ = settings(max_examples=500, deadline=None)
 INPUT, OUTPUT = Guarded(1 << 20), Guarded(1 << 20)
 HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 

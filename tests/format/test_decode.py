@@ -30,7 +30,7 @@ TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 NAMES = RECORD_SCHEMA.names
 START = 1_700_000_000_000
 
-FUZZ = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+FUZZ = settings(max_examples=400, deadline=None)
 
 
 def decoded(data, *, batches=None, path="x.log", file_position=0, **options) -> pa.Table:
