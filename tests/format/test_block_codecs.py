@@ -92,7 +92,7 @@ def test_damaged_lz4_gives_what_the_library_gives_or_nothing(data, changes):
         expected = lz4.block.decompress(changed, uncompressed_size=1 << 16)
     except lz4.block.LZ4BlockError:
         return
-    assert found == expected
+    assert found in (expected, None)  # the library takes a distance of 0, which the format forbids
 
 
 @FUZZ
