@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import random
 import re
@@ -34,6 +35,10 @@ from spark_segments.storage_options import Location, open_filesystem, parse_loca
 
 ATTEMPTS = 5
 """How often an idempotent operation is tried in all, above the retries of the stores' own clients."""
+
+WRITE_BYTES = 64 * 1024
+"""What goes to a local file at a time. For more, Linux takes memory for its cache in blocks of 2 MiB; where a machine
+is virtual and its host has to give these first, that is several times as slow."""
 
 OPEN_FILES = 32
 """How many input files of an object store are kept open: opening one costs a request, a range read another."""
@@ -269,6 +274,13 @@ class WriteStream:
             self._file.close()
 
 
+class _PieceWriter(io.FileIO):
+    """Writes a little of what it is given; the BufferedWriter above it comes back with the rest."""
+
+    def write(self, data: Any) -> int:
+        return super().write(memoryview(data)[:WRITE_BYTES])
+
+
 class _LocalFiles:
     """Files of this machine. A read opens and closes its file: that costs microseconds, and sees renames and growth."""
 
@@ -324,7 +336,7 @@ class _LocalFiles:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             descriptor = os.open(path, flags, 0o666)
-        return open(descriptor, "wb", buffering=1 << 20)
+        return io.BufferedWriter(_PieceWriter(descriptor, "wb"), WRITE_BYTES)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
