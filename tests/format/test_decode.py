@@ -21,6 +21,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decode import decode_batches
 from spark_segments.format.jit import COPY_SLACK
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
+from spark_segments.format.portions import OPENED_BYTES
 from tests.format.guarded import Guarded
 from tests.format.twin import DamageError, decode
 from tests.format.twin_encode import Record, batch_bytes, empty_batch, marker_batch, record_bytes, varint
@@ -371,9 +372,10 @@ def test_a_count_that_the_bytes_cannot_hold_takes_no_memory(codec):
     section = batch_bytes([Record()], codec=[*CODECS][codec])[61:]
     before = pa.total_allocated_bytes()
     peak = pa.default_memory_pool().max_memory()
-    error = the_error(batch_of(section, count=2**31 - 1, last_offset_delta=2**31 - 1, attributes=codec))
+    batch = batch_of(section, count=2**31 - 1, last_offset_delta=2**31 - 1, attributes=codec)
+    error = the_error(batch, target_bytes=1 << 16)  # of the RecordBatch that the good batch before it has begun
     assert error.found == 2**31 - 1
-    assert pa.default_memory_pool().max_memory() <= max(peak, before + (16 << 20))
+    assert pa.default_memory_pool().max_memory() <= max(peak, before + 4 * OPENED_BYTES)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 5, 6, 7])
