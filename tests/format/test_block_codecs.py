@@ -79,7 +79,8 @@ def has_distance_of_zero(block: bytes) -> bool:
     while at < len(block):
         token = block[at]
         at += 1
-        at += length(token >> 4)
+        literals = length(token >> 4)
+        at += literals
         if block[at : at + 2] == bytes(2):
             return True
         at += 2
