@@ -94,7 +94,38 @@ def _lz4_length(length, source, end):
 def _lz4_block(source, end, begin, limit):
     """Where what the block gives ends."""
     out = np.int64(begin)
-    while source < end:
+    # Up to these, what nearly every sequence is can be read and written in chunks before anything is asked.
+    calm_source = end - 2 * CHUNK_BYTES
+    calm_out = limit - 3 * CHUNK_BYTES
+    while True:
+        while source < calm_source and out < calm_out:
+            token = load_u8(MEMORY, source)
+            literals = token >> 4
+            size = token & 15
+            at = source + 1
+            if literals == 15:
+                literals += load_u8(MEMORY, at)
+                at += 1
+                if literals > CHUNK_BYTES:
+                    break
+            copy_chunk(MEMORY, out, MEMORY, at)
+            at += literals
+            distance = load_u16_le(MEMORY, at)
+            at += 2
+            if size == 15:
+                size += load_u8(MEMORY, at)
+                at += 1
+            size += _LZ4_SHORTEST_MATCH
+            target = out + literals
+            if size > 2 * CHUNK_BYTES or distance < CHUNK_BYTES or distance > target - begin:
+                break
+            copy_chunk(MEMORY, target, MEMORY, target - distance)
+            if size > CHUNK_BYTES:
+                copy_chunk(MEMORY, target + CHUNK_BYTES, MEMORY, target + CHUNK_BYTES - distance)
+            out = target + size
+            source = at
+        if source >= end:
+            return _DAMAGED
         token = load_u8(MEMORY, source)
         size, source = _lz4_length(token >> 4, source + 1, end)
         if source < 0 or size > end - source or size > limit - out:
@@ -113,7 +144,6 @@ def _lz4_block(source, end, begin, limit):
             return _DAMAGED
         _copy_match(out, limit, distance, size)
         out += size
-    return _DAMAGED
 
 
 @njit
@@ -124,12 +154,12 @@ def lz4_most_bytes(source, end):
     source += _LZ4_HEADER_BYTES
     total = np.int64(0)
     while source + 4 <= end:
-        size = load_u32_le(MEMORY, source) & ~_LZ4_STORED_BIT
+        size = load_u32_le(MEMORY, source)
         source += 4
         if size == 0:
             return total if source == end else _DAMAGED
         total += _LZ4_BLOCK_BYTES
-        source += size
+        source += size & ~_LZ4_STORED_BIT
     return _DAMAGED
 
 
@@ -224,7 +254,37 @@ def snappy_size(source, end):
 def _snappy_elements(source, end, begin, limit, room):
     """Whether the elements of a block fill [begin, limit); up to `room` may be written to on the way."""
     out = np.int64(begin)
-    while source < end:
+    # As in _lz4_block.
+    calm_source = end - 3 * CHUNK_BYTES
+    calm_out = limit - 2 * CHUNK_BYTES
+    while True:
+        while source < calm_source and out < calm_out:
+            tag = load_u8(MEMORY, source)
+            kind = tag & 3
+            size = (tag >> 2) + 1
+            at = source + 1
+            if kind == 0:
+                if size > 60:
+                    break
+                copied = at
+                at += size
+            else:
+                if kind == 1:
+                    size = 4 + ((tag >> 2) & 7)
+                    distance = (tag >> 5) << 8 | load_u8(MEMORY, at)
+                else:
+                    distance = load_u16_le(MEMORY, at)
+                if kind == 3 or distance < CHUNK_BYTES or distance > out - begin:
+                    break
+                copied = out - distance
+                at += kind
+            copy_chunk(MEMORY, out, MEMORY, copied)
+            if size > CHUNK_BYTES:
+                copy_chunk(MEMORY, out + CHUNK_BYTES, MEMORY, copied + CHUNK_BYTES)
+            out += size
+            source = at
+        if source >= end:
+            return out == limit
         tag = load_u8(MEMORY, source)
         source += 1
         size = (tag >> 2) + 1
@@ -258,7 +318,6 @@ def _snappy_elements(source, end, begin, limit, room):
                 return False
             _copy_match(out, room, distance, size)
         out += size
-    return out == limit
 
 
 @njit

@@ -135,8 +135,10 @@ def test_damaged_snappy_gives_what_the_library_gives_or_nothing(data, changes):
 @given(texts, flips.filter(len), st.integers(0, 1 << 30))
 def test_damaged_and_cut_frames_stay_in_bounds(data, changes, cut):
     for codec, frame in (("lz4", kafka_lz4(data)), ("snappy", xerial(data, 64))):
-        read(codec, damaged(frame, changes))
+        changed = damaged(frame, changes)
+        read(codec, changed)
         read(codec, frame[: cut % (len(frame) + 1)])
+        read(codec, changed[: cut % (len(frame) + 1)])
 
 
 @FUZZ
@@ -146,6 +148,13 @@ def test_arbitrary_bytes_stay_in_bounds(data):
     read("snappy", b"\x82SNAPPY\0" + data)
     read("lz4", HEADER + data)
     read("lz4", HEADER + len(data).to_bytes(4, "little") + data + bytes(4))
+
+
+def test_a_stored_block_of_nothing_is_no_end():
+    nothing = (1 << 31).to_bytes(4, "little")
+    whole = HEADER + nothing + (3 | 1 << 31).to_bytes(4, "little") + b"abc" + bytes(4)
+    assert read("lz4", whole) == lz4.frame.decompress(whole) == b"abc"
+    assert read("lz4", HEADER + nothing) is None
 
 
 def test_a_match_does_not_reach_into_the_batch_before():
