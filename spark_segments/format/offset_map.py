@@ -8,7 +8,7 @@ memory is used in full.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -153,36 +153,38 @@ class OffsetMap:
         wanted = max(_GROWTH * self.capacity, int(entries / _GROWING_LOAD) + 1)
         # A last step that gives little is taken at once, so that the old table is never large beside the new one.
         self._allocate(self._max_slots if wanted * _GROWTH > self._max_slots else wanted)
-        _, self.entries = _put_slots(old, self.slots, np.uint64(self.capacity), 0, self.max_entries)
+        self.entries = _put_slots(old, self.slots, np.uint64(self.capacity), 0)
 
     def advance(self, end_offset: int) -> None:
         """Says that the map goes up to `end_offset`: no record lies in between, as where a segment's end is clean."""
         self.end_offset = max(self.end_offset, end_offset)
 
     def merge(self, other: OffsetMap) -> bool:
-        """Puts what `other`, a map of the offsets that follow or overlap, holds; False if it did not fit: see
+        """Puts what `other`, a map of the offsets that follow or overlap, holds; False if it does not fit: see
         `merge_slots`.
         """
         if other.seed != self.seed or other.start_offset > self.end_offset:
             raise ValueError("maps can be merged if they have one seed and no offsets between them")
-        return self.merge_slots([other.slots], other.entries, other.end_offset)
+        return self.merge_slots(lambda: [other.slots], other.entries, other.end_offset)
 
-    def merge_slots(self, pieces: Iterable[np.ndarray], entries: int, end_offset: int) -> bool:
+    def merge_slots(self, pieces: Callable[[], Iterable[np.ndarray]], entries: int, end_offset: int) -> bool:
         """Puts the `entries` of another map with this one's seed, which goes up to `end_offset` without a gap, as its
-        `used_slots` gave them. False if they did not fit.
+        `used_slots` gave them. False, with nothing put, if they do not fit.
 
-        Then this map is full and goes as far as it did before. (It may know later offsets of some keys by then: records
-        from `end_offset` on are kept whatever the map says, so the older ones may go.)
+        They come in the order of the table. To put them until it is full would crowd its beginning, where each search
+        would then go through all of them.
         """
         if self.full:
             return False
         while self.capacity < self._max_slots and self.entries + entries > self.capacity * _GROWING_LOAD:
             self._grow(self.entries + entries)
-        for used in pieces:
-            fits, self.entries = _put_slots(used, self.slots, np.uint64(self.capacity), self.entries, self.max_entries)
-            if not fits:
-                self.full = True
+        capacity = np.uint64(self.capacity)
+        if self.entries + entries > self.max_entries:
+            new = sum(_count_new(used, self.slots, capacity) for used in pieces())
+            if self.entries + new > self.max_entries:
                 return False
+        for used in pieces():
+            self.entries = _put_slots(used, self.slots, capacity, self.entries)
         self.advance(end_offset)
         return True
 
@@ -291,18 +293,26 @@ def _put_sections(
 
 
 @njit
-def _put_slots(source, slots, capacity, entries, limit):
-    """Puts the used slots of another table; (whether all fitted, entries)."""
+def _count_new(source, slots, capacity):
+    """How many keys of another table this one does not have."""
+    new = 0
+    for word in range(0, len(source), 3):
+        if source[word + 2] != 0:
+            new += slots[find_slot(slots, capacity, source[word], source[word + 1]) + np.uint64(2)] == 0
+    return new
+
+
+@njit
+def _put_slots(source, slots, capacity, entries):
+    """Puts the used slots of another table, for which there is room; entries then."""
     for word in range(0, len(source), 3):
         offset = source[word + 2]
         if offset != 0:
             at = find_slot(slots, capacity, source[word], source[word + 1])
             stored = slots[at + np.uint64(2)]
             if stored == 0:
-                if entries >= limit:
-                    return False, entries
                 slots[at] = source[word]
                 slots[at + np.uint64(1)] = source[word + 1]
                 entries += 1
             slots[at + np.uint64(2)] = max(stored, offset)
-    return True, entries
+    return entries

@@ -26,9 +26,9 @@ from spark_segments.format.offset_map import OffsetMap
 from spark_segments.format.txn_index import AbortedTransactions
 from spark_segments.log.rows import Segment
 from spark_segments.log.segment import locate, locate_position, windows
-from spark_segments.maintenance.clean_round import CleanedRound, Round, put_windows, rewrite_group
+from spark_segments.maintenance.clean_round import CleanedRound, Round, build_map, put_windows, rewrite_group
 from spark_segments.maintenance.group_rewrite import Group
-from spark_segments.maintenance.map_file import MapFile, read_map, write_map
+from spark_segments.maintenance.map_file import MapFile, merge_file, read_map, write_map
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -90,11 +90,12 @@ class CleanByTasks:
     """Does a round by tasks, about `slots` at a time: the `clean` of `clean_partition`.
 
     They run on Spark where there is a session, else in threads of this process. The map of a slice is bounded by
-    `slice_map_bytes`, which is not more than what bounds the merged one. Answers None where one task has to do it.
+    `slice_map_bytes`, which is not more than `merged_map_bytes`. Answers None where one task has to do it.
     """
 
     slots: int
     slice_map_bytes: int
+    merged_map_bytes: int
     spark: SparkSession | None = None
 
     def __call__(self, storage: Storage, work: Round) -> CleanedRound | None:
@@ -113,43 +114,47 @@ class CleanByTasks:
 
     def _build_map(self, storage: Storage, work: Round) -> tuple[OffsetMap, int] | None:
         """The map of the dirty head, or as far as its memory goes, and how many records went into it."""
-        settings, bound = work.settings, work.first_uncleanable_offset
+        found = self._merged_map(storage, work)
+        if found is None:
+            return None
+        offset_map, indexed, is_all = found
+        if is_all or self.merged_map_bytes >= work.settings.map_bytes:
+            return offset_map, indexed
+        # The maps of slices had shares of the memory. Nothing reaches as far as one map that has all of it.
+        del offset_map, found
+        try:
+            return build_map(storage, work, _NoTransactions())
+        except _TransactionMet:
+            return None
+
+    def _merged_map(self, storage: Storage, work: Round) -> tuple[OffsetMap, int, bool] | None:
+        """The map of the slices up to one that does not fit, the records in it, and whether these are all."""
+        settings, segments = work.settings, work.segments
         merged = OffsetMap(
-            settings.map_bytes,
+            self.merged_map_bytes,
             start_offset=work.first_dirty_offset,
             load_factor=settings.load_factor,
             seed=secrets.randbits(64),
         )
-        indexed = 0
-        while True:
-            head = [segment for segment in work.segments if segment.next_offset > merged.end_offset]
-            found = _merge(storage, merged, self._parts(storage, work, head, merged))
-            if found is None:
-                return None
-            read, is_all = found
-            indexed += read
-            if merged.full:
-                return merged, indexed
-            if is_all:
-                for segment in head[-1:]:
-                    merged.advance(min(segment.next_offset, bound))
-                return merged, indexed
+        head = [segment for segment in segments if segment.next_offset > work.first_dirty_offset]
+        found = _merge(storage, merged, self._parts(storage, work, head, merged.seed))
+        if found is None:
+            return None
+        indexed, is_all = found
+        if is_all and head:
+            merged.advance(min(head[-1].next_offset, work.first_uncleanable_offset))
+        return merged, indexed, is_all
 
     def _parts(
-        self, storage: Storage, work: Round, head: Sequence[Segment], merged: OffsetMap
+        self, storage: Storage, work: Round, head: Sequence[Segment], seed: int
     ) -> list[tuple[OffsetMap | MapFile | None, int]]:
-        """The maps of the slices of what `merged` does not tell about yet, and how many records each took."""
+        """The maps of the slices of the dirty head, and how many records each took."""
         start = 0
-        if head and merged.end_offset > head[0].base_offset:
-            start = locate(storage, head[0], merged.end_offset)
-        head_bytes = _log_bytes(head) - start
-        count = max(1, min(self.slots, head_bytes // MIN_SLICE_BYTES))
+        if head and work.first_dirty_offset > head[0].base_offset:
+            start = locate(storage, head[0], work.first_dirty_offset)
+        count = max(1, min(self.slots, (_log_bytes(head) - start) // MIN_SLICE_BYTES))
         build = _BuildMap(
-            storage,
-            dataclasses.replace(work, live=(), first_dirty_offset=merged.end_offset),
-            self.slice_map_bytes,
-            merged.seed,
-            to_file=self.spark is not None,
+            storage, dataclasses.replace(work, live=()), self.slice_map_bytes, seed, to_file=self.spark is not None
         )
         return self._run(build, slices(head, start, count))
 
@@ -264,8 +269,8 @@ def _merge(
         for part, read in parts:
             assert part is not None
             merged.advance(part.start_offset)  # slices adjoin: no record lies in between
-            slots = [part.slots] if isinstance(part, OffsetMap) else part.pieces(storage)
-            if not merged.merge_slots(slots, part.entries, part.end_offset):
+            fits = merged.merge(part) if isinstance(part, OffsetMap) else merge_file(storage, merged, part)
+            if not fits:
                 return indexed, False
             indexed += read
             if part.full:  # what it had no room for comes before the next slice

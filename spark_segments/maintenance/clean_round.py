@@ -92,7 +92,9 @@ class CleanedRound:
 def clean_round(storage: Storage, work: Round) -> CleanedRound:
     """Does a round in this task. Raises CorruptBatchError for damaged bytes."""
     aborted = _aborted(storage, work.live)
-    offset_map, indexed = _build_map(storage, work, aborted)
+    undone = CleanedTransactions()
+    undone.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
+    offset_map, indexed = build_map(storage, work, undone)
     cleaning = work.cleaning(offset_map)
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
@@ -105,12 +107,10 @@ def clean_round(storage: Storage, work: Round) -> CleanedRound:
     return CleanedRound(done, counts, indexed, min(offset_map.end_offset, work.first_uncleanable_offset))
 
 
-def _build_map(storage: Storage, work: Round, aborted: AbortedTransactions) -> tuple[OffsetMap, int]:
+def build_map(storage: Storage, work: Round, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
     """The latest offsets of the keys in the dirty head, or as far as the map's memory goes; and records read."""
     settings, first, bound = work.settings, work.first_dirty_offset, work.first_uncleanable_offset
     offset_map = OffsetMap(settings.map_bytes, start_offset=first, load_factor=settings.load_factor)
-    transactions = CleanedTransactions()
-    transactions.add_aborted(aborted.overlapping(first, bound))
     indexed = 0
     for segment in work.segments:
         if segment.next_offset <= first:

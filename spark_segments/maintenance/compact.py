@@ -138,10 +138,9 @@ def _cleaned(
     # Threads share the map's memory: one part each while slices are read, and two for the merged map.
     parts = 1 if threads is None else threads + 2
     slice_bytes = tasks[0].settings.map_bytes // parts if tasks else 0
-    by_tasks = CleanByTasks(slots, slice_bytes, spark)
-    merging = [task.with_map_bytes(slice_bytes * min(parts, 2)) for task in tasks[:large]]
+    by_tasks = CleanByTasks(slots, slice_bytes, slice_bytes * min(parts, 2), spark)
     rest = []
-    results = try_tasks(_Clean(storage, by_tasks), merging, at_a_time=1, progress=told(0))
+    results = try_tasks(_Clean(storage, by_tasks), tasks[:large], at_a_time=1, progress=told(0))
     for task, result in zip(tasks[:large], results, strict=True):
         if isinstance(result, CleanResult) and result.unfinished:
             rest.append(replace(task, so_far=result))

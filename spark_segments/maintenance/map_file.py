@@ -53,9 +53,14 @@ def write_map(storage: Storage, topic: str, partition: int, offset_map: OffsetMa
     )
 
 
+def merge_file(storage: Storage, offset_map: OffsetMap, file: MapFile) -> bool:
+    """`OffsetMap.merge`, of a map that is in a file."""
+    return offset_map.merge_slots(lambda: file.pieces(storage), file.entries, file.end_offset)
+
+
 def read_map(storage: Storage, file: MapFile, memory_bytes: int, load_factor: float) -> OffsetMap:
     """The map again, bounded as it was."""
     offset_map = OffsetMap(memory_bytes, start_offset=file.start_offset, load_factor=load_factor, seed=file.seed)
-    fits = offset_map.merge_slots(file.pieces(storage), file.entries, file.end_offset)
+    fits = merge_file(storage, offset_map, file)
     assert fits, "a map fits into one of its own size"
     return offset_map

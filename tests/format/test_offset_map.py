@@ -162,12 +162,19 @@ def test_maps_of_parts_merged_are_the_map_of_the_whole(keys, data):
     assert all(first.get(key) == whole.get(key) for key in keys)
 
 
-def test_a_merge_that_does_not_fit_leaves_the_map_as_far_as_it_went():
+def test_a_merge_that_does_not_fit_leaves_the_map_as_it_was():
     first = filled(keyed([b"a", b"b"]), room_for(3), seed=5, load_factor=1.0)
     second = filled(keyed([b"c", b"d", b"a"], base_offset=2), room_for(3), seed=5, load_factor=1.0, start_offset=2)
     assert not first.merge(second)
-    assert first.full
-    assert first.end_offset == 2
+    assert [first.get(key) for key in (b"a", b"b", b"c", b"d")] == [0, 1, -1, -1]
+    assert (len(first), first.end_offset) == (2, 2)
+
+
+def test_a_merge_fits_where_the_other_map_has_few_new_keys():
+    first = filled(keyed([b"a", b"b"]), room_for(3), seed=5, load_factor=1.0)
+    second = filled(keyed([b"a", b"c"], base_offset=2), room_for(3), seed=5, load_factor=1.0, start_offset=2)
+    assert first.merge(second)
+    assert ([first.get(key) for key in (b"a", b"b", b"c")], first.end_offset) == ([2, 1, 3], 4)
 
 
 def test_a_merge_goes_no_further_than_the_other_map_did():
@@ -190,8 +197,8 @@ def test_a_map_can_be_taken_apart_and_put_together_again(piece_bytes):
     pieces = [piece.tobytes() for piece in offset_map.used_slots(piece_bytes)]
     assert max(map(len, pieces)) <= max(piece_bytes, BYTES_PER_SLOT)
     copy = OffsetMap(MANY, seed=5, start_offset=7)
-    arrays = (np.frombuffer(piece, np.uint64).copy() for piece in pieces)
-    assert copy.merge_slots(arrays, offset_map.entries, offset_map.end_offset)
+    arrays = [np.frombuffer(piece, np.uint64).copy() for piece in pieces]
+    assert copy.merge_slots(lambda: arrays, offset_map.entries, offset_map.end_offset)
     assert [copy.get(b"%d" % number) for number in range(5000)] == [-1] * 7 + list(range(7, 5000))
     more = keyed([b"x"], base_offset=5000)
     assert copy.put_batches(more, scanned(more))

@@ -52,8 +52,10 @@ def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanSettings:
     return CleanSettings(topic, log.snapshot(topic).topic_id, log.config(topic), NOW_MS, map_bytes, 0.9)
 
 
-def clean_by(log: LogDir, tasks: int, *, map_bytes: int = MIB, slice_bytes: int | None = None) -> CleanResult:
-    clean = CleanByTasks(tasks, slice_bytes or map_bytes)
+def clean_by(
+    log: LogDir, tasks: int, *, map_bytes: int = MIB, slice_bytes: int | None = None, merged_bytes: int | None = None
+) -> CleanResult:
+    clean = CleanByTasks(tasks, slice_bytes or map_bytes, merged_bytes or map_bytes)
     return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean=clean)
 
 
@@ -74,19 +76,27 @@ def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
 
 
 @pytest.mark.parametrize(
-    ("map_entries", "slice_entries", "in_one_round"),
-    [(100, 100, True), (100, 20, True), (60, 60, False), (60, 5, False)],
-    ids=["both have room", "slices are read on", "a further round", "both"],
+    ("map_entries", "slice_entries", "merged_entries", "in_one_round"),
+    [
+        (100, 100, 100, True),
+        (100, 20, 40, True),  # one map with all the memory is made anew
+        (100, 90, 82, True),
+        (60, 60, 60, False),
+        (60, 5, 10, False),
+        (100, 20, 100, False),
+    ],
 )
-def test_what_does_not_fit_a_map_is_read_on_or_left_to_a_further_round(
-    prices, monkeypatch, map_entries, slice_entries, in_one_round
+def test_what_does_not_fit_the_maps_is_read_by_one_task_or_left_to_a_further_round(
+    prices, monkeypatch, map_entries, slice_entries, merged_entries, in_one_round
 ):
     """There are 83 keys in the dirty head."""
     monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
     before = contents(prices, "prices")
     newest = {row["key"]: row for row in before if row["key"] is not None and row["offset"] < 1000}
-    map_bytes, slice_bytes = [-(-entries * 10 // 9 + 1) * BYTES_PER_SLOT for entries in (map_entries, slice_entries)]
-    found = clean_by(prices, 3, map_bytes=map_bytes, slice_bytes=slice_bytes)
+    map_bytes, slice_bytes, merged_bytes = [
+        -(-entries * 10 // 9 + 1) * BYTES_PER_SLOT for entries in (map_entries, slice_entries, merged_entries)
+    ]
+    found = clean_by(prices, 3, map_bytes=map_bytes, slice_bytes=slice_bytes, merged_bytes=merged_bytes)
     assert (found.rounds == 1) == in_one_round
     assert found.first_dirty_offset == 1000
     kept = sorted(newest.values(), key=lambda row: row["offset"])
@@ -107,7 +117,7 @@ def test_a_partition_with_transactions_is_left_to_one_task(tmp_path, monkeypatch
     assert any(row.txn_index_bytes for row in work.live)
     if not with_index:
         work = replace(work, live=[replace(row, txn_index_bytes=0) for row in work.live])
-    assert CleanByTasks(2, MIB)(log.storage, work) is None
+    assert CleanByTasks(2, MIB, MIB)(log.storage, work) is None
     (line,) = compact(log, now_ms=NOW_MS).partitions
     assert line["action"] == "compact" and line["rounds"] == 1
 
@@ -115,7 +125,7 @@ def test_a_partition_with_transactions_is_left_to_one_task(tmp_path, monkeypatch
 def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch):
     monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
     bound = 50 * BYTES_PER_SLOT
-    settings, by_tasks = settings_of(prices, "prices", bound), CleanByTasks(2, bound)
+    settings, by_tasks = settings_of(prices, "prices", bound), CleanByTasks(2, bound, bound)
 
     def one_round(storage: Storage, work: Round) -> CleanedRound | None:
         return by_tasks(storage, work) if work.first_dirty_offset == 0 else None

@@ -55,7 +55,7 @@ def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     config = log.config("t")
     sealing = CleanSettings("t", snapshot.topic_id, config, now_ms, map_bytes, 0.9)
     slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
-    clean = clean_round if tasks == 1 else CleanByTasks(tasks, slice_bytes)
+    clean = clean_round if tasks == 1 else CleanByTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
     with mock.patch.object(clean_by_tasks, "MIN_SLICE_BYTES", 1):
         result = clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1], clean=clean)
     assert not result.unfinished
