@@ -36,7 +36,7 @@ from spark_segments.storage_options import Location, open_filesystem, parse_loca
 ATTEMPTS = 5
 """How often an idempotent operation is tried in all, above the retries of the stores' own clients."""
 
-WRITE_BYTES = 64 * 1024
+WRITE_BYTES = 256 * 1024
 """What goes to a local file at a time. For more, Linux takes memory for its cache in blocks of 2 MiB; where a machine
 is virtual and its host has to give these first, that is several times as slow."""
 
@@ -125,14 +125,18 @@ class Storage:
 
     # Reading
 
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, path: str, offset: int = 0, length: int | None = None, *, writable: bool = False) -> pa.Buffer:
         """Bytes [offset, offset + length) of a file by one positional read; to its end without `length`.
 
         Short, or empty, where the file ends earlier. A file that has grown since an earlier read shows its new bytes.
+        `writable`: the memory, which is nobody else's, may be written to.
         """
         if offset < 0 or (length is not None and length < 0):
             raise InvalidOptionError("Negative offset or length", path=path, expected="≥ 0", found=(offset, length))
-        return self._retried(path, lambda store, full: store.read(full, offset, length))
+        data = self._retried(path, lambda store, full: store.read(full, offset, length))
+        if writable:
+            return data if data.is_mutable else pa.py_buffer(bytearray(data))
+        return pa.py_buffer(memoryview(data).toreadonly()) if data.is_mutable else data
 
     def size(self, path: str) -> int:
         """Size of a file in bytes, looked up afresh."""
@@ -296,7 +300,7 @@ class _LocalFiles:
                 if count == 0:
                     break
                 got += count
-        return pa.py_buffer(view[:got].toreadonly())
+        return pa.py_buffer(view[:got])
 
     def size(self, path: str) -> int:
         status = os.stat(path)

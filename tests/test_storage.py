@@ -77,6 +77,14 @@ def test_a_read_past_the_end_is_short_and_no_error(storage):
     assert not storage.read("a").is_mutable
 
 
+def test_memory_to_write_to_is_asked_for_and_is_nobody_elses(storage):
+    storage.write("a", b"0123456789")
+    data = storage.read("a", 2, 5, writable=True)
+    memoryview(data).cast("B")[0] = ord("x")
+    assert data.to_pybytes() == b"x3456"
+    assert storage.read("a", 2, 5, writable=True).to_pybytes() == storage.read("a", 2, 5).to_pybytes() == b"23456"
+
+
 def test_an_empty_file_is_a_file(storage):
     storage.write("orders-0/empty.log", b"")
     assert storage.size("orders-0/empty.log") == 0

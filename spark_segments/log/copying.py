@@ -106,7 +106,8 @@ def _copy(
     shift = source.offset_shift
     begin = locate(storage, source, start) if start > source.base_offset else 0
     records = 0
-    for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES):  # nearly all of it is wanted
+    # Nearly all of it is wanted, and nobody else has it.
+    for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
         batches = window.batches
         past_end = len(batches) and int(batches.base_offset[-1]) + shift >= end
         wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
@@ -127,8 +128,8 @@ def rebased(
 ) -> tuple[np.ndarray, BatchTable]:
     """The bytes of neighbouring batches of a window, moved by `shift`, and their table, with positions from 0.
 
-    `leader_epoch`, where given, is written into batches that have none. Without anything to write the bytes are the
-    window's.
+    `leader_epoch`, where given, is written into batches that have none. Where there is anything to write, a writable
+    window is itself changed, and another's bytes are copied; else the bytes are the window's.
     """
     low = int(batches.position[0]) - window.position
     high = int(batches.position[-1] + batches.size[-1]) - window.position
@@ -136,7 +137,8 @@ def rebased(
     batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
     without_epoch = batches.leader_epoch < 0
     if shift or (leader_epoch is not None and without_epoch.any()):
-        data = data.copy()
+        if not data.flags.writeable:
+            data = data.copy()
         rebase(data, batches, shift, None)
         if leader_epoch is not None:
             rebase(data, batches.take(without_epoch), 0, leader_epoch)

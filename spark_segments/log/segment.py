@@ -105,17 +105,18 @@ def windows(
     *,
     first_window_bytes: int = FIRST_WINDOW_BYTES,
     check_crc: bool = True,
+    writable: bool = False,
 ) -> Iterator[Window]:
     """The batches that begin in [start_position, end_position) of a .log, in windows that grow to WINDOW_BYTES.
 
-    `start_position` must be the start of a batch. Raises CorruptBatchError where the bytes are damaged or end too
-    early.
+    `start_position` must be the start of a batch. `writable`: so is their data. Raises CorruptBatchError where the
+    bytes are damaged or end too early.
     """
     path, position, window_bytes = segment.path, start_position, first_window_bytes
     end_position = segment.log_bytes if end_position is None else min(end_position, segment.log_bytes)
     while position < end_position:
         wanted = min(window_bytes, segment.log_bytes - position)
-        data = storage.read(path, position, wanted)
+        data = storage.read(path, position, wanted, writable=writable)
         if data.size < wanted:
             raise CorruptBatchError(
                 "The file is shorter than the log says",

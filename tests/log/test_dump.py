@@ -36,7 +36,7 @@ class Files:
         self.contents = contents
         self.largest_read = 0
 
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+    def read(self, path: str, offset: int = 0, length: int | None = None, *, writable: bool = False) -> bytes:
         end = None if length is None else offset + length
         piece = self._content(path)[offset:end]
         self.largest_read = max(self.largest_read, len(piece))

@@ -351,9 +351,9 @@ def test_some_partitions_are_read_from_the_files_that_may_hold_them(tmp_path, mo
     reads = []
     original = Storage.read
 
-    def read(storage, path, *rest):
+    def read(storage, path, *rest, **options):
         reads.append(path)
-        return original(storage, path, *rest)
+        return original(storage, path, *rest, **options)
 
     monkeypatch.setattr(Storage, "read", read)
     assert segments_of(snapshot.load_segments([2])) == segments[200:300]

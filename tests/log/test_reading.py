@@ -26,8 +26,8 @@ class CountingStorage(Storage):
         self.log_bytes = 0
         self.reads = 0
 
-    def read(self, path, offset=0, length=None):
-        data = super().read(path, offset, length)
+    def read(self, path, offset=0, length=None, *, writable=False):
+        data = super().read(path, offset, length, writable=writable)
         self.reads += 1
         if path.endswith(".log"):
             self.log_bytes += data.size

@@ -53,7 +53,7 @@ class MadeUpPartition(Storage):
     def timestamp(self, offset: int) -> int:
         return START_MS + offset - (LATE_MS if offset // RECORDS % 10 == 7 else 0)
 
-    def read(self, path, offset=0, length=None):
+    def read(self, path, offset=0, length=None, *, writable=False):
         name, _, suffix = path.rpartition("/")[2].partition(".made-up.")
         data = {"log": self._log, "index": self._index, "timeindex": self._time_index}[suffix](
             int(name) // RECORDS, offset, length
