@@ -23,7 +23,7 @@ from tests.benchmarks.compact import NOW_MS, UNIQUE, table
 from tests.maintenance.appending import DAY_MS
 
 MIB = 1 << 20
-WORK_MIB = 100  # beside the map, as `compact` says
+WORK_MIB = 100  # of each thread, beside the maps, as `compact` says
 _APPENDED_BYTES = 100 * MIB
 
 CASES = ("keys", "partition", "compressible")
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--keys", type=int, default=20_000_000, help="unique keys of the first case")
     parser.add_argument("--mib", type=int, default=4096, help="size of the other cases' values")
+    parser.add_argument("--threads", type=int, default=1, help="log.cleaner.threads")
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     for case in arguments.cases:
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
             in_a_process(make, directory, case, arguments.keys, arguments.mib)
-            found = in_a_process(measure, directory)
+            found = in_a_process(measure, directory, arguments.threads)
         figures |= {f"{case}, {name}": value for name, value in found.items()}
         ratios[f"{case}, over idle / bound"] = round(found["over idle MiB"] / found["bound MiB"], 3)
     return {"figures": figures, "ratios": ratios}
@@ -89,12 +90,13 @@ def tables(case: str, keys: int, values_bytes: int) -> Iterator[pa.Table]:
         yield made
 
 
-def measure(directory: str) -> dict[str, float]:
+def measure(directory: str, threads: int) -> dict[str, float]:
     """Compacts the small topic, and then the other one."""
-    compact(LogDir.open(f"{directory}/small"), now_ms=NOW_MS)
+    defaults = {"log.cleaner.threads": str(threads)}
+    compact(LogDir.open(f"{directory}/small", defaults=defaults), now_ms=NOW_MS)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
     idle = memory("VmRSS")
-    log = LogDir.open(f"{directory}/large")
+    log = LogDir.open(f"{directory}/large", defaults=defaults)
     report = compact(log, now_ms=NOW_MS).to_dict()
     (line,) = report["partitions"]
     assert line["action"] == "compact"
@@ -108,7 +110,7 @@ def measure(directory: str) -> dict[str, float]:
         "idle MiB": round(idle / MIB, 1),
         "peak MiB": round(peak / MIB, 1),
         "over idle MiB": round((peak - idle) / MIB, 1),
-        "bound MiB": 1.25 * map_bytes / MIB + WORK_MIB,
+        "bound MiB": 1.25 * map_bytes / MIB + WORK_MIB * threads,
     }
 
 
