@@ -10,8 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
+from spark_segments.format.offset_map import BYTES_PER_SLOT
 from spark_segments.log.verify import verify
 from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll
+from spark_segments.maintenance.clean_by_tasks import CleanByTasks
+from spark_segments.maintenance.clean_round import CleanSettings
+from spark_segments.maintenance.cleaner import clean_partition
 from spark_segments.maintenance.map_file import SUFFIX, MapFile
 from spark_segments.storage import Storage
 from tests.maintenance.appending import contents
@@ -60,4 +64,26 @@ def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, mo
     assert there.partitions == compact(copy, now_ms=NOW_MS).partitions
     assert contents(log, "prices") == contents(copy, "prices")
     assert not [file.path for file in log.storage.list(recursive=True) if file.path.endswith(SUFFIX)]
+    assert verify(log, deep=True).ok
+
+
+def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, log, tmp_path, monkeypatch):
+    """Of 400 keys, each half of the dirty head has 300, and the map holds 330."""
+    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    log.create_topic("prices", 1, {"cleanup.policy": "compact", "segment.bytes": "4000"})
+    for turn in range(5):
+        keys = [f"k{(100 * turn + number) % 400}" for number in range(200)]
+        log.append("prices", pa.table({"key": keys, "value": [f"{turn}-{number}" for number in range(200)]}))
+    roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
+    log.append("prices", pa.table({"key": ["k0"], "value": ["last"]}))
+    copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
+    map_bytes = 368 * BYTES_PER_SLOT
+    topic_id, config = log.snapshot("prices").topic_id, log.config("prices")
+    settings = CleanSettings("prices", topic_id, config, NOW_MS, map_bytes, 0.9)
+    clean = CleanByTasks(2, map_bytes, map_bytes, spark)
+    result = clean_partition(log.storage, settings, 0, 1000, clean=clean)
+    assert (result.rounds, result.first_dirty_offset, result.unfinished) == (2, 1000, False)
+    compact(copy, now_ms=NOW_MS)
+    assert contents(log, "prices") == contents(copy, "prices")
+    assert not [info.path for info in log.storage.list("", recursive=True) if info.path.endswith(SUFFIX)]
     assert verify(log, deep=True).ok
