@@ -76,19 +76,8 @@ def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
     try:
         if codec == SNAPPY:
             return _decompress_snappy(buffer, limit)
-        if codec == LZ4:
-            opened = _decompress_lz4(buffer, limit)
-            if opened is not None:
-                return opened
-        if codec == ZSTD:
-            opened = _decompress_zstd(buffer, limit)
-            if opened is not None:
-                return opened
-        if codec == GZIP:
-            opened = _decompress_gzip(buffer, limit)
-            if opened is not None:
-                return opened
-        return _decompress_stream(codec, buffer, limit)
+        opened = _AT_ONCE[codec](buffer, limit)
+        return _decompress_stream(codec, buffer, limit) if opened is None else opened
     except (OSError, pa.ArrowInvalid, _DamagedError) as error:
         raise CorruptBatchError(
             f"The {CODEC_NAMES[codec]} data of a record batch do not decompress ({error})",
@@ -214,7 +203,8 @@ def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
 
 def _decompress_gzip(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
     """None for what is read as a stream: several members in a row, more than is believed, and damage."""
-    if buffer.size < _GZIP_OVERHEAD:
+    # The library is not told a limit, and the size at the end may lie.
+    if buffer.size < _GZIP_OVERHEAD or MAX_RATIO * buffer.size > limit:
         return None
     crc, size = _GZIP_TRAILER.unpack_from(buffer, buffer.size - _GZIP_TRAILER.size)
     if size > min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
@@ -272,6 +262,10 @@ def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
         return None
     out.resize(size, shrink_to_fit=False)
     return out
+
+
+# How a section is decompressed by one call, where that can be.
+_AT_ONCE = {GZIP: _decompress_gzip, LZ4: _decompress_lz4, ZSTD: _decompress_zstd}
 
 
 def _lz4_parts(compressor: Compressor, buffer: pa.Buffer) -> Iterator[bytes | pa.Buffer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import threading
+import tracemalloc
 
 import aiokafka.codec
 import kafka.codec
@@ -293,6 +294,18 @@ def test_no_more_is_decompressed_than_the_limit(codec, monkeypatch):
     for size in (1_000_001, 20_000_000):
         with pytest.raises(CorruptBatchError, match="more than 1000000 bytes"):
             back(codec, compress(codec, bytes(size)))
+
+
+def test_a_gzip_trailer_that_lies_takes_no_more_than_the_limit(monkeypatch):
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED_LIMIT", 1_000_000)
+    bomb = compress(GZIP, bytes(50_000_000)).to_pybytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBatchError):
+            back(GZIP, bomb[:-4] + struct.pack("<I", 1000))
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_size_that_snappy_cannot_reach_is_not_believed():
