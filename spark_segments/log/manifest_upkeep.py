@@ -9,6 +9,8 @@ import uuid
 from dataclasses import dataclass
 from itertools import pairwise
 
+from deltalake.exceptions import DeltaError
+
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.delta_log import CommitNote, DeltaLog, paths_of
 from spark_segments.log.row_files import ROWS_A_FILE, SCHEMAS, FileChange, RowFile, concat, files_of
@@ -58,7 +60,7 @@ def _merge(log: DeltaLog, files: list[RowFile]) -> bool:
         try:
             log.commit_at(state, change, CommitNote(uuid.uuid4().hex, 0, "compact manifest"), data_change=False)
             return True
-        except Exception:  # nothing hangs on it: a lost reply shows as files that are gone
+        except (DeltaError, OSError, ValueError):  # nothing hangs on it: a lost reply shows as files that are gone
             continue
     return False
 
