@@ -153,21 +153,27 @@ load_u32_le = _load(32, big_endian=_SWAP is False, signed=False)
 load_u64_le = _load(64, big_endian=_SWAP is False, signed=False)
 
 
-@intrinsic
-def prefetch(typing_context, data, position):
-    """Asks for the cache line at `position`, which may lie outside of `data`: nothing is read for the program."""
+def _prefetch(locality: int) -> Any:
+    @intrinsic
+    def prefetch(typing_context, data, position):
+        def generate(context, builder, signature, arguments):
+            pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            name, function_type = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+            function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
+            address = _pointer(context, builder, signature.args[0], *arguments)
+            read, of_data = number(0), number(1)
+            builder.call(function, [address, read, number(locality), of_data])
+            return context.get_dummy_value()
 
-    def generate(context, builder, signature, arguments):
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        name, function_type = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
-        read, into_second_level, of_data = number(0), number(2), number(1)
-        builder.call(
-            function, [_pointer(context, builder, signature.args[0], *arguments), read, into_second_level, of_data]
-        )
-        return context.get_dummy_value()
+        return types.void(data, types.intp), generate
 
-    return types.void(data, types.intp), generate
+    return prefetch
+
+
+# Ask for the cache line at `position`, which may lie outside of `data`: nothing is read for the program. The first one
+# asks for it in the second level's cache, the other in the nearest.
+prefetch = _prefetch(2)
+prefetch_near = _prefetch(3)
 
 
 CHUNK_BYTES = 32

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.jit import intrinsic, njit
+from spark_segments.format.jit import njit, prefetch_near
 from spark_segments.format.key_hash import hash_of, multiply_high, seeded_secret
 from spark_segments.format.record_keys import HAS_KEY, bad_record, key_rows, read_keys
 from spark_segments.format.sections import Sections, as_magic_2, sections
@@ -199,28 +197,10 @@ class OffsetMap:
             yield piece[piece[:, 2] != 0].reshape(-1)
 
 
-@intrinsic
-def prefetch(typing_context, words, index):
-    """Asks for the cache line of words[index], as a read, without waiting for it."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.gep(array.data, [arguments[1]])
-        byte_pointer = ir.IntType(8).as_pointer()
-        i32 = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, i32, i32, i32])
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
-        builder.call(function, [builder.bitcast(pointer, byte_pointer), i32(0), i32(3), i32(1)])
-        return context.get_dummy_value()
-
-    return types.void(words, types.uint64), generate
-
-
 @njit(forceinline=True)
 def prefetch_slot(slots, capacity, lows, row, last):
     """Asks for the slot where the search for the key of `row`, or of the last row before `last`, begins."""
-    prefetch(slots, multiply_high(lows[min(row, last - 1)], capacity) * np.uint64(3))
+    prefetch_near(slots, np.int64(multiply_high(lows[min(row, last - 1)], capacity)) * BYTES_PER_SLOT)
 
 
 @njit(forceinline=True)
