@@ -21,7 +21,7 @@ from spark_segments.config import (
     topic_config,
     validate_topic_name,
 )
-from spark_segments.config_values import render_value
+from spark_segments.config.values import render_value
 from spark_segments.errors import InvalidOptionError
 
 LONG_MAX = "9223372036854775807"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import FileType, LocalFileSystem, SubTreeFileSystem
 
-import spark_segments.storage as storage_module
+import spark_segments.storage.files as storage_module
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage import CLOCK_PROBE, OPEN_FILES, FileInfo, Storage, WriteStream
 from tests.s3_server import BUCKET

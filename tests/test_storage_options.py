@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.storage_options import open_filesystem, parse_location
+from spark_segments.storage.locations import open_filesystem, parse_location
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ def describe(
     Example: segments describe /data/log --html log.html
     Example: segments topic describe /data/log orders
     """
-    from spark_segments.log.describe import describe as describe_topic
+    from spark_segments.log.description import describe as describe_topic
 
     log = open_log(log_dir, storage, defaults)
     topics = []

@@ -87,7 +87,7 @@ def explain(
         raise typer.BadParameter("LOG_DIR and TOPIC are wanted, or --plan with --retention")
     if (offset is None) == (at is None):
         raise typer.BadParameter("Which record: one of --offset and --time is wanted")
-    from spark_segments.maintenance.explain import explain as explain_one
+    from spark_segments.maintenance.explanation.explain import explain as explain_one
 
     log = open_log(log_dir, storage, defaults)
     found = explain_one(
@@ -120,7 +120,12 @@ def _plan(
     delay: str | None,
     output: Output,
 ) -> None:
-    from spark_segments.maintenance.keeping import DEFAULT_DELETE_DELAY_MS, DEFAULT_SEGMENT_MS, Keeping, gone_within
+    from spark_segments.maintenance.explanation.retention_bounds import (
+        DEFAULT_DELETE_DELAY_MS,
+        DEFAULT_SEGMENT_MS,
+        Keeping,
+        gone_within,
+    )
 
     retention_ms, every_ms = duration_ms(retention), duration_ms(every or "0")
     fill_ms = None if fill is None else duration_ms(fill)

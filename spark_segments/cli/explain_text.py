@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spark_segments.cli.output import human_bytes
 from spark_segments.cli.page.words import duration, moment, when
-from spark_segments.maintenance.explanation import (
+from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
     ACTIVE_SEGMENT,
     CLEANING,
@@ -24,8 +24,8 @@ from spark_segments.maintenance.explanation import (
     Step,
     Window,
 )
-from spark_segments.maintenance.keeping import DEFAULT_DELETE_DELAY_MS, Keeping
-from spark_segments.maintenance.retain_plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
+from spark_segments.maintenance.explanation.retention_bounds import DEFAULT_DELETE_DELAY_MS, Keeping
+from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 

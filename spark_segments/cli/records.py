@@ -64,7 +64,7 @@ def produce(
     Example: segments produce /data/log orders --file orders.txt \\
       --property parse.key=true --property key.separator=:
     """
-    from spark_segments.log.appender import ProducerOptions
+    from spark_segments.log.appending.appender import ProducerOptions
 
     log = open_log(log_dir, storage)
     log.target(topic)  # raises where there is no such topic, however little there is to append

@@ -121,7 +121,7 @@ def restore(
 
     Example: segments topic restore /data/log orders --version 41
     """
-    from spark_segments.maintenance.restore import restore as restore_topic
+    from spark_segments.maintenance.removal.restore import restore as restore_topic
 
     offsets = restore_topic(open_log(log_dir, storage), topic, version)
     rows = [{"partition": number, "log_start_offset": a, "log_end_offset": b} for number, (a, b) in offsets.items()]

@@ -39,7 +39,7 @@ def verify(
 
     Example: segments verify /data/log orders --deep
     """
-    from spark_segments.log.verify import verify as look
+    from spark_segments.log.verification.verify import verify as look
 
     report = look(open_log(log_dir, storage, defaults), topic, deep, repair, session(master, "verify"))
     mended = {one["path"] for one in report.repaired}

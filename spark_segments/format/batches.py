@@ -1,6 +1,6 @@
 """Walking the batches of a log: their headers as columns, checked, with one kernel call for all of a buffer.
 
-What is inside a batch is left to decode.py (magic 2) and legacy.py (magic 0 and 1).
+What is inside a batch is left to decode.py (magic 2) and message_sets.py (magic 0 and 1).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.crc import crc32c_range
-from spark_segments.format.jit import byte_view, load_i8, load_i16, load_i32, load_i64, load_u8, load_u32, njit
+from spark_segments.format.kernels.crc import crc32c_range
+from spark_segments.format.kernels.jit import byte_view, load_i8, load_i16, load_i32, load_i64, load_u8, load_u32, njit
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,

@@ -16,7 +16,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
+from spark_segments.format.kernels.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
 from spark_segments.format.layout import CODEC_NAMES, CODECS
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = (CODECS[name] for name in ("none", "gzip", "snappy", "lz4", "zstd"))

@@ -14,7 +14,7 @@ import numpy as np
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import decompress
-from spark_segments.format.jit import byte_view, load_i16, load_i32, njit, read_varint, read_varlong
+from spark_segments.format.kernels.jit import byte_view, load_i16, load_i32, njit, read_varint, read_varlong
 from spark_segments.format.layout import BATCH_OVERHEAD, LOG_APPEND_TIME
 
 ABORT = 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.jit import load_i64, njit, store_i32, store_i64
+from spark_segments.format.kernels.jit import load_i64, njit, store_i32, store_i64
 from spark_segments.format.layout import BASE_OFFSET_POSITION, BATCH_OVERHEAD, LEADER_EPOCH_POSITION
 
 _MAGIC = 2

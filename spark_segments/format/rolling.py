@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.index import (
+from spark_segments.format.kernels.jit import njit
+from spark_segments.format.layout import NO_TIMESTAMP
+from spark_segments.format.sidecars.index import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRIES,
     OFFSET_ENTRY_BYTES,
@@ -22,8 +24,6 @@ from spark_segments.format.index import (
     new_state,
     note_append,
 )
-from spark_segments.format.jit import njit
-from spark_segments.format.layout import NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,19 +21,19 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.append import commit_append
-from spark_segments.log.appender import Appender, Chunks, ProducerOptions, Target
-from spark_segments.log.describe import describe
-from spark_segments.log.kafka_dir import KafkaDirectory
-from spark_segments.log.kafka_export import export_topics
-from spark_segments.log.kafka_import import import_topic
-from spark_segments.log.manifest import MANIFEST_DIRECTORY, Change, Manifest
-from spark_segments.log.planning import check_partition, offset_bounds, read_ranges
-from spark_segments.log.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
-from spark_segments.log.records import record_batches
-from spark_segments.log.rows import Partition
-from spark_segments.log.snapshot import Snapshot
-from spark_segments.log.times import offsets_for_times
+from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
+from spark_segments.log.appending.input_columns import record_batches
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.description import describe
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.exporting import export_topics
+from spark_segments.log.kafka.importing import import_topic
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
+from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
+from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
+from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:

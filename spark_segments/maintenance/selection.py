@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, UnknownTopicError
-from spark_segments.log.append import OLDEST_CHUNK_MS
+from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest import MANIFEST_DIRECTORY
-from spark_segments.log.snapshot import Snapshot
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
 from spark_segments.storage import Storage
 

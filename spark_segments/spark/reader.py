@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_segments.log.planning import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
-from spark_segments.log.snapshot import Snapshot
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import projection
@@ -50,7 +50,7 @@ class Reader(DataSourceReader):
         return merged(self._batches(partition.value or []), self._schema)
 
     def _plan(self) -> list[list[ReadRange]]:
-        from spark_segments.log.times import offsets_for_times
+        from spark_segments.log.reading.times import offsets_for_times
 
         options = self._options
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
@@ -68,7 +68,7 @@ class Reader(DataSourceReader):
         return tasks
 
     def _batches(self, ranges: Iterable[ReadRange]) -> Iterator[pa.RecordBatch]:
-        from spark_segments.log.read import read_range  # numba, which only tasks need
+        from spark_segments.log.reading.read import read_range  # numba, which only tasks need
 
         try:
             for one in ranges:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructType
 
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.snapshot import Snapshot
+from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.spark.offsets import topic_names
 from spark_segments.spark.options import is_read, read_options, write_options
 from spark_segments.spark.reader import Reader

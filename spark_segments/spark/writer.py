@@ -13,13 +13,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.appending.input_columns import WRITER_SCHEMA, check_columns
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.records import WRITER_SCHEMA, check_columns
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
-    from spark_segments.log.appender import Chunks, Target
+    from spark_segments.log.appending.appender import Chunks, Target
 
 # A write that leaves so many chunks in a topic, smaller than that on average, says how to leave fewer.
 MANY_CHUNKS = 1000
@@ -52,7 +52,7 @@ class Writer(DataSourceArrowWriter):
         freeze_imports()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ChunksMessage:
-        from spark_segments.log.appender import (
+        from spark_segments.log.appending.appender import (
             DEFAULT_BATCH_BYTES,
             Appender,
             ProducerOptions,

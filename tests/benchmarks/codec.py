@@ -26,10 +26,10 @@ from zlib_ng import zlib_ng
 
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTES, decompress
-from spark_segments.format.decode import decode_batches
-from spark_segments.format.encode import encode_records
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
-from spark_segments.log.segment import WINDOW_BYTES
+from spark_segments.log.segment.reader import WINDOW_BYTES
 from tests.benchmarks.measure import TURNS, Timings, in_turns
 from tests.benchmarks.spark import record_batches
 

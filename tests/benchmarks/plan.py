@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log import row_files
-from spark_segments.log.rows import CHUNK, REMOVED, SEALED, SEGMENT_SCHEMA, Partition
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.rows import CHUNK, REMOVED, SEALED, SEGMENT_SCHEMA, Partition
 from spark_segments.maintenance import compact, retain, roll, vacuum
 
 NOW_MS = 1_700_000_000_000

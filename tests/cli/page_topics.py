@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.rows import Partition, Segment
-from spark_segments.log.snapshot import Snapshot
+from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.snapshot import Snapshot
 from tests.maintenance.rows import TOPIC_ID, row, snapshot
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

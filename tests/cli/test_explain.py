@@ -7,7 +7,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.explain_text import exactly
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.explain import explain
+from spark_segments.maintenance.explanation.explain import explain
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from spark_segments.cli.page.render import page
-from spark_segments.log.describe import describe
+from spark_segments.log.description import describe
 from tests.browser import Browser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.golden_files import GOLDEN

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_segments.format.active_producers import ActiveProducers
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
-from spark_segments.format.cleaned_transactions import CleanedTransactions
-from spark_segments.format.offset_map import OffsetMap
-from spark_segments.format.snapshot import ProducerState, parse_producer_snapshot
-from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.cleaner.active_producers import ActiveProducers
+from spark_segments.format.cleaner.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
+from spark_segments.format.cleaner.offset_map import OffsetMap
+from spark_segments.format.cleaner.transactions import CleanedTransactions
+from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 
 
 @dataclass(frozen=True)

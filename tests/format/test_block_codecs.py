@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
-from spark_segments.format.decode import decode_batches
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.kernels.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.checkpoints import (
+from spark_segments.format.sidecars.checkpoints import (
     leader_epochs_bytes,
     leader_epochs_from,
     leader_epochs_of,

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.active_producers import ActiveProducers
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
-from spark_segments.format.cleaned_transactions import CleanedTransactions
-from spark_segments.format.offset_map import OffsetMap
-from spark_segments.format.snapshot import ProducerEntry
-from spark_segments.format.txn_index import AbortedTransactions
+from spark_segments.format.cleaner.active_producers import ActiveProducers
+from spark_segments.format.cleaner.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
+from spark_segments.format.cleaner.offset_map import OffsetMap
+from spark_segments.format.cleaner.transactions import CleanedTransactions
+from spark_segments.format.sidecars.producer_state import ProducerEntry
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from tests.format.plain_decode import PlainBatch, plain_batches
 from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
 from tests.golden_files import expected_records, log_files

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from spark_segments.format.txn_index import AbortedTransactions, txn_index_bytes
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
 from tests.format.directory_cleaner import CleanedLog, active_producers, clean_log, first_dirty_offset, segments_of
 from tests.format.plain_decode import plain_batches
 from tests.golden_files import GOLDEN, expected_batches, expected_records, golden_dir

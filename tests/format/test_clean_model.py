@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments.format import sections
-from spark_segments.format.active_producers import ActiveProducers
-from spark_segments.format.snapshot import ProducerState
-from spark_segments.format.txn_index import AbortedTransactions
+from spark_segments.format.cleaner.active_producers import ActiveProducers
+from spark_segments.format.decoding import sections
+from spark_segments.format.sidecars.producer_state import ProducerState
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from tests.format import plain_cleaner
 from tests.format.directory_cleaner import LogSegment, clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches

@@ -6,8 +6,8 @@ import crc32c as package
 import numpy as np
 import pytest
 
-from spark_segments.format import crc
-from spark_segments.format.jit import byte_view
+from spark_segments.format.kernels import crc
+from spark_segments.format.kernels.jit import byte_view
 
 KERNELS = {"instructions": crc.crc32c_range, "tables": crc.table_crc32c_range}
 RANDOM = np.random.default_rng(7).integers(0, 256, 70_000, dtype=np.uint8).tobytes()

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format import records as kernels
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.decode import decode_batches
-from spark_segments.format.jit import COPY_SLACK
+from spark_segments.format.decoding import record_kernels as kernels
+from spark_segments.format.decoding.batch_groups import OPENED_BYTES
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.kernels.jit import COPY_SLACK
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
-from spark_segments.format.portions import OPENED_BYTES
 from tests.format.guarded import Guarded
 from tests.format.twin import DamageError, decode
 from tests.format.twin_encode import Record, batch_bytes, empty_batch, marker_batch, record_bytes, varint

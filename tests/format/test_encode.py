@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError, RecordTooLargeError
-from spark_segments.format import encode
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.encode import Encoded, encode_records
+from spark_segments.format.encoding import encode
+from spark_segments.format.encoding.encode import Encoded, encode_records
 from spark_segments.format.layout import CODECS, CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME
 from tests.format import twin_encode as twin
 from tests.format.twin_encode import Record

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.index import (
+from spark_segments.format.sidecars.index import (
     OFFSET_ENTRY,
     IndexBuilder,
     offset_index_bytes,

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import spark_segments
-from spark_segments.format import jit
+from spark_segments.format.kernels import jit
 from tests.format.twin import Bytes, DamageError
 from tests.format.twin_encode import varint
 
@@ -93,7 +93,7 @@ def test_a_read_only_view_is_made_of_any_buffer():
 
 CHANGED = """
 from {package}.low import low
-from spark_segments.format.jit import njit
+from spark_segments.format.kernels.jit import njit
 
 @njit
 def high():
@@ -108,7 +108,7 @@ def test_a_cached_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp
     (package / "high.py").write_text(CHANGED.format(package=package.name))
     for answer in (1, 2):
         (package / "low.py").write_text(
-            f"from spark_segments.format.jit import njit\n\n@njit\ndef low():\n    return {answer}\n"
+            f"from spark_segments.format.kernels.jit import njit\n\n@njit\ndef low():\n    return {answer}\n"
         )
         stamp = 1_700_000_000 + answer
         os.utime(package / "low.py", (stamp, stamp))
@@ -117,7 +117,7 @@ def test_a_cached_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp
 
 def test_kernels_are_cached_in_a_private_directory_where_nothing_else_is_writable(tmp_path):
     (tmp_path / "alone.py").write_text(
-        "from spark_segments.format.jit import njit\n\n@njit\ndef alone():\n    return 7\n"
+        "from spark_segments.format.kernels.jit import njit\n\n@njit\ndef alone():\n    return 7\n"
     )
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -132,7 +132,9 @@ def test_kernels_are_cached_in_a_private_directory_where_nothing_else_is_writabl
     assert list(directory.rglob("alone*.nbc"))
 
 
-SIZE = "from spark_segments.format.jit import varlong_size as f; print(f(300), sum(f.stats.cache_hits.values()))"
+SIZE = (
+    "from spark_segments.format.kernels.jit import varlong_size as f; print(f(300), sum(f.stats.cache_hits.values()))"
+)
 
 
 def test_a_zips_kernels_are_compiled_once_for_all_of_its_copies_and_need_no_home(tmp_path):

@@ -5,7 +5,7 @@ import random
 import pytest
 import xxhash
 
-from spark_segments.format.key_hash import hash_of
+from spark_segments.format.kernels.key_hash import hash_of
 
 SEEDS = [0, 1, 0x9E3779B185EBCA8D, 2**64 - 1]
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format import legacy
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import LZ4, decompress
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
-from spark_segments.format.legacy import decode_legacy, read_messages, with_first_offsets
+from spark_segments.format.legacy import message_sets as legacy
+from spark_segments.format.legacy.message_sets import decode_legacy, read_messages, with_first_offsets
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.index import DEFAULT_INDEX_BYTES, DEFAULT_INTERVAL_BYTES, IndexBuilder
 from spark_segments.format.rolling import OpenSegment, roll_points, segment_jitter_ms
+from spark_segments.format.sidecars.index import DEFAULT_INDEX_BYTES, DEFAULT_INTERVAL_BYTES, IndexBuilder
 from tests.format.test_index import appends_of, index_files, segments, table
 from tests.golden_files import CLEAN_DIRECTORIES, log_files
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.snapshot import (
+from spark_segments.format.sidecars.producer_state import (
     ProducerEntry,
     ProducerState,
     parse_producer_snapshot,

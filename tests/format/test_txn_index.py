@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.layout import CONTROL_MASK, TRANSACTIONAL_MASK
-from spark_segments.format.snapshot import ProducerState, aborted_transactions
-from spark_segments.format.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.format.sidecars.producer_state import ProducerState, aborted_transactions
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from tests.golden_files import GOLDEN, expected_records, golden_dir, log_files
 
 TXN_COMPACT = [f"txn-compact/{when}{n}/txnc-0" for n in ("", "-2", "-3", "-4") for when in ("dirty", "clean")]

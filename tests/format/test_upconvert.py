@@ -10,7 +10,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import CODEC_NAMES
-from spark_segments.format.upconvert import to_magic2
+from spark_segments.format.legacy.upconvert import to_magic2
 from tests.format.test_legacy import INNER, message, wrapper
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, log_files
 

@@ -6,8 +6,8 @@ import itertools
 import time
 from pathlib import Path
 
-from spark_segments.log.manifest import Manifest
-from spark_segments.log.rows import Partition, Segment
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import Storage
 
 TOPIC = "orders"

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.planning import ReadRange
-from spark_segments.log.read import read_range
+from spark_segments.log.reading.plan import ReadRange
+from spark_segments.log.reading.read import read_range
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.format.checkpoints import (
+from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
     LEADER_EPOCHS_FILE,
     LOG_START_OFFSETS_FILE,
@@ -14,7 +14,7 @@ from spark_segments.format.checkpoints import (
     parse_leader_epochs,
     parse_offsets,
 )
-from spark_segments.format.snapshot import parse_producer_snapshot
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from tests.golden_files import GOLDEN, golden_dir
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import Manifest
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.storage import Storage, WriteStream
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.encode import encode_records
-from spark_segments.format.index import rebuild
-from spark_segments.log.chunk import ChunkWriter, SegmentWriter
-from spark_segments.log.copying import copy_batches
-from spark_segments.log.rows import Segment
+from spark_segments.format.encoding.encode import encode_records
+from spark_segments.format.sidecars.index import rebuild
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.writer import ChunkWriter, SegmentWriter
 from spark_segments.storage import Storage
 
 TIME_MS = 1_700_000_000_000

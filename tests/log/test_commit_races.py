@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from spark_segments.errors import CommitConflictError, StorageError, TopicExistsError
-from spark_segments.log import commit as commit_module
-from spark_segments.log import row_files
-from spark_segments.log.append import commit_append
-from spark_segments.log.delta_log import DeltaLog
-from spark_segments.log.manifest import Change, Manifest
-from spark_segments.log.rows import Partition, Segment
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.manifest import commit as commit_module
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 

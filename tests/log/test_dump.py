@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments.format.index import offset_index_bytes, time_index_bytes
+from spark_segments.format.sidecars.index import offset_index_bytes, time_index_bytes
 from spark_segments.log.dump import DumpOptions, dump_entries, dump_json, entry, log_file
 from spark_segments.log.dump.text import dump_text, java_text
 from spark_segments.storage import Storage

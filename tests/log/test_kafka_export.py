@@ -14,15 +14,15 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.checkpoints import (
+from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.format.sidecars.checkpoints import (
     LOG_START_OFFSETS_FILE,
     RECOVERY_POINTS_FILE,
     REPLICATION_OFFSETS_FILE,
     parse_offsets,
 )
-from spark_segments.format.layout import HEADERS_TYPE
-from spark_segments.log.appender import ProducerOptions
-from spark_segments.log.verify import verify
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
 from tests.log.golden_reads import records_of

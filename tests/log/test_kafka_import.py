@@ -13,8 +13,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.appender import ProducerOptions
-from spark_segments.log.verify import verify
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
 from tests.conftest import ROOT
 from tests.golden_files import (

@@ -19,11 +19,11 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log import manifest as manifest_module
-from spark_segments.log import row_files
-from spark_segments.log.append import OLDEST_CHUNK_MS, commit_append
-from spark_segments.log.manifest import Change, Manifest
-from spark_segments.log.rows import SEGMENT_SCHEMA, Partition, Topic, segments_of, segments_table
+from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS, commit_append
+from spark_segments.log.manifest import manifest as manifest_module
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Topic, segments_of, segments_table
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.verify import verify
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.log.appender import ProducerOptions
-from spark_segments.log.planning import offset_bounds, pack, read_ranges
-from spark_segments.log.read import read_range
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.reading.plan import offset_bounds, pack, read_ranges
+from spark_segments.log.reading.read import read_range
 from spark_segments.storage import Storage
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)

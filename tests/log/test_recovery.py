@@ -14,12 +14,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.index import rebuild
 from spark_segments.format.layout import HEADER_STRUCT
-from spark_segments.format.snapshot import parse_producer_snapshot
-from spark_segments.log import segment_scan
-from spark_segments.log.planning import offset_bounds, read_ranges
-from spark_segments.log.recovery import next_offset_of
+from spark_segments.format.sidecars.index import rebuild
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
+from spark_segments.log.kafka import segment_scan
+from spark_segments.log.kafka.recovery import next_offset_of
+from spark_segments.log.reading.plan import offset_bounds, read_ranges
 from spark_segments.storage import FileInfo, Storage
 from tests.golden_files import GOLDEN, damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, read_ranges_one_by_one, records_of, tree

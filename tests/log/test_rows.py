@@ -6,7 +6,7 @@ import dataclasses
 
 import pyarrow as pa
 
-from spark_segments.log.rows import (
+from spark_segments.log.manifest.rows import (
     MANIFEST_SCHEMA,
     PARTITION_SCHEMA,
     SEGMENT_SCHEMA,

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.planning import read_ranges
-from spark_segments.log.read import read_range
-from spark_segments.log.rows import SEALED, SEGMENT_SCHEMA, Partition
-from spark_segments.log.snapshot import Snapshot
-from spark_segments.log.times import offsets_for_times
+from spark_segments.log.manifest.rows import SEALED, SEGMENT_SCHEMA, Partition
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.plan import read_ranges
+from spark_segments.log.reading.read import read_range
+from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.storage import Storage
 from tests.format.twin_encode import Record
 from tests.format.twin_encode import batch_bytes as encoded

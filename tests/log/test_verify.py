@@ -18,13 +18,20 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.index import OFFSET_ENTRY, TIME_ENTRY
-from spark_segments.format.txn_index import TXN_ENTRY, AbortedTransactions
-from spark_segments.log.appender import ProducerOptions
-from spark_segments.log.rows import Partition, Segment, partitions_of, partitions_table, segments_of, segments_table
-from spark_segments.log.snapshot import SegmentRows
-from spark_segments.log.verify import Finding, VerifyReport, verify
-from spark_segments.log.verify_keys import KeysTask, verify_keys
+from spark_segments.format.sidecars.index import OFFSET_ENTRY, TIME_ENTRY
+from spark_segments.format.sidecars.txn_index import TXN_ENTRY, AbortedTransactions
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.manifest.rows import (
+    Partition,
+    Segment,
+    partitions_of,
+    partitions_table,
+    segments_of,
+    segments_table,
+)
+from spark_segments.log.manifest.snapshot import SegmentRows
+from spark_segments.log.verification.keys import KeysTask, verify_keys
+from spark_segments.log.verification.verify import Finding, VerifyReport, verify
 from spark_segments.maintenance import compact, retain, roll
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of, tree

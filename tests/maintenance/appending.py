@@ -11,10 +11,10 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.patch import rebase
-from spark_segments.log.append import commit_append
-from spark_segments.log.appender import Appender, ProducerOptions
-from spark_segments.log.chunk import SegmentWriter
-from spark_segments.log.rows import Segment
+from spark_segments.log.appending.appender import Appender, ProducerOptions
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.writer import SegmentWriter
 from tests.golden_files import log_files
 
 DAY_MS = 86_400_000

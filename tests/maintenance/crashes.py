@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.delta_log import DeltaLog
-from spark_segments.log.verify import verify
+from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage, WriteStream
 from tests.maintenance.appending import contents, records
@@ -97,7 +97,10 @@ class Countdown:
 def run_counted(uri: str, job: str, fatal: int | None, delay_seconds: float, count: str) -> None:
     """What a process does that is to be killed, or to write down how often it might be."""
     # Small waves, so that there is much to be interrupted.
-    modules = sys.modules["spark_segments.maintenance.roll"], sys.modules["spark_segments.maintenance.vacuum"]
+    modules = (
+        sys.modules["spark_segments.maintenance.rolling.roll"],
+        sys.modules["spark_segments.maintenance.removal.vacuum"],
+    )
     modules[0].WAVE_PARTITIONS, modules[1].SEGMENTS_A_WAVE, modules[1].SEGMENTS_A_TASK = 1, 20, 3
     countdown = Countdown(fatal, delay_seconds)
     run_job(uri, job)

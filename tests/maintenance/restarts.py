@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.rows import segments_of
-from spark_segments.log.verify import verify
+from spark_segments.log.manifest.rows import segments_of
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.crashes import Countdown

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.log.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
-from spark_segments.log.snapshot import SegmentRows, Snapshot, in_log_order
+from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -12,11 +12,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.decode import decode_batches
-from spark_segments.log.rows import Segment, segments_of
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.explain import explain_record
-from spark_segments.maintenance.explanation import NOT_WRITTEN, Explanation, Window
+from spark_segments.maintenance.explanation.explain import explain_record
+from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, Window
 from spark_segments.storage import Storage
 from tests.maintenance.appending import append_one_by_one, topic_with
 

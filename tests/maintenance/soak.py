@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.verify import verify
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 
 JOBS = {"roll": roll, "retain": retain, "compact": compact, "vacuum": vacuum}

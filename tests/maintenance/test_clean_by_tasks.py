@@ -14,16 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.format.offset_map import BYTES_PER_SLOT, OffsetMap
-from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
-from spark_segments.log.segment import windows
-from spark_segments.log.verify import verify
-from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll, vacuum
-from spark_segments.maintenance.clean_by_tasks import CleanByTasks, runs, slices
-from spark_segments.maintenance.clean_round import CleanedRound, CleanSettings, Round
-from spark_segments.maintenance.cleaner import CleanResult, clean_partition
-from spark_segments.maintenance.compact_plan import count_large
-from spark_segments.maintenance.map_file import read_map, write_map
+from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.segment.reader import windows
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import compact, roll, vacuum
+from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
+from spark_segments.maintenance.compaction import plan as compact_plan
+from spark_segments.maintenance.compaction.map_file import read_map, write_map
+from spark_segments.maintenance.compaction.parallel_round import CleanByTasks, runs, slices
+from spark_segments.maintenance.compaction.partition_cleaner import CleanResult, clean_partition
+from spark_segments.maintenance.compaction.plan import count_large
+from spark_segments.maintenance.compaction.round import CleanedRound, CleanSettings, Round
 from spark_segments.storage import Storage
 from tests import golden_files
 from tests.maintenance.appending import contents, live

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.config import topic_config
-from spark_segments.log.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
-from spark_segments.maintenance import clean_by_tasks, compact, retain, roll
-from spark_segments.maintenance.clean_by_tasks import CleanByTasks
-from spark_segments.maintenance.clean_round import CleanSettings, clean_round
-from spark_segments.maintenance.cleaner import clean_partition
-from spark_segments.maintenance.compact_plan import groups, plan_compaction
+from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
+from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
+from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
+from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
+from spark_segments.maintenance.compaction.plan import groups, plan_compaction
+from spark_segments.maintenance.compaction.round import CleanSettings, clean_round
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000

@@ -8,8 +8,10 @@ import re
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.segment import windows
-from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll
+from spark_segments.log.segment.reader import windows
+from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
+from spark_segments.maintenance.compaction import plan as compact_plan
 from tests import golden_files
 from tests.maintenance.appending import DAY_MS, append_batches, golden_batches
 

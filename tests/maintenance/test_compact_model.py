@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import Manifest
-from spark_segments.log.verify import verify
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, contents, live

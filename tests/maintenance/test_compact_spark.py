@@ -10,13 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.format.offset_map import BYTES_PER_SLOT
-from spark_segments.log.verify import verify
-from spark_segments.maintenance import clean_by_tasks, compact, compact_plan, roll
-from spark_segments.maintenance.clean_by_tasks import CleanByTasks
-from spark_segments.maintenance.clean_round import CleanSettings
-from spark_segments.maintenance.cleaner import clean_partition
-from spark_segments.maintenance.map_file import SUFFIX, MapFile
+from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
+from spark_segments.maintenance.compaction import plan as compact_plan
+from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile
+from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
+from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
+from spark_segments.maintenance.compaction.round import CleanSettings
 from spark_segments.storage import Storage
 from tests.maintenance.appending import contents
 

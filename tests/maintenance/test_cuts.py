@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.encode import encode_records
+from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.rolling import segment_jitter_ms
-from spark_segments.log.chunk import SegmentWriter
-from spark_segments.log.rows import Segment
-from spark_segments.maintenance.cuts import find_pieces
-from spark_segments.maintenance.roll_plan import RollRules, plan_roll
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
+from spark_segments.maintenance.rolling.planned_segments import find_pieces
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, append_in_batches, append_one_by_one, live, records, topic_with
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.rows import Partition, Segment
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.explain import explain, explain_record
-from spark_segments.maintenance.explanation import (
+from spark_segments.maintenance.explanation.explain import explain, explain_record
+from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
     CLEANING,
     GONE,
@@ -28,7 +28,7 @@ from spark_segments.maintenance.explanation import (
     Explanation,
     Window,
 )
-from spark_segments.maintenance.keeping import Keeping, gone_within
+from spark_segments.maintenance.explanation.retention_bounds import Keeping, gone_within
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 from tests.maintenance.rows import TOPIC_ID, chunk, row, snapshot

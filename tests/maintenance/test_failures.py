@@ -9,13 +9,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import main
-from spark_segments.log import row_files
-from spark_segments.log.delta_log import DeltaLog
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.delta_log import DeltaLog
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 DAMAGED = 1
-ROLL = sys.modules["spark_segments.maintenance.roll"]
+ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 
 
 @pytest.fixture(params=["process", "spark"])

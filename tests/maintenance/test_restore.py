@@ -8,13 +8,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.verify import verify
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.restore import restore
+from spark_segments.maintenance.removal.restore import restore
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
-VACUUM = sys.modules["spark_segments.maintenance.vacuum"]
+VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 DELAY_MS = 60_000
 
 

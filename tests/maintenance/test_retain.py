@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError, UnknownTopicError
-from spark_segments.log.append import commit_append
-from spark_segments.log.rows import SEALED, Segment
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.maintenance import retain, roll
-from spark_segments.maintenance.retain_plan import plan_retention
+from spark_segments.maintenance.retention.plan import plan_retention
 from tests.golden_files import expected_records, golden_dir, log_files
 from tests.maintenance.appending import (
     DAY_MS,
@@ -268,7 +268,7 @@ def test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep(log, monkeypatch):
     kept = contents(log, "orders")
     snapshot = log.snapshot("orders")
     monkeypatch.setattr(
-        sys.modules["spark_segments.maintenance.retain"],
+        sys.modules["spark_segments.maintenance.retention.retain"],
         "selected_topics",
         lambda *_, **__: iter([(snapshot, topic_config(snapshot.config))]),
     )

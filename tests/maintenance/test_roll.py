@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.copying import copy_batches
-from spark_segments.log.verify import verify
+from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
@@ -26,7 +26,7 @@ from tests.maintenance.appending import (
     topic_with,
 )
 
-ROLL = sys.modules["spark_segments.maintenance.roll"]
+ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 
 
 def states(log: LogDir, partition: int = 0) -> list[str]:

@@ -9,8 +9,8 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.index import parse_offset_index
-from spark_segments.format.txn_index import parse_txn_index
+from spark_segments.format.sidecars.index import parse_offset_index
+from spark_segments.format.sidecars.txn_index import parse_txn_index
 from spark_segments.maintenance import roll
 from tests.format.test_rolling import CONFIGS, DEFAULTS, ROLLED_BY_THE_RULE
 from tests.golden_files import expected_records, golden_dir, log_files

@@ -10,8 +10,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
-from spark_segments.log.manifest_upkeep import ORPHAN_AGE_MS
-from spark_segments.log.verify import verify
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
@@ -25,7 +25,7 @@ from tests.maintenance.appending import (
     topic_with,
 )
 
-VACUUM = sys.modules["spark_segments.maintenance.vacuum"]
+VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 DELAY_MS = 60_000
 REMOVED = 33  # of 40 chunks, eleven of which fill a segment; seven stay
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.log.delta_log import DeltaLog
-from spark_segments.log.rows import SEALED, Segment
+from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.maintenance import Report, retain, roll, vacuum
-from spark_segments.maintenance.retain_plan import REASONS, plan_retention
-from spark_segments.maintenance.watermark import plan_watermark, share_of, with_watermark
+from spark_segments.maintenance.retention.plan import REASONS, plan_retention
+from spark_segments.maintenance.retention.watermark import plan_watermark, share_of, with_watermark
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
 from tests.maintenance.rows import chunk, row, run, table
 
-RETAIN = sys.modules["spark_segments.maintenance.retain"]
+RETAIN = sys.modules["spark_segments.maintenance.retention.retain"]
 NOW_MS = 1000
 START_MS = 1_700_000_000_000
 LATER_MS = START_MS + 100 * DAY_MS

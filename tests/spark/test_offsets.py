@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.log.rows import Partition, partitions_table, segments_table
-from spark_segments.log.snapshot import SegmentRows, Snapshot
+from spark_segments.log.manifest.rows import Partition, partitions_table, segments_table
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split, topic_names
 from spark_segments.spark.options import Topics, read_options
 

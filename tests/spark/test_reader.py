@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_segments import LogDir
-from spark_segments.log.appender import ProducerOptions
+from spark_segments.log.appending.appender import ProducerOptions
 
 START_MS = 1_700_000_000_000
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

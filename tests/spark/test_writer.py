@@ -8,7 +8,7 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.errors import AnalysisException, PySparkException
 
-from spark_segments.log.appender import Chunks
+from spark_segments.log.appending.appender import Chunks
 from spark_segments.spark import writer
 from tests.spark.records import by_aiokafka
 

@@ -16,7 +16,7 @@ from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, b
 from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, Step, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
-from spark_segments.log.snapshot import Snapshot
+from spark_segments.log.manifest.snapshot import Snapshot
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
 _NO_LIMIT = ("-1", str(2**63 - 1))

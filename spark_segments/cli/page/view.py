@@ -11,11 +11,11 @@ import numpy as np
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
 from spark_segments.cli.page.words import duration, human_bytes, plural, ratio, when
 from spark_segments.config import TopicConfig
-from spark_segments.log.describe import describe
-from spark_segments.log.rows import SEALED as SEALED_STATE
-from spark_segments.log.rows import Segment, segments_of
-from spark_segments.log.snapshot import Snapshot
-from spark_segments.maintenance.due import NEVER, TopicDue, topic_due
+from spark_segments.log.description import describe
+from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.maintenance.explanation.next_jobs import NEVER, TopicDue, topic_due
 
 JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
 

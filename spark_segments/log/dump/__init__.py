@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
+from spark_segments.format.sidecars.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 from spark_segments.log.dump.entry import DumpOptions, Entry, Source, error_entry, plain_path
 from spark_segments.log.dump.index_files import dump_index, dump_time_index, dump_txn_index
 from spark_segments.log.dump.log_file import dump_log

@@ -10,10 +10,16 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.index import OFFSET_ENTRY, TIME_ENTRY, parse_offset_index, position_for_offset, raw_entries
-from spark_segments.format.jit import byte_view
+from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import LOG_OVERHEAD, NO_TIMESTAMP
-from spark_segments.format.txn_index import TXN_ENTRY
+from spark_segments.format.sidecars.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    parse_offset_index,
+    position_for_offset,
+    raw_entries,
+)
+from spark_segments.format.sidecars.txn_index import TXN_ENTRY
 from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,

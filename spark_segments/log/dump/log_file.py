@@ -13,12 +13,12 @@ import numpy as np
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.control import ABORT, COMMIT, CONTROL_TYPES
-from spark_segments.format.crc import crc32c
-from spark_segments.format.decode import decode_batches
-from spark_segments.format.jit import byte_view
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import ATTRIBUTES_POSITION, CODEC_NAMES, MAGIC_POSITION, NO_SEQUENCE
-from spark_segments.format.legacy import read_messages
-from spark_segments.format.snapshot import MAX_SEQUENCE, sequence_after
+from spark_segments.format.legacy.message_sets import read_messages
+from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after
 from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,

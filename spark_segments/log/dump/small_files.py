@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_segments.format.checkpoints import (
+from spark_segments.format.sidecars.checkpoints import (
     parse_leader_epochs,
     parse_meta_properties,
     parse_offsets,
     parse_partition_metadata,
 )
-from spark_segments.format.snapshot import parse_producer_snapshot
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.log.dump.entry import DumpOptions, Entry, Source
 
 

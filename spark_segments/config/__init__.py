@@ -1,0 +1,40 @@
+"""Configuration: Kafka's settings with their types, defaults and names, and which value is in force.
+
+Options of readers and writers are not settings: they belong to the layer that takes them.
+"""
+
+from __future__ import annotations
+
+from spark_segments.config.rules import (
+    DEFAULT,
+    FILE,
+    KEYS,
+    SERVER_KEYS,
+    TOPIC,
+    ServerConfig,
+    TopicConfig,
+    check_new_topic_name,
+    load_defaults,
+    normal_overrides,
+    parse_overrides,
+    server_config,
+    topic_config,
+    validate_topic_name,
+)
+
+__all__ = [
+    "DEFAULT",
+    "FILE",
+    "KEYS",
+    "SERVER_KEYS",
+    "TOPIC",
+    "ServerConfig",
+    "TopicConfig",
+    "check_new_topic_name",
+    "load_defaults",
+    "normal_overrides",
+    "parse_overrides",
+    "server_config",
+    "topic_config",
+    "validate_topic_name",
+]

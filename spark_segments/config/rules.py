@@ -1,0 +1,197 @@
+"""The rules of configuration: who wins, the defaults file, `--config` arguments, and what a topic may be called.
+
+A topic's own setting wins over the defaults file, the file over the defaults of config_table.py. Topic settings have
+Kafka's topic names (`retention.ms`); the file has the names of Kafka's server.properties (`log.retention.hours`), where
+milliseconds win over minutes and minutes over hours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_segments.config.properties import read_properties
+from spark_segments.config.table import DEFAULT, KEYS, SERVER_KEYS, ServerConfig, TopicConfig
+from spark_segments.config.values import INT, Setting, Synonym, nearest, read_value, render_value
+from spark_segments.errors import InvalidOptionError
+
+__all__ = [
+    "DEFAULT",
+    "FILE",
+    "KEYS",
+    "SERVER_KEYS",
+    "TOPIC",
+    "ServerConfig",
+    "TopicConfig",
+    "check_new_topic_name",
+    "load_defaults",
+    "normal_overrides",
+    "parse_overrides",
+    "server_config",
+    "topic_config",
+    "validate_topic_name",
+]
+
+TOPIC, FILE = "topic", "file"
+"""With DEFAULT, where a setting in force comes from: what `TopicConfig.sources` says."""
+
+MAX_TOPIC_NAME = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+_BY_SERVER_NAME = {synonym.name: (setting, synonym) for setting in KEYS.values() for synonym in setting.server}
+_GONE = {
+    "message.timestamp.difference.max.ms": "Kafka 4.0 took it out: set message.timestamp.before.max.ms and "
+    "message.timestamp.after.max.ms",
+}
+
+
+def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> TopicConfig:
+    """The configuration in force for a topic with these settings of its own, above `defaults` (see `load_defaults`).
+
+    Raises InvalidOptionError for a key that is not there, a value that is not right, or two that contradict each other.
+    """
+    typed, sources = {}, {}
+    for name, value in (defaults or {}).items():
+        if name not in SERVER_KEYS:
+            typed[name] = _known(name).parse(value)
+            sources[name] = FILE
+    for name, value in overrides.items():
+        typed[name] = _known(name).parse(value)
+        sources[name] = TOPIC
+    values = {name.replace(".", "_"): value for name, value in typed.items()}
+    config = TopicConfig(**values, _sources=sources)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise InvalidOptionError(
+            "min.compaction.lag.ms is larger than max.compaction.lag.ms",
+            expected=f"at most {config.max_compaction_lag_ms}",
+            found=config.min_compaction_lag_ms,
+        )
+    return config
+
+
+def server_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> ServerConfig:
+    """The jobs' settings in force: `overrides`, by Kafka's server names, above `defaults` (see `load_defaults`)."""
+    given = {name: value for name, value in (defaults or {}).items() if name in SERVER_KEYS} | dict(overrides)
+    typed = {name: _known(name, SERVER_KEYS).parse(value) for name, value in given.items()}
+    return ServerConfig(**{name.replace(".", "_"): value for name, value in typed.items()})
+
+
+def load_defaults(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Reads a defaults file in Kafka's server names: topic settings by their topic names, the jobs' by their own.
+
+    `log.retention.hours=24` gives `{"retention.ms": "86400000"}`, unless the file has minutes or milliseconds too.
+    """
+    pairs = read_properties(path)
+    found: dict[str, str] = {}
+    for name, (text, line) in pairs.items():
+        try:
+            if name in SERVER_KEYS:
+                found[name] = render_value(SERVER_KEYS[name].parse(text))
+            elif name in _BY_SERVER_NAME:
+                # Each is read, so that a wrong value cannot hide behind one that wins over it.
+                setting, synonym = _BY_SERVER_NAME[name]
+                value = _from_server(setting, synonym, text)
+                if synonym.name == next(other.name for other in setting.server if other.name in pairs):
+                    found[setting.name] = render_value(value)
+            else:
+                raise _unknown(name, {*_BY_SERVER_NAME, *SERVER_KEYS})
+        except InvalidOptionError as error:
+            error.message += f" in line {line}"
+            error.path = os.fspath(path)
+            raise
+    topic_config({}, found)
+    return found
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
+    """Reads `--config` arguments as Kafka's tools take them: `k=v`, `k1=v1,k2=v2`, `k=[a,b]`, `k=a,b`.
+
+    A part between commas without a `=` belongs to the value before it. Keys and values are not judged here.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        for part in re.split(r",(?=[^,=\[\]]+=)(?![^\[]*\])", text):
+            name, separator, value = (piece.strip() for piece in part.partition("="))
+            if not separator or not name:
+                raise InvalidOptionError("A setting has no value", expected="name=value", found=repr(part))
+            if value.startswith("[") and value.endswith("]"):
+                value = value[1:-1].strip()
+            if found.setdefault(name, value) != value:
+                raise InvalidOptionError(
+                    f"{name} is given twice", expected="one value", found=f"{found[name]} and {value}"
+                )
+    return found
+
+
+def normal_overrides(overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Checked settings of a topic as the texts that the manifest keeps (`{"retention.ms": 1000}` becomes `"1000"`)."""
+    topic_config(overrides)
+    return {name: render_value(KEYS[name].parse(value)) for name, value in sorted(overrides.items())}
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises InvalidOptionError for a name that Kafka refuses."""
+    if (
+        not isinstance(name, str)
+        or not _TOPIC_NAME.fullmatch(name)
+        or name in (".", "..")
+        or len(name) > MAX_TOPIC_NAME
+    ):
+        rule = f"1 to {MAX_TOPIC_NAME} of the characters a-z A-Z 0-9 . _ -, and neither . nor .."
+        raise InvalidOptionError("Invalid topic name", expected=rule, found=repr(name))
+
+
+def check_new_topic_name(name: str, existing: Iterable[str]) -> None:
+    """Raises InvalidOptionError for a name that Kafka refuses to create beside the `existing` topics.
+
+    Kafka takes `a.b` and `a_b` for one name, because its metrics do. The very same name is not judged here.
+    """
+    validate_topic_name(name)
+    for other in existing:
+        if other != name and other.replace(".", "_") == name.replace(".", "_"):
+            hint = "Names that differ only in '.' and '_' collide in Kafka's metrics: choose another one"
+            raise InvalidOptionError(f"Topic name {name} collides with the topic {other}", hint=hint)
+
+
+def _known(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:
+    if name not in settings:
+        raise _unknown(name, settings)
+    return settings[name]
+
+
+def _unknown(name: str, names: Iterable[str]) -> InvalidOptionError:
+    """The error for a key that is not there, with the right name where one can be guessed."""
+    hint = _GONE.get(name.removeprefix("log."))
+    if name in _BY_SERVER_NAME:  # a server's name where a topic's belongs
+        setting, synonym = _BY_SERVER_NAME[name]
+        unit = f" (in milliseconds, so times {synonym.factor})" if synonym.factor > 1 else ""
+        hint = f"A topic's own setting of it is {setting.name}{unit}"
+    elif name in KEYS and KEYS[name].server:  # and the other way round
+        hint = f"In a defaults file it is {KEYS[name].server[0].name}"
+    elif name in KEYS:
+        hint = "It can only be set on a topic"
+    elif name in SERVER_KEYS:
+        hint = "It is no setting of a topic: it belongs into the defaults file"
+    elif hint is None and (close := nearest(name, set(names))):
+        hint = f"Did you mean {close}?"
+    return InvalidOptionError(f"Unknown configuration key {name}", hint=hint)
+
+
+def _from_server(setting: Setting, synonym: Synonym, text: str) -> Any:
+    """A topic setting's value from one of its server names."""
+    value = read_value(INT if synonym.factor > 1 else setting.type, text)  # Kafka has an int for the coarser units
+    if setting.name == "retention.ms" and isinstance(value, int):
+        # The one setting that Kafka reads otherwise in a file than on a topic: any negative number is no limit, and
+        # zero is refused.
+        if value == 0:
+            raise InvalidOptionError(
+                f"Invalid value for {synonym.name}", expected="at least 1, or -1 for no limit", found=0
+            )
+        value = max(value, -1)
+    if synonym.factor > 1 and value is not None and value > 0:
+        value *= synonym.factor
+    if value is None or not setting.valid.accepts(value):
+        raise setting.refusal(text, synonym.name)
+    return value

@@ -1,0 +1,42 @@
+"""The producers that are alive: what the cleaner keeps for them, so that a broker can go on where they left off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.sidecars.producer_state import ProducerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducers:
+    """The producers that are alive, by producer id; int64[] each.
+
+    The last batch of each is kept, empty if need be, for its sequence number and epoch.
+    """
+
+    producer_id: np.ndarray
+    epoch: np.ndarray
+    last_offset: np.ndarray  # of the log; negative where the producer's epoch has only markers
+
+    @staticmethod
+    def of(entries: Iterable[ProducerEntry] = ()) -> ActiveProducers:
+        rows = sorted((entry.producer_id, entry.producer_epoch, entry.last_offset) for entry in entries)
+        columns = np.array(rows, np.int64).reshape(-1, 3)
+        return ActiveProducers(columns[:, 0], columns[:, 1], columns[:, 2])
+
+    def mask(self, batches: BatchTable, offset_shift: int) -> np.ndarray:
+        """bool[]: the batches that are their producer's last, or the markers of its epoch where it has no data."""
+        kept = np.zeros(len(batches), np.bool_)
+        rows = np.flatnonzero(batches.producer_id > NO_PRODUCER_ID)
+        if len(rows) and len(self.producer_id):
+            at = np.searchsorted(self.producer_id, batches.producer_id[rows]).clip(max=len(self.producer_id) - 1)
+            is_last = batches.last_offset[rows] + offset_shift == self.last_offset[at]
+            is_marker = batches.is_control[rows] & (batches.producer_epoch[rows] == self.epoch[at])
+            known = self.producer_id[at] == batches.producer_id[rows]
+            kept[rows] = known & np.where(self.last_offset[at] >= 0, is_last, is_marker)
+        return kept

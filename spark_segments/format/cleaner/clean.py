@@ -1,0 +1,273 @@
+"""Cleaning batches: those of a compacted log that stay, and what is left of the others.
+
+The rules are Kafka's (Cleaner.cleanInto and MemoryRecords.filterTo). Which segments to clean, reading and writing them
+and their indexes are left to the caller.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.cleaner.active_producers import ActiveProducers
+from spark_segments.format.cleaner.filter_kernels import (
+    BATCHES_UNCHANGED,
+    COUNTS,
+    KEEP_EMPTY,
+    KEPT,
+    KEPT_TOMBSTONES,
+    NO_KEY,
+    READ,
+    RECORD_SLACK,
+    SET_HORIZON,
+    SUPERSEDED,
+    TOMBSTONES_EXPIRED,
+    Batches,
+    Pieces,
+    Rules,
+    filter_batches,
+    gather,
+    write_base_offsets,
+)
+from spark_segments.format.cleaner.offset_map import OffsetMap
+from spark_segments.format.cleaner.record_keys import bad_record, key_rows
+from spark_segments.format.cleaner.transactions import CleanedTransactions
+from spark_segments.format.compression import compress
+from spark_segments.format.decoding.sections import Sections, address_of, as_magic_2, sections
+from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.jit import COPY_SLACK, byte_view
+from spark_segments.format.layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
+    BATCH_OVERHEAD,
+    CRC_POSITION,
+    LOG_OVERHEAD,
+    RECORDS_POSITION,
+)
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+
+_LARGEST_INT64 = 2**63 - 1
+_GROUP = 1024  # the least room for records that the kernel wants
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningRound:
+    """What holds for all batches of one cleaning of a partition.
+
+    `first_uncleanable_offset` ends the cleanable part of the log: the batch right before it is kept, empty if need be,
+    so that the log's end is not lost. `codec` is that of rebuilt batches; None: each keeps its own.
+    """
+
+    map: OffsetMap
+    now_ms: int
+    delete_retention_ms: int
+    first_uncleanable_offset: int
+    producers: ActiveProducers
+    codec: int | None = None
+    level: int | None = None
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """The delete horizon of batches that get one now; -1 where that is beyond all time."""
+        horizon_ms = self.now_ms + self.delete_retention_ms
+        return horizon_ms if horizon_ms <= _LARGEST_INT64 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class CleanCounts:
+    """Records of the batches read, and what became of them: `records_read` is the sum of the next six."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    superseded: int = 0  # there is a later record of the key
+    tombstone: int = 0  # the delete horizon of its batch has passed
+    no_key: int = 0
+    aborted: int = 0
+    control: int = 0
+    tombstones_kept: int = 0  # among records_kept
+    batches_read: int = 0
+    batches_unchanged: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def __add__(self, other: CleanCounts) -> CleanCounts:
+        return CleanCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What is left of the batches `source`: `data`, uint8[], with the log's offsets, and its batches, positions from
+    data[0].
+
+    Not `changed`: every batch stays as it is; `data` is then the memory that was given, unless its offsets are shifted.
+    `aborted` are the transactions for the index of the rewritten segment.
+    """
+
+    source: BatchTable
+    data: np.ndarray
+    batches: BatchTable
+    changed: bool
+    counts: CleanCounts
+    aborted: AbortedTransactions
+
+
+def clean_batches(
+    buffer: Any,
+    batches: BatchTable,
+    cleaning: CleaningRound,
+    transactions: CleanedTransactions,
+    *,
+    file_position: int = 0,
+    path: str = "",
+    offset_shift: int = 0,
+) -> Iterator[Cleaned]:
+    """Cleans `batches` (CRCs checked), which follow those cleaned with the same `transactions` before.
+
+    They come in parts, in order, each with as much as `sections` decompresses at a time: however well a log compresses,
+    no more of it is in memory. buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the
+    offsets of its bytes. Batches of magic 0 and 1 become such of magic 2. Raises CorruptBatchError for records damaged
+    in spite of their CRC.
+    """
+    bytes_read = batches.size
+    buffer, batches, file_position, converted = as_magic_2(buffer, batches, file_position=file_position, path=path)
+    discardable, aborted = transactions.read(
+        buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
+    )
+    action = _actions(batches, cleaning, discardable, offset_shift)
+    unread = action & READ == 0
+    count = batches.count.astype(np.int64)
+    for part in sections(buffer, batches, file_position=file_position, path=path, wanted=~unread):
+        rows = slice(part.first, part.last)
+        columns = Batches(
+            address=address_of(buffer) + batches.position[rows] - file_position,
+            size=batches.size[rows],
+            start=part.start,
+            end=part.end,
+            base_offset=batches.base_offset[rows] + offset_shift,
+            records=np.where(unread[rows], 0, count[rows]),
+            attributes=batches.attributes[rows].astype(np.int64),
+            base_timestamp=batches.base_timestamp[rows],
+            max_timestamp=batches.max_timestamp[rows],
+            action=action[rows],
+            codec=_codecs(batches, cleaning)[rows],
+        )
+        sources: list[np.ndarray] = [byte_view(buffer)]
+        tally = np.zeros(COUNTS, np.int64)
+        data = _joined(*_clean(columns, cleaning, tally, sources, batches, part, path), sources)
+        table = _scanned(data)
+        if offset_shift and len(table):
+            data = data.copy() if data.base is not None else data
+            table = replace(
+                table, base_offset=table.base_offset + offset_shift, last_offset=table.last_offset + offset_shift
+            )
+            write_base_offsets(data, table.position, table.base_offset)
+        source = batches.take(rows)
+        ends = part.last == len(batches)
+        dropped, control = unread[rows], source.is_control
+        counts = CleanCounts(
+            records_read=int(count[rows].sum()),
+            records_kept=int(tally[KEPT]),
+            superseded=int(tally[SUPERSEDED]),
+            tombstone=int(tally[TOMBSTONES_EXPIRED]),
+            no_key=int(tally[NO_KEY]),
+            aborted=int(count[rows][dropped & ~control].sum()),
+            control=int(count[rows][dropped & control].sum()),
+            tombstones_kept=int(tally[KEPT_TOMBSTONES]),
+            batches_read=len(source),
+            batches_unchanged=int(tally[BATCHES_UNCHANGED]),
+            # Converted entries are not those of the file, one for one.
+            bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
+            bytes_written=len(data),
+        )
+        changed = converted or counts.batches_unchanged < counts.batches_read
+        yield Cleaned(source, data, table, changed, counts, aborted if ends else AbortedTransactions.of())
+
+
+def _actions(batches: BatchTable, cleaning: CleaningRound, discardable: np.ndarray, offset_shift: int) -> np.ndarray:
+    """int64[]: what is to happen to each batch, as Kafka's Cleaner.checkBatchRetention decides it."""
+    control = batches.is_control
+    expired = batches.has_delete_horizon & (batches.base_timestamp <= cleaning.now_ms)
+    discarded = discardable & (~control | expired)
+    ends_round = batches.last_offset + (offset_shift + 1) == cleaning.first_uncleanable_offset
+    keep_empty = ends_round | cleaning.producers.mask(batches, offset_shift)
+    return np.where(discarded, 0, READ) + keep_empty * KEEP_EMPTY + (discardable & control) * SET_HORIZON
+
+
+def _codecs(batches: BatchTable, cleaning: CleaningRound) -> np.ndarray:
+    """int64[]: the codec that each batch has if it is rebuilt. Control batches are never compressed."""
+    codec = batches.codec.astype(np.int64)
+    return codec if cleaning.codec is None else np.where(batches.is_control, codec, cleaning.codec)
+
+
+def _clean(
+    columns: Batches,
+    cleaning: CleaningRound,
+    tally: np.ndarray,
+    sources: list[np.ndarray],
+    batches: BatchTable,
+    part: Sections,
+    path: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses and sizes of what is left of one part; `sources` grows by the memory that they are in."""
+    offset_map = cleaning.map
+    rules = Rules(
+        offset_map.slots,
+        np.uint64(offset_map.capacity),
+        np.uint64(offset_map.seed),
+        offset_map.secret,
+        offset_map.end_offset,
+        cleaning.now_ms,
+        cleaning.new_horizon_ms,
+    )
+    # Only what is written to is ever given memory.
+    room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD
+    out = np.empty(int(room.sum()) + COPY_SLACK, np.uint8)
+    sources.append(out)
+    pieces = Pieces(*(np.empty(len(columns.size), np.int64) for _ in Pieces._fields))
+    rows = key_rows(max(_GROUP, int(columns.records.max())))
+    used, bad_row, bad_at = filter_batches(columns, rules, rows, address_of(out), pieces, tally)
+    if bad_row >= 0:
+        raise bad_record(batches.take(slice(part.first, part.last)), part, bad_row, bad_at, path)
+    for piece in np.flatnonzero(pieces.row[:used] >= 0).tolist():
+        batch = _compressed(out, pieces, piece, int(columns.codec[pieces.row[piece]]), cleaning.level)
+        sources.append(batch)
+        pieces.address[piece] = address_of(batch)
+        pieces.size[piece] = len(batch)
+    return pieces.address[:used], pieces.size[:used]
+
+
+def _compressed(out: np.ndarray, pieces: Pieces, piece: int, codec: int, level: int | None) -> np.ndarray:
+    """A rebuilt batch with its records compressed and its CRC set."""
+    start = int(pieces.address[piece]) - address_of(out)
+    records = compress(codec, out[start + RECORDS_POSITION : start + int(pieces.size[piece])], level)
+    batch = np.empty(RECORDS_POSITION + len(records), np.uint8)
+    batch[:RECORDS_POSITION] = out[start : start + RECORDS_POSITION]
+    batch[RECORDS_POSITION:] = byte_view(records)
+    struct.pack_into(">i", batch.data, BATCH_LENGTH_POSITION, len(batch) - LOG_OVERHEAD)
+    batch[ATTRIBUTES_POSITION + 1] |= codec
+    struct.pack_into(">I", batch.data, CRC_POSITION, crc32c(batch[ATTRIBUTES_POSITION:]))
+    return batch
+
+
+def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) -> np.ndarray:
+    """The memory of pieces as one array: a view where they follow one another already."""
+    total = int(size.sum())
+    if len(address) and (address[:-1] + size[:-1] == address[1:]).all():
+        for source in sources:
+            start = int(address[0]) - address_of(source)
+            if start >= 0 and start + total <= len(source):
+                return source[start : start + total]
+    data = np.empty(total, np.uint8)
+    gather(address, size, address_of(data))
+    return data
+
+
+def _scanned(data: np.ndarray) -> BatchTable:
+    scan = scan_batches(data, check_crc=False)
+    assert scan.error is None and scan.consumed == len(data), "the cleaner wrote bytes that are no batches"
+    return scan.batches

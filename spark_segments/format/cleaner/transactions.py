@@ -1,0 +1,160 @@
+"""Transactions as the cleaner meets them: whose data were aborted, and which markers nothing in the log needs any more.
+
+Kafka's CleanedTransactionMetadata. A marker may go once a cleaning has met no data of its transaction before it; the
+data of an aborted one go at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.control import ABORT, COMMIT, NO_MARKER, read_markers
+from spark_segments.format.kernels.jit import njit
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+
+_NONE = -1
+
+
+class CleanedTransactions:
+    """What one pass over a log, from its start and in the order of its batches, knows of transactions so far.
+
+    One pass builds the map and another one cleans, each with a state of its own. A state can be pickled: a task that
+    goes on from the middle of a log takes that of the batches before.
+    """
+
+    def __init__(self) -> None:
+        self._aborted = AbortedTransactions.of()  # still to come or under way, by first offset
+        self._observed = np.zeros(0, np.bool_)  # of those: whether data of it was met
+        self._committed = np.zeros(0, np.int64)  # producers with data met that no abort has undone, sorted
+
+    def add_aborted(self, aborted: AbortedTransactions) -> None:
+        """Takes in transactions of the log's index before the first of their batches is read.
+
+        All of the log's may be given at once, and given again. An entry lies with its marker, so it may be in the index
+        of a later segment than the data.
+        """
+        known = set(zip(self._aborted.producer_id.tolist(), self._aborted.first_offset.tolist(), strict=True))
+        pairs = zip(aborted.producer_id.tolist(), aborted.first_offset.tolist(), strict=True)
+        new = np.array([pair not in known for pair in pairs], np.bool_)
+        both = AbortedTransactions.concatenate([self._aborted, _rows(aborted, new)])
+        order = np.argsort(both.first_offset, kind="stable")
+        self._aborted = _rows(both, order)
+        self._observed = np.concatenate([self._observed, np.zeros(int(new.sum()), np.bool_)])[order]
+
+    def read(
+        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
+    ) -> tuple[np.ndarray, AbortedTransactions]:
+        """Walks the batches that come next: (bool[n], which may be discarded; transactions for the new index).
+
+        A data batch may be if its transaction was aborted; a control batch if no data of its transaction was met or the
+        cleaner has emptied it before. The transactions are those with an abort marker among the batches and data that
+        was met: the rewritten segment's index names them, until all of their data are gone.
+        """
+        discardable = np.zeros(len(batches), np.bool_)
+        rows = np.flatnonzero(batches.is_control | batches.is_transactional)
+        if not len(rows):
+            return discardable, AbortedTransactions.of()
+        batches = batches.take(rows)
+        control = batches.is_control
+        kind = np.full(len(rows), NO_MARKER, np.int64)
+        markers = read_markers(buffer, batches.take(control), file_position=file_position, path=path)
+        kind[control] = markers.type
+        producer_ids = np.unique(np.concatenate([batches.producer_id, self._aborted.producer_id, self._committed]))
+        committed = np.isin(producer_ids, self._committed)
+        discardable[rows], ended, retained = _walk(
+            np.searchsorted(producer_ids, batches.producer_id),
+            batches.base_offset + offset_shift,
+            batches.last_offset + offset_shift,
+            control,
+            kind,
+            np.searchsorted(producer_ids, self._aborted.producer_id),
+            self._aborted.first_offset,
+            self._aborted.last_offset,
+            self._observed,
+            committed,
+        )
+        index = _rows(self._aborted, np.flatnonzero(retained))
+        self._committed = producer_ids[committed]
+        self._aborted = _rows(self._aborted, ~ended)
+        self._observed = self._observed[~ended]
+        by_marker = np.argsort(index.last_offset, kind="stable")
+        return discardable, _rows(index, by_marker)
+
+
+def _rows(aborted: AbortedTransactions, rows: np.ndarray) -> AbortedTransactions:
+    return AbortedTransactions(
+        aborted.producer_id[rows],
+        aborted.first_offset[rows],
+        aborted.last_offset[rows],
+        aborted.last_stable_offset[rows],
+    )
+
+
+@njit
+def _walk(
+    producers,
+    base_offsets,
+    last_offsets,
+    control,
+    kinds,
+    txn_producers,
+    txn_first_offsets,
+    txn_last_offsets,
+    observed,
+    committed,
+):
+    """(discardable of each batch, transactions that have ended, those whose marker is kept for their data's sake)
+
+    Producers are numbers from 0 to len(committed) - 1; `observed` and `committed` are brought up to date.
+    """
+    discardable = np.zeros(len(producers), np.bool_)
+    ended = np.zeros(len(txn_producers), np.bool_)
+    retained = np.zeros(len(txn_producers), np.bool_)
+    under_way = np.full(len(committed), _NONE)
+    next_txn = 0
+    for row in range(len(producers)):
+        while next_txn < len(txn_producers) and txn_first_offsets[next_txn] <= last_offsets[row]:
+            txn_producer = txn_producers[next_txn]
+            before = under_way[txn_producer]
+            # A marker that is missing ends a transaction as well as one that is there.
+            if before != _NONE and txn_last_offsets[before] < txn_first_offsets[next_txn]:
+                ended[before] = True
+                before = _NONE
+            if before == _NONE:
+                under_way[txn_producer] = next_txn
+            else:
+                ended[next_txn] = True
+            next_txn += 1
+        producer = producers[row]
+        txn = under_way[producer]
+        if txn != _NONE and txn_last_offsets[txn] < base_offsets[row]:
+            ended[txn] = True
+            under_way[producer] = _NONE
+            txn = _NONE
+        if not control[row]:
+            if txn != _NONE:
+                observed[txn] = True
+                discardable[row] = True
+            else:
+                committed[producer] = True
+        elif kinds[row] == NO_MARKER:
+            discardable[row] = True
+        elif kinds[row] == ABORT:
+            discardable[row] = True
+            if txn != _NONE:
+                ended[txn] = True
+                under_way[producer] = _NONE
+                if observed[txn]:
+                    retained[txn] = True
+                    discardable[row] = False
+        elif kinds[row] == COMMIT:
+            discardable[row] = not committed[producer]
+            committed[producer] = False
+    for txn in range(next_txn):
+        # Batches come in the order of offsets, so what ended before the last one is over, seen or not.
+        if txn_last_offsets[txn] < last_offsets[-1]:
+            ended[txn] = True
+    return discardable, ended, retained

@@ -1,0 +1,295 @@
+"""Which records are read together: the wanted batches of a scan as sections (see record_kernels.py), cut into portions.
+
+A RecordBatch is made of one portion, or of several where batches are compressed: these are decompressed when their
+portion comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.compression import LZ4, SNAPPY, decompress
+from spark_segments.format.decoding.record_kernels import (
+    ADDRESS,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    CODEC,
+    COUNT,
+    END,
+    LAST_OFFSET_DELTA,
+    POSITION,
+    SECTION_FIELDS,
+    SMALLEST_RECORD,
+    TIMESTAMP_STEP,
+)
+from spark_segments.format.kernels.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
+from spark_segments.format.kernels.jit import njit
+from spark_segments.format.layout import (
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL_MASK,
+    RECORDS_POSITION,
+    TIMESTAMP_TYPE_MASK,
+)
+
+_LARGEST = 2**63 - 1
+# Arrow's offsets are int32: with all that is read ahead, a RecordBatch stays below 2^31 bytes, as a batch does anyway.
+_MOST_TARGET_BYTES = 1 << 27
+# Where few of the bytes read are wanted, a portion may read this many times its target.
+_READ_AHEAD = 4
+
+# What is decompressed at a time, of so many batches at most: less costs more calls, more does not stay in a cache.
+OPENED_BYTES = 1024 * 1024
+_MOST_OPENED = 1024
+
+_OPENED = -1  # in place of the codec of a section that was decompressed
+
+_FOREIGN, _BAD_OFFSETS = 1, 2
+_FULL, _COMPRESSED, _LYING = 0, 1, 2
+
+
+class Portion(NamedTuple):
+    """Sections to be read together, all of one timestamp type; good until the next portion is asked for."""
+
+    sections: np.ndarray
+    rows: int  # what their batches count, and may have
+    payload_bytes: int
+    size: int  # of the columns that they become, about
+    is_last: bool  # of its RecordBatch
+
+    @property
+    def timestamp_step(self) -> int:
+        return int(self.sections[0, TIMESTAMP_STEP])
+
+
+class Wanted(NamedTuple):
+    """What is wanted of batches: records in [first_offset, end_offset), offsets of the log."""
+
+    schema: pa.Schema
+    columns: frozenset[str]  # the schema's names
+    topic: str
+    first_offset: int
+    end_offset: int
+    offset_shift: int
+    with_control: bool
+    target_bytes: int
+
+
+def portions(
+    view: np.ndarray,
+    batches: BatchTable,
+    excluded: np.ndarray | None,
+    wanted: Wanted,
+    *,
+    file_position: int,
+    path: str,
+) -> Iterator[Portion]:
+    """The portions of all batches (of magic 2) that may have wanted records.
+
+    Raises CorruptBatchError where a batch cannot be decompressed, or counts records or offsets that cannot be.
+    """
+    sections = _sections(view, batches, excluded, wanted, file_position, path)
+    target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
+    payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
+    opener = _Opener(pa.py_buffer(view), sections, file_position, path)
+    first = filled = 0
+    while first < len(sections):
+        room = target_bytes - filled
+        if sections[first, CODEC] > 0:
+            opener.open(first, int(room / max(payload_share, 1 / _READ_AHEAD)))
+        last, size, rows, payload_bytes, state = _extend(sections, first, room, payload_share, row_bytes)
+        if state == _LYING:
+            raise CorruptBatchError(
+                "A record batch counts more records than its bytes can hold",
+                path=path,
+                position=int(sections[last, POSITION]),
+                expected=f"at most {(sections[last, END] - sections[last, ADDRESS]) // SMALLEST_RECORD}",
+                found=int(sections[last, COUNT]),
+            )
+        filled += size
+        is_last = state == _FULL or filled >= target_bytes
+        yield Portion(sections[first:last], rows, payload_bytes, size, is_last)
+        first, filled = last, 0 if is_last else filled
+
+
+def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
+    """How much of the records' bytes becomes columns, about, and how many bytes a row takes beside."""
+    payload_share = 1.0 if "value" in columns else 1 / _READ_AHEAD if "key" in columns or "headers" in columns else 0.0
+    row_bytes = 4 * len(columns) + 4 * ("offset" in columns) + 4 * ("timestamp" in columns)
+    return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
+
+
+def _sections(
+    view: np.ndarray,
+    batches: BatchTable,
+    excluded: np.ndarray | None,
+    wanted: Wanted,
+    file_position: int,
+    path: str,
+) -> np.ndarray:
+    if excluded is not None and len(excluded) != len(batches):
+        raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
+    sections = np.empty((len(batches), SECTION_FIELDS), np.int64)
+    rows, problem, row = _select(
+        view.__array_interface__["data"][0],
+        len(view),
+        file_position,
+        wanted.offset_shift,
+        wanted.first_offset,
+        wanted.end_offset,
+        wanted.with_control,
+        np.empty(0, np.bool_) if excluded is None else excluded,
+        batches.position,
+        batches.size,
+        batches.base_offset,
+        batches.last_offset,
+        batches.attributes,
+        batches.base_timestamp,
+        batches.max_timestamp,
+        batches.count,
+        sections,
+    )
+    if problem == _FOREIGN:
+        raise ValueError("these batches are not of this buffer")
+    if problem == _BAD_OFFSETS:
+        raise CorruptBatchError(
+            "The offsets of a record batch are not those of a log",
+            path=path,
+            position=int(batches.position[row]),
+            expected=f"{max(0, -wanted.offset_shift)} to {_LARGEST - max(0, wanted.offset_shift)}",
+            found=f"{batches.base_offset[row]} to {batches.last_offset[row]}",
+        )
+    return sections[:rows]
+
+
+class _Opener:
+    """Decompresses sections, to memory that it takes again and again."""
+
+    def __init__(self, source: pa.Buffer, sections: np.ndarray, file_position: int, path: str) -> None:
+        self._source, self._sections, self._file_position, self._path = source, sections, file_position, path
+        self._memory: pa.Buffer | None = None
+        self._buffers: list[pa.Buffer] = []
+
+    def open(self, first: int, wanted_bytes: int) -> None:
+        """Opens sections from `first` on, to about `wanted_bytes`, and makes them describe what came out."""
+        wanted_bytes = min(wanted_bytes, OPENED_BYTES)
+        run = self._sections[first : first + _MOST_OPENED]
+        if run[0, CODEC] in (LZ4, SNAPPY):
+            self._memory = self._memory or pa.allocate_buffer(OPENED_BYTES)
+            if _open_blocks(run, self._memory.address, OPENED_BYTES, wanted_bytes):
+                return
+        positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
+        sizes = (run[:, END] - run[:, ADDRESS]).tolist()
+        buffers = self._buffers
+        buffers.clear()
+        for position, codec, size in zip(positions, codecs, sizes, strict=True):
+            if codec <= 0 or (wanted_bytes <= 0 and buffers):
+                break
+            compressed = self._source.slice(position - self._file_position + RECORDS_POSITION, size)
+            buffers.append(decompress(codec, compressed, path=self._path, position=position))
+            wanted_bytes -= buffers[-1].size
+        opened = run[: len(buffers)]
+        opened[:, ADDRESS] = [buffer.address for buffer in buffers]
+        opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
+        opened[:, CODEC] = _OPENED
+
+
+@njit
+def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
+    """How many sections were opened: at least `wanted_bytes`, up to one that needs more room, or something else."""
+    limit = memory + memory_bytes
+    wanted = memory + wanted_bytes
+    for row in range(len(sections)):
+        codec = sections[row, CODEC]
+        if row > 0 and memory >= wanted:
+            return row
+        source = sections[row, ADDRESS]
+        end = sections[row, END]
+        size = np.int64(-1)
+        if codec == LZ4:
+            most = lz4_most_bytes(source, end)
+            if most >= 0 and most <= limit - memory:
+                size = lz4_decompress(source, end, memory, memory + most)
+        elif codec == SNAPPY:
+            most, _, _ = snappy_size(source, end)
+            if most >= 0 and most <= limit - memory:
+                size = snappy_decompress(source, end, memory, memory + most)
+                if size != most:
+                    return row
+        if size < 0:
+            return row
+        sections[row, ADDRESS] = memory
+        sections[row, END] = memory + size
+        sections[row, CODEC] = _OPENED
+        memory += size
+    return len(sections)
+
+
+@njit
+def _select(
+    address, size, file_position, offset_shift, first_offset, end_offset, with_control, excluded,
+    positions, sizes, base_offsets, last_offsets, attributes, base_timestamps, max_timestamps, counts, sections,
+):  # fmt: skip
+    """(sections filled in, problem, its row): the batches that may have records in [first_offset, end_offset)."""
+    filled = 0
+    for row in range(len(positions)):
+        begin = positions[row] - file_position
+        if begin < 0 or sizes[row] < BATCH_OVERHEAD or sizes[row] > size - begin:
+            return filled, _FOREIGN, row
+        base_offset = base_offsets[row]
+        last_offset = last_offsets[row]
+        if base_offset < max(0, -offset_shift) or last_offset > _LARGEST - max(0, offset_shift):
+            return filled, _BAD_OFFSETS, row
+        if counts[row] == 0 or (len(excluded) > 0 and excluded[row]):
+            continue
+        if last_offset + offset_shift < first_offset or base_offset + offset_shift >= end_offset:
+            continue
+        flags = attributes[row]
+        if flags & CONTROL_MASK and not with_control:
+            continue
+        appended = flags & TIMESTAMP_TYPE_MASK != 0
+        sections[filled, ADDRESS] = address + begin + RECORDS_POSITION
+        sections[filled, END] = address + begin + sizes[row]
+        sections[filled, COUNT] = counts[row]
+        sections[filled, BASE_OFFSET] = base_offset + offset_shift
+        sections[filled, LAST_OFFSET_DELTA] = last_offset - base_offset
+        sections[filled, BASE_TIMESTAMP] = max_timestamps[row] if appended else base_timestamps[row]
+        sections[filled, TIMESTAMP_STEP] = 0 if appended else 1
+        sections[filled, POSITION] = positions[row]
+        sections[filled, CODEC] = flags & CODEC_MASK
+        filled += 1
+    return filled, 0, 0
+
+
+@njit
+def _extend(sections, first, target_bytes, payload_share, row_bytes):
+    """The portion from `first` on, until it is full, or a section is compressed, or one lies.
+
+    (last, about the size of its columns, rows, payload_bytes, state)
+    """
+    last = first
+    size = rows = payload_bytes = np.int64(0)
+    while last < len(sections) and sections[last, TIMESTAMP_STEP] == sections[first, TIMESTAMP_STEP]:
+        if sections[last, CODEC] > 0:
+            return last, size, rows, payload_bytes, _COMPRESSED
+        payload = sections[last, END] - sections[last, ADDRESS]
+        count = sections[last, COUNT]
+        # Room for columns is made by the batches' counts: they are believed only where so many records can be.
+        if count > payload // SMALLEST_RECORD:
+            return last, size, rows, payload_bytes, _LYING if last == first else _FULL
+        is_opened = sections[last, CODEC] == _OPENED
+        share = max(payload_share, 1 / _READ_AHEAD) if is_opened else payload_share
+        more = np.int64(payload * share) + count * row_bytes
+        if last > first and size + more > target_bytes:
+            break
+        size += more
+        rows += count
+        payload_bytes += payload
+        last += 1
+    return last, size, rows, payload_bytes, _FULL

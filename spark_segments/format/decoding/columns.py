@@ -1,0 +1,201 @@
+"""The Arrow columns of records: memory for the kernels of record_kernels.py to fill, and RecordBatches of what they filled in.
+
+Memory is taken by upper bounds, from Arrow's pool, which gives the same pages again and again; what was not needed goes
+back before a column is given away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.decoding import record_kernels as records
+from spark_segments.format.decoding.batch_groups import Portion, Wanted
+from spark_segments.format.kernels.jit import COPY_SLACK
+from spark_segments.format.layout import CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME, RECORD_SCHEMA
+
+# Rows of a RecordBatch: more are only in a huge batch of tiny records, and become several RecordBatches.
+MOST_ROWS = 1 << 18
+_FEWEST_CONSTANT_ROWS = 1 << 12
+
+_NO_BINARY = records.Binary(False, 0, 0, 0, 0)
+_NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
+_NOTHING = tuple(records.Filled(0, 0, 0, 0, 0, 0, 0))
+
+# Room beyond the target of a RecordBatch, as its last portion may go beyond that.
+_MORE = 1.25
+
+
+class Columns:
+    """The columns of one RecordBatch, to which portions are appended; the first says how much room there has to be."""
+
+    def __init__(self, first: Portion, wanted: Wanted, partition: int) -> None:
+        rows, payload_bytes = first.rows, first.payload_bytes
+        if not first.is_last:  # about as much again until there is what is wanted, and some more
+            times = _MORE * wanted.target_bytes / max(first.size, 1) + 1
+            rows, payload_bytes = int(rows * times), int(payload_bytes * times)
+        self._wanted, self._partition, self._timestamp_step = wanted, partition, first.timestamp_step
+        self._most_rows, self._most_bytes = rows, payload_bytes
+        self._counted_rows = self._counted_bytes = 0
+        self._filled = _NOTHING
+        names = wanted.columns
+        self._offsets, self._timestamps = _memory(rows * 8), _memory(rows * 8)
+        self._key = _BinaryMemory(rows, payload_bytes) if "key" in names else None
+        self._value = _BinaryMemory(rows, payload_bytes) if "value" in names else None
+        self._headers = _HeaderMemory(rows) if "headers" in names else None
+
+    def has_room(self, portion: Portion) -> bool:
+        """Whether a portion can be appended."""
+        return (
+            portion.timestamp_step == self._timestamp_step
+            and self._counted_rows + portion.rows <= self._most_rows
+            and self._counted_bytes + portion.payload_bytes <= self._most_bytes
+        )
+
+    def read(self, portion: Portion) -> records.Outcome:
+        """Appends the wanted records of a portion; what the kernel says."""
+        self._counted_rows += portion.rows
+        self._counted_bytes += portion.payload_bytes
+        wanted, before = self._wanted, self._filled
+        range_wanted = (portion.sections, wanted.first_offset, wanted.end_offset)
+        times = (self._offsets.address, self._timestamps.address)
+        if self._key or self._value or self._headers:
+            key, value, headers = self._key, self._value, self._headers
+            outcome = records.Outcome(
+                *records.decode_records(
+                    *range_wanted,
+                    before,
+                    *times,
+                    key.addresses if key else _NO_BINARY,
+                    value.addresses if value else _NO_BINARY,
+                    headers.addresses if headers else _NO_PLACES,
+                )
+            )
+        else:
+            outcome = records.Outcome(*records.decode_offsets(*range_wanted, before[0], *times))
+        if not outcome.problem:
+            self._filled = outcome[: len(_NOTHING)]
+            if self._headers and outcome.headers:
+                self._headers.read(records.Filled(*before), outcome)
+        return outcome
+
+    def record_batches(self) -> Iterator[pa.RecordBatch]:
+        """What was read: mostly one, none of them empty."""
+        filled = records.Filled(*self._filled)
+        arrays: dict[str, pa.Array] = {}
+        if self._key:
+            arrays["key"] = self._key.array(pa.binary(), filled.rows, filled.key_bytes, filled.null_keys)
+        if self._value:
+            arrays["value"] = self._value.array(pa.binary(), filled.rows, filled.value_bytes, filled.null_values)
+        if self._headers and filled.headers:
+            arrays["headers"] = self._headers.array(filled.rows)
+        for name, memory in (("offset", self._offsets), ("timestamp", self._timestamps)):
+            content = [None, _shrunk(memory, filled.rows * 8)]
+            arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, filled.rows, content, null_count=0)
+        same: dict[str, str | int] = {
+            "topic": self._wanted.topic,
+            "partition": self._partition,
+            "timestampType": CREATE_TIME if self._timestamp_step else LOG_APPEND_TIME,
+        }
+        return _record_batches(self._wanted.schema, filled.rows, arrays, same)
+
+
+def _record_batches(
+    schema: pa.Schema, rows: int, arrays: dict[str, pa.Array], same: dict[str, str | int]
+) -> Iterator[pa.RecordBatch]:
+    for first in range(0, rows, MOST_ROWS):
+        count = min(rows - first, MOST_ROWS)
+        # Columns that are the same in every row are slices of ones that are made once.
+        most = max(_FEWEST_CONSTANT_ROWS, 1 << (count - 1).bit_length())
+        columns = []
+        for name in schema.names:
+            if name in arrays:
+                columns.append(arrays[name] if count == rows else arrays[name].slice(first, count))
+            else:
+                columns.append(
+                    (_no_headers(most) if name == "headers" else _repeated(same[name], most)).slice(0, count)
+                )
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _memory(size: int) -> pa.ResizableBuffer:
+    return pa.allocate_buffer(size, resizable=True)
+
+
+def _shrunk(memory: pa.ResizableBuffer, size: int) -> pa.ResizableBuffer:
+    if size < memory.size:
+        memory.resize(size, shrink_to_fit=True)
+    return memory
+
+
+class _BinaryMemory:
+    """Room for a binary column of at most so many rows and bytes."""
+
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._offsets = _memory((most_rows + 1) * 4)
+        self._validity = _memory((most_rows + 7) // 8)
+        self._data = _memory(most_bytes + COPY_SLACK)
+        self.addresses = records.Binary(
+            True, most_rows, self._offsets.address, self._validity.address, self._data.address
+        )
+
+    def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
+        """The column, of the rows and bytes that were filled in."""
+        validity = _shrunk(self._validity, (rows + 7) // 8) if nulls else None
+        offsets, data = _shrunk(self._offsets, (rows + 1) * 4), _shrunk(self._data, size)
+        return pa.Array.from_buffers(array_type, rows, [validity, offsets, data], null_count=nulls)
+
+
+class _HeaderMemory:
+    """Room for where the headers of at most so many rows lie, and the headers that were there."""
+
+    def __init__(self, most_rows: int) -> None:
+        self._offsets = _memory((most_rows + 1) * 4)
+        self._addresses, self._ends = _memory(most_rows * 8), _memory(most_rows * 8)
+        self._parts: list[pa.StructArray] = []
+        self.addresses = records.HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
+
+    def read(self, before: records.Filled, after: records.Outcome) -> None:
+        """Takes the headers of the rows that have come, while their bytes are there."""
+        count, size = after.headers - before.headers, after.header_bytes - before.header_bytes
+        key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
+        found = records.Outcome(
+            *records.decode_headers(
+                before.rows, after.rows, before.headers, self.addresses, key.addresses, value.addresses
+            )
+        )
+        assert (found.problem, found.headers) == (0, count), "the bytes changed while they were read"
+        names = _text(key.array(pa.binary(), count, found.key_bytes, 0))
+        values = value.array(pa.binary(), count, found.value_bytes, found.null_values)
+        self._parts.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type)))
+
+    def array(self, rows: int) -> pa.Array:
+        """The column."""
+        items = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
+        content = [None, _shrunk(self._offsets, (rows + 1) * 4)]
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, content, null_count=0, children=[items])
+
+
+def _text(names: pa.BinaryArray) -> pa.StringArray:
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
+
+
+@lru_cache(maxsize=16)
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    if isinstance(value, int):
+        return pa.array(np.full(rows, value, np.int32))
+    text = value.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text * rows))
+
+
+@lru_cache(maxsize=4)
+def _no_headers(rows: int) -> pa.Array:
+    offsets = pa.py_buffer(np.zeros(rows + 1, np.int32))
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, offsets], children=[pa.array([], HEADERS_TYPE.value_type)])

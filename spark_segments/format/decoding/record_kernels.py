@@ -1,0 +1,491 @@
+"""The records inside batches of magic 2: kernels that walk the records of many batches a call and fill columns.
+
+A *section* is the uncompressed records of one batch, wherever they lie in memory: a kernel takes addresses, so that
+batches of a file and decompressed ones need not be brought together first. Every read is bounded by the section's end,
+whatever the bytes say. decode.py makes the sections and the columns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.kernels.jit import (
+    MEMORY,
+    copy_short,
+    load_native_i32,
+    load_native_i64,
+    load_u8,
+    njit,
+    read_varint,
+    read_varlong,
+    store_i8,
+    store_native_i32,
+    store_native_i64,
+)
+
+# length, attributes, timestampDelta, offsetDelta, keyLength, valueLength, headersCount: a byte each at least.
+SMALLEST_RECORD = 7
+
+# Columns of the int64[n, 9] that describes n sections to a kernel.
+ADDRESS = 0
+END = 1  # address behind the last byte
+COUNT = 2  # records
+BASE_OFFSET = 3
+LAST_OFFSET_DELTA = 4
+BASE_TIMESTAMP = 5
+TIMESTAMP_STEP = 6  # 1, or 0 where all records have BASE_TIMESTAMP
+# What kernels do not need, but those who make the sections do.
+POSITION = 7  # of the batch in its file
+CODEC = 8
+SECTION_FIELDS = 9
+
+# Milliseconds beyond these do not fit an int64 of microseconds, which is what they become.
+_LAST_MS = (2**63 - 1) // 1000
+_FIRST_MS = -_LAST_MS
+
+_GOOD = 0
+_CUT = 1
+_BAD_LENGTH = 2
+_BAD_OFFSET = 3
+_BAD_KEY = 4
+_BAD_VALUE = 5
+_BAD_HEADER_COUNT = 6
+_BAD_HEADER_KEY = 7
+_BAD_HEADER_VALUE = 8
+_BAD_SIZE = 9
+_TRAILING = 10
+_UNUSUAL = 11
+
+# What `_short` may read, and what is read in this way up to the key: four varints and the attributes.
+_MOST_SHORT_BYTES = 3
+_MOST_HEAD_BYTES = 4 * _MOST_SHORT_BYTES + 1
+
+
+class Binary(NamedTuple):
+    """The addresses of an Arrow binary column's buffers, which a kernel fills."""
+
+    wanted: bool
+    rows: int  # for which there is room
+    offsets: int  # int32[rows + 1]
+    validity: int  # uint8[(rows + 7) // 8]
+    data: int  # uint8, with COPY_SLACK bytes more than are filled in
+
+
+class HeaderPlaces(NamedTuple):
+    """Where the headers of each row lie, for `decode_headers`: nothing is filled in while no row has any."""
+
+    wanted: bool
+    offsets: int  # int32[rows + 1]: headers before each row
+    addresses: int  # int64[rows], of the rows that have some
+    ends: int  # int64[rows], of the same
+
+
+class Filled(NamedTuple):
+    """What columns hold: where a kernel goes on."""
+
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    null_keys: int
+    null_values: int
+    headers: int
+    header_bytes: int  # an upper bound of the headers' names and values
+
+
+class Outcome(NamedTuple):
+    """What columns hold then; or a problem, in which section and record of it, and what was expected and found."""
+
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    null_keys: int
+    null_values: int
+    headers: int
+    header_bytes: int
+    problem: int
+    section: int
+    record: int
+    expected: int
+    found: int
+
+
+# What is wrong with a record, and what was expected; "{}" is the kernel's number.
+_PROBLEMS = {
+    _CUT: ("is cut within a number", "varints of at most 5 and 10 bytes"),
+    _BAD_LENGTH: ("has an impossible length", "6 to {} bytes"),
+    _BAD_OFFSET: ("has an offset delta that does not rise or is above the batch's last", "at least {}"),
+    _BAD_KEY: ("has an impossible key length", "-1 to {}"),
+    _BAD_VALUE: ("has an impossible value length", "-1 to {}"),
+    _BAD_HEADER_COUNT: ("has an impossible count of headers", "0 to {}"),
+    _BAD_HEADER_KEY: ("has a header with an impossible name length", "0 to {}"),
+    _BAD_HEADER_VALUE: ("has a header with an impossible value length", "-1 to {}"),
+    _BAD_SIZE: ("ends elsewhere than its length says", "{} bytes of headers"),
+    _TRAILING: ("is followed by bytes that its batch does not count", "{}"),
+}
+
+
+def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
+    """The error for a kernel's problem in the batch at `position`."""
+    problem, expected = _PROBLEMS[outcome.problem]
+    return CorruptBatchError(
+        f"Record {outcome.record} of a batch {problem}",
+        path=path,
+        position=position,
+        expected=expected.format(outcome.expected),
+        found="more or cut" if outcome.problem == _CUT else outcome.found,
+    )
+
+
+@njit
+def _begin(column):
+    """Makes a wanted column one of no rows yet, all of which will not be null."""
+    if column.wanted:
+        store_native_i32(MEMORY, column.offsets, 0)
+        for at in range((column.rows + 7) // 8):
+            store_i8(MEMORY, column.validity + at, 0xFF)
+
+
+@njit(forceinline=True)
+def _put(column, row, filled, address, size, end):
+    """Appends bytes (or, size -1, a null) to a column; the bytes in it then."""
+    if size > 0:
+        copy_short(MEMORY, column.data + filled, MEMORY, address, size, end)
+        filled += size
+    elif size < 0:
+        at = column.validity + (row >> 3)
+        store_i8(MEMORY, at, load_u8(MEMORY, at) & ~(1 << (row & 7)))
+    store_native_i32(MEMORY, column.offsets + 4 * row + 4, filled)
+    return filled
+
+
+@njit(forceinline=True)
+def _microseconds(timestamp):
+    return min(max(timestamp, _FIRST_MS), _LAST_MS) * 1000
+
+
+@njit(forceinline=True)
+def _short(position):
+    """(the raw bits, next position) of a varint of at most three bytes, which are there to be read; else (0, -1)."""
+    raw = load_u8(MEMORY, position)
+    if raw < 0x80:
+        return raw, np.int64(position + 1)
+    byte = load_u8(MEMORY, position + 1)
+    raw += (byte << 7) - 0x80
+    if byte < 0x80:
+        return raw, np.int64(position + 2)
+    byte = load_u8(MEMORY, position + 2)
+    raw += (byte << 14) - 0x4000
+    if byte < 0x80:
+        return raw, np.int64(position + 3)
+    return np.int64(0), np.int64(-1)
+
+
+_ZERO = np.int64(0)
+
+
+class Record(NamedTuple):
+    """One record's places and numbers as a kernel has read them, or its problem."""
+
+    problem: np.int64
+    expected: np.int64
+    found: np.int64
+    timestamp_delta: np.int64
+    offset_delta: np.int64
+    key_position: np.int64
+    key_size: np.int64
+    value_position: np.int64
+    value_size: np.int64
+    header_position: np.int64
+    header_count: np.int64
+    end: np.int64
+
+
+@njit(forceinline=True)
+def _bad(problem, expected, found):
+    return Record(
+        np.int64(problem),
+        np.int64(expected),
+        np.int64(found),
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        _ZERO,
+    )
+
+
+@njit(forceinline=True)
+def _failed(problem, section, record, expected, found):
+    return 0, 0, 0, 0, 0, 0, 0, problem, section, record, expected, found
+
+
+@njit(forceinline=True)
+def _read_start(position, end, last_offset_delta, previous):
+    """(problem, expected, found, timestampDelta, offsetDelta, position of keyLength, record's end) of a record."""
+    length, position = read_varint(MEMORY, position, end)
+    if position < 0:
+        return _CUT, 0, 0, 0, 0, 0, 0
+    if length < SMALLEST_RECORD - 1 or length > end - position:
+        return _BAD_LENGTH, end - position, length, 0, 0, 0, 0
+    record_end = position + length
+    timestamp_delta, position = read_varlong(MEMORY, position + 1, record_end)
+    if position < 0:
+        return _CUT, 0, 0, 0, 0, 0, 0
+    offset_delta, position = read_varint(MEMORY, position, record_end)
+    if position < 0:
+        return _CUT, 0, 0, 0, 0, 0, 0
+    if offset_delta <= previous or offset_delta > last_offset_delta:
+        return _BAD_OFFSET, previous + 1, offset_delta, 0, 0, 0, 0
+    return _GOOD, 0, 0, timestamp_delta, offset_delta, position, record_end
+
+
+@njit
+def _read_any(position, end, last_offset_delta, previous):
+    """The record at `position` of a section that ends at `end`, checked whole."""
+    problem, expected, found, timestamp_delta, offset_delta, position, end = _read_start(
+        position, end, last_offset_delta, previous
+    )
+    if problem != _GOOD:
+        return _bad(problem, expected, found)
+    key_size, key_position = read_varint(MEMORY, position, end)
+    if key_position < 0:
+        return _bad(_CUT, 0, 0)
+    if key_size < -1 or key_size > end - key_position:
+        return _bad(_BAD_KEY, end - key_position, key_size)
+    value_size, value_position = read_varint(MEMORY, key_position + max(key_size, 0), end)
+    if value_position < 0:
+        return _bad(_CUT, 0, 0)
+    if value_size < -1 or value_size > end - value_position:
+        return _bad(_BAD_VALUE, end - value_position, value_size)
+    problem, expected, found, header_count, position = _walk_headers(value_position + max(value_size, 0), end)
+    if problem != _GOOD:
+        return _bad(problem, expected, found)
+    return Record(
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        timestamp_delta,
+        offset_delta,
+        key_position,
+        key_size,
+        value_position,
+        value_size,
+        position,
+        np.int64(header_count),
+        end,
+    )
+
+
+@njit(forceinline=True)
+def _read_usual(position, end, last_offset_delta, previous):
+    """`_read_any` for what nearly every record is, short varints and no headers; else the problem _UNUSUAL.
+
+    Sizes are not compared with what is left: when the one byte behind the value is the record's last, nothing before it
+    can have been beyond the record.
+    """
+    if position + _MOST_HEAD_BYTES > end:
+        return _bad(_UNUSUAL, 0, 0)
+    length, start = _short(position)
+    if start < 0 or length & 1 != 0:
+        return _bad(_UNUSUAL, 0, 0)
+    record_end = start + (length >> 1)
+    timestamp_delta, at = _short(start + 1)
+    if at < 0:
+        return _bad(_UNUSUAL, 0, 0)
+    offset_delta, at = _short(at)
+    if at < 0 or offset_delta & 1 != 0:
+        return _bad(_UNUSUAL, 0, 0)
+    offset_delta >>= 1
+    key_size, key_position = _short(at)
+    if key_position < 0:
+        return _bad(_UNUSUAL, 0, 0)
+    at = key_position
+    if key_size & 1:
+        key_size = -((key_size + 1) >> 1)
+    else:
+        key_size >>= 1
+        at += key_size
+    if key_size < -1 or at + _MOST_SHORT_BYTES > end:
+        return _bad(_UNUSUAL, 0, 0)
+    value_size, value_position = _short(at)
+    if value_position < 0:
+        return _bad(_UNUSUAL, 0, 0)
+    at = value_position
+    if value_size & 1:
+        value_size = -((value_size + 1) >> 1)
+    else:
+        value_size >>= 1
+        at += value_size
+    if value_size < -1 or at + 1 != record_end or record_end > end or load_u8(MEMORY, at) != 0:
+        return _bad(_UNUSUAL, 0, 0)
+    if offset_delta <= previous or offset_delta > last_offset_delta:
+        return _bad(_UNUSUAL, 0, 0)
+    return Record(
+        _ZERO,
+        _ZERO,
+        _ZERO,
+        (timestamp_delta >> 1) ^ -(timestamp_delta & 1),
+        offset_delta,
+        key_position,
+        key_size,
+        value_position,
+        value_size,
+        np.int64(record_end),
+        _ZERO,
+        np.int64(record_end),
+    )
+
+
+@njit(forceinline=True)
+def _walk_headers(position, end):
+    """(problem, expected, found, headers, position of the first)"""
+    count, position = read_varint(MEMORY, position, end)
+    if position < 0:
+        return _CUT, 0, 0, 0, 0
+    if count == 0 and position == end:
+        return _GOOD, 0, 0, 0, position
+    if count < 0 or count > (end - position) // 2:
+        return _BAD_HEADER_COUNT, (end - position) // 2, count, 0, 0
+    first = position
+    for _ in range(count):
+        size, position = read_varint(MEMORY, position, end)
+        if position < 0:
+            return _CUT, 0, 0, 0, 0
+        if size < 0 or size > end - position:
+            return _BAD_HEADER_KEY, end - position, size, 0, 0
+        position += size
+        size, position = read_varint(MEMORY, position, end)
+        if position < 0:
+            return _CUT, 0, 0, 0, 0
+        if size < -1 or size > end - position:
+            return _BAD_HEADER_VALUE, end - position, size, 0, 0
+        position += max(size, 0)
+    if position != end:
+        return _BAD_SIZE, end - first, position - first, 0, 0
+    return _GOOD, 0, 0, count, first
+
+
+@njit
+def decode_records(sections, start_offset, end_offset, filled, offsets, timestamps, key, value, headers):
+    """Appends the records of all sections with offsets in [start_offset, end_offset) to columns; an Outcome's fields.
+
+    `filled` has the fields of a Filled. `offsets` and `timestamps` (microseconds) are addresses of int64[rows]. Every
+    column must have room for all records that the sections count and for all their bytes.
+    """
+    row, key_bytes, value_bytes, null_keys, null_values, header_rows, header_bytes = filled
+    if row == 0:
+        _begin(key)
+        _begin(value)
+    for section in range(len(sections)):
+        position = sections[section, ADDRESS]
+        end = sections[section, END]
+        base_offset = sections[section, BASE_OFFSET]
+        last_offset_delta = sections[section, LAST_OFFSET_DELTA]
+        base_timestamp = sections[section, BASE_TIMESTAMP]
+        timestamp_step = sections[section, TIMESTAMP_STEP]
+        previous = np.int64(-1)
+        # What holds for the whole section is not asked of each record: all its offsets are wanted, and with a small
+        # delta (which a usual record has) no timestamp is beyond what microseconds can say.
+        inside = base_offset >= start_offset and base_offset + last_offset_delta < end_offset
+        calm = base_timestamp > _FIRST_MS // 2 and base_timestamp < _LAST_MS // 2
+        for record in range(sections[section, COUNT]):
+            read = _read_usual(position, end, last_offset_delta, previous)
+            usual = calm
+            if read.problem == _UNUSUAL:
+                usual = False
+                read = _read_any(position, end, last_offset_delta, previous)
+                if read.problem != _GOOD:
+                    return _failed(read.problem, section, record, read.expected, read.found)
+            previous = read.offset_delta
+            position = read.end
+            offset = base_offset + read.offset_delta
+            if inside or (offset >= start_offset and offset < end_offset):
+                store_native_i64(MEMORY, offsets + 8 * row, offset)
+                timestamp = base_timestamp + timestamp_step * read.timestamp_delta
+                microseconds = timestamp * 1000 if usual else _microseconds(timestamp)
+                store_native_i64(MEMORY, timestamps + 8 * row, microseconds)
+                if key.wanted:
+                    key_bytes = _put(key, row, key_bytes, read.key_position, read.key_size, end)
+                    null_keys += read.key_size < 0
+                if value.wanted:
+                    value_bytes = _put(value, row, value_bytes, read.value_position, read.value_size, end)
+                    null_values += read.value_size < 0
+                if headers.wanted and (header_rows > 0 or read.header_count > 0):
+                    if header_rows == 0:
+                        for before in range(row + 1):
+                            store_native_i32(MEMORY, headers.offsets + 4 * before, 0)
+                    store_native_i64(MEMORY, headers.addresses + 8 * row, read.header_position)
+                    store_native_i64(MEMORY, headers.ends + 8 * row, read.end)
+                    header_rows += read.header_count
+                    header_bytes += read.end - read.header_position
+                    store_native_i32(MEMORY, headers.offsets + 4 * row + 4, header_rows)
+                row += 1
+        if position != end:
+            return _failed(_TRAILING, section, sections[section, COUNT] - 1, 0, end - position)
+    return row, key_bytes, value_bytes, null_keys, null_values, header_rows, header_bytes, _GOOD, 0, 0, 0, 0
+
+
+@njit
+def decode_offsets(sections, start_offset, end_offset, row, offsets, timestamps):
+    """`decode_records` for offsets and timestamps alone: what is behind them in a record is jumped over, unseen."""
+    for section in range(len(sections)):
+        position = sections[section, ADDRESS]
+        end = sections[section, END]
+        base_offset = sections[section, BASE_OFFSET]
+        last_offset_delta = sections[section, LAST_OFFSET_DELTA]
+        base_timestamp = sections[section, BASE_TIMESTAMP]
+        timestamp_step = sections[section, TIMESTAMP_STEP]
+        previous = np.int64(-1)
+        for record in range(sections[section, COUNT]):
+            problem, expected, found, timestamp_delta, offset_delta, _, position = _read_start(
+                position, end, last_offset_delta, previous
+            )
+            if problem != _GOOD:
+                return _failed(problem, section, record, expected, found)
+            previous = offset_delta
+            offset = base_offset + offset_delta
+            if offset >= start_offset and offset < end_offset:
+                store_native_i64(MEMORY, offsets + 8 * row, offset)
+                timestamp = base_timestamp + timestamp_step * timestamp_delta
+                store_native_i64(MEMORY, timestamps + 8 * row, _microseconds(timestamp))
+                row += 1
+        if position != end:
+            return _failed(_TRAILING, section, sections[section, COUNT] - 1, 0, end - position)
+    return row, 0, 0, 0, 0, 0, 0, _GOOD, 0, 0, 0, 0
+
+
+@njit
+def decode_headers(first_row, rows, first_header, headers, key, value):
+    """Fills two columns with the headers of rows from `first_row` on, whose places `decode_records` has just found, and
+    before which there are `first_header` headers; an Outcome's fields.
+    """
+    filled = 0
+    key_bytes = 0
+    value_bytes = 0
+    null_values = 0
+    _begin(key)
+    _begin(value)
+    for row in range(first_row, rows):
+        position = load_native_i64(MEMORY, headers.addresses + 8 * row)
+        end = load_native_i64(MEMORY, headers.ends + 8 * row)
+        until = load_native_i32(MEMORY, headers.offsets + 4 * row + 4) - first_header
+        while filled < until:
+            size, position = read_varint(MEMORY, position, end)
+            if position < 0 or size < 0 or size > end - position:
+                return _failed(_BAD_HEADER_KEY, 0, row, 0, size)
+            key_bytes = _put(key, filled, key_bytes, position, size, end)
+            size, position = read_varint(MEMORY, position + size, end)
+            if position < 0 or size < -1 or size > end - position:
+                return _failed(_BAD_HEADER_VALUE, 0, row, 0, size)
+            value_bytes = _put(value, filled, value_bytes, position, size, end)
+            null_values += size < 0
+            position += max(size, 0)
+            filled += 1
+    return rows, key_bytes, value_bytes, 0, null_values, filled, 0, _GOOD, 0, 0, 0, 0

@@ -1,0 +1,116 @@
+"""Where the records of batches lie in memory, uncompressed: what kernels take that read those of many batches a call.
+
+A batch without a codec is read where it is; the others are decompressed, a bounded number of bytes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.compression import decompress
+from spark_segments.format.decoding.record_kernels import SMALLEST_RECORD
+from spark_segments.format.kernels.jit import byte_view
+from spark_segments.format.layout import RECORDS_POSITION
+from spark_segments.format.legacy.upconvert import to_magic2
+
+# So many decompressed bytes are handed out together (one batch may be larger than that).
+TARGET_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The records of rows first … last - 1 of a table, each from address `start` up to address `end`."""
+
+    first: int
+    last: int
+    start: np.ndarray  # int64[last - first]
+    end: np.ndarray  # int64[last - first]
+    buffers: list[Any]  # what the addresses are in: alive as long as this is
+
+
+def address_of(buffer: Any) -> int:
+    """The address of a buffer's first byte."""
+    return byte_view(buffer).__array_interface__["data"][0]
+
+
+def sections(
+    buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", wanted: np.ndarray | None = None
+) -> Iterator[Sections]:
+    """The sections of all rows of `batches` (magic 2), in order; buffer[0] is byte `file_position` of the file `path`.
+
+    A row that is not `wanted` (bool[n]) is not decompressed and has an empty section. Raises CorruptBatchError where a
+    section cannot be decompressed or is too short for the records that its batch counts.
+    """
+    wanted = np.ones(len(batches), np.bool_) if wanted is None else wanted
+    position = batches.position - file_position
+    end = address_of(buffer) + position + batches.size
+    start = np.where(wanted, end - batches.size + RECORDS_POSITION, end)
+    codec = np.where(wanted, batches.codec, 0)
+    view = byte_view(buffer)
+    first = filled = 0
+    buffers: list[Any] = [view]
+    for row in np.flatnonzero(codec).tolist():
+        section = view[position[row] + RECORDS_POSITION : position[row] + batches.size[row]]
+        buffers.append(decompress(int(codec[row]), section, path=path, position=int(batches.position[row])))
+        start[row] = address_of(buffers[-1])
+        end[row] = start[row] + len(buffers[-1])
+        filled += len(buffers[-1])
+        if filled >= TARGET_BYTES:
+            yield _checked(batches, wanted, first, row + 1, start, end, buffers, path)
+            first, filled, buffers = row + 1, 0, [view]
+    if first < len(batches):
+        yield _checked(batches, wanted, first, len(batches), start, end, buffers, path)
+
+
+def _checked(
+    batches: BatchTable,
+    wanted: np.ndarray,
+    first: int,
+    last: int,
+    start: np.ndarray,
+    end: np.ndarray,
+    buffers: list[Any],
+    path: str,
+) -> Sections:
+    """Kernels make room by the batches' counts, so a count is believed only where so many records can be."""
+    rows = slice(first, last)
+    room = (end[rows] - start[rows]) // SMALLEST_RECORD
+    lying = wanted[rows] & (batches.count[rows] > room)
+    if lying.any():
+        row = int(np.argmax(lying))
+        raise CorruptBatchError(
+            "a record batch counts more records than its bytes can hold",
+            path=path,
+            position=int(batches.position[first + row]),
+            expected=f"at most {room[row]} records",
+            found=int(batches.count[first + row]),
+        )
+    return Sections(first, last, start[rows], end[rows], buffers)
+
+
+def as_magic_2(
+    buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = ""
+) -> tuple[Any, BatchTable, int, bool]:
+    """(buffer, batches, file position, whether they are new): the same records, those of magic 0 and 1 converted."""
+    is_legacy = batches.magic < 2
+    if not is_legacy.any():
+        return buffer, batches, file_position, False
+    view = byte_view(buffer)
+    parts = []
+    edges = [0, *(np.flatnonzero(np.diff(is_legacy)) + 1).tolist(), len(batches)]
+    for first, last in pairwise(edges):
+        rows = batches.take(slice(first, last))
+        if is_legacy[first]:
+            parts.append(byte_view(to_magic2(buffer, rows, file_position=file_position, path=path).buffer))
+        else:
+            position = (rows.position - file_position).tolist()
+            parts += [view[at : at + size] for at, size in zip(position, rows.size.tolist(), strict=True)]
+    joined = np.concatenate(parts)
+    return joined, scan_batches(joined, check_crc=False, path=path).batches, 0, True

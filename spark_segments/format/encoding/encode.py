@@ -1,0 +1,253 @@
+"""Arrow columns to Kafka's record batches (magic 2), with kernels that write many batches a call.
+
+Which rows belong to which partition, where the bytes go, and what a missing timestamp means is left to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, RecordTooLargeError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.compression import NONE, compress, decompressed_limit
+from spark_segments.format.encoding import encode_kernels as kernels
+from spark_segments.format.encoding.column_views import RecordColumns, readonly
+from spark_segments.format.layout import (
+    BATCH_OVERHEAD,
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_MASK,
+)
+
+# Batches that are to be compressed are first written to this much memory, again and again.
+STAGING_BYTES = 1024 * 1024
+# Batches that one kernel call writes at most.
+_TABLE_ROWS = 4096
+
+_MAGIC = 2
+_LARGEST_SIZE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Record batches one after another; `position` in the table counts from the buffer's first byte."""
+
+    buffer: pa.Buffer
+    batches: BatchTable
+    tombstones: int  # records without a value
+
+
+def encode_records(
+    records: pa.RecordBatch | Mapping[str, Any],
+    rows: np.ndarray | None,
+    *,
+    codec: int,
+    level: int | None,
+    batch_bytes: int,
+    max_message_bytes: int,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    timestamp_type: int = CREATE_TIME,
+) -> Encoded:
+    """Rows of `records` as record batches with dense offsets from `base_offset`.
+
+    `records` has the columns value, timestamp (int64 ms, or a timestamp, rounded down to ms) and, if wanted, key and
+    headers (list of struct key, value). Null keys, values and header values are Kafka's own nulls; a null header list
+    means no headers. `rows` (int64[n]) says which rows in which order; None means all.
+
+    A batch is cut before the record that would make it larger than `batch_bytes`, uncompressed; a larger record has a
+    batch of its own. Raises RecordTooLargeError where a batch as it is stored has more than `max_message_bytes`, and
+    InvalidOptionError for columns of wrong types, null timestamps and header keys, and timestamps before 1970. With
+    LOG_APPEND_TIME all records of a batch get the latest timestamp of its rows.
+    """
+    columns = RecordColumns.of(records)
+    selected = _ALL_ROWS if rows is None else readonly(np.ascontiguousarray(rows, np.int64))
+    total = columns.count if rows is None else len(selected)
+    record_bytes, tombstones = kernels.measure(
+        *_plain(columns.key, columns.value, columns.headers, columns.header_key, columns.header_value),
+        selected,
+        rows is None,
+        total,
+        columns.count,
+    )
+    if record_bytes < 0:
+        raise IndexError(f"rows has a number that is not among the {columns.count} rows")
+    cut_bytes = max(min(batch_bytes, max_message_bytes, _LARGEST_SIZE), 1)
+    # Two batches in a row hold more than one may, so there are not many more than the bytes ask for.
+    most_batches = min(total, 2 * record_bytes // max(cut_bytes - BATCH_OVERHEAD, 1) + 1)
+    encoder = _Encoder(
+        columns=columns,
+        rows=selected,
+        all_rows=rows is None,
+        total=total,
+        room_bytes=record_bytes + BATCH_OVERHEAD * most_batches,
+        codec=codec,
+        level=level,
+        cut_bytes=cut_bytes,
+        max_message_bytes=max_message_bytes,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=codec | (TIMESTAMP_TYPE_MASK if timestamp_type == LOG_APPEND_TIME else 0),
+    )
+    buffer, tables = encoder.uncompressed() if codec == NONE else encoder.compressed()
+    return Encoded(buffer, encoder.batch_table(np.concatenate([_NO_BATCHES, *tables])), tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """One call of encode_records: its arguments, looked at once."""
+
+    columns: RecordColumns
+    rows: np.ndarray
+    all_rows: bool
+    total: int
+    room_bytes: int  # at least what all batches take uncompressed
+    codec: int
+    level: int | None
+    cut_bytes: int
+    max_message_bytes: int
+    base_offset: int
+    leader_epoch: int
+    attributes: int
+
+    def uncompressed(self) -> tuple[pa.Buffer, list[np.ndarray]]:
+        buffer = pa.allocate_buffer(self.room_bytes)
+        out = np.frombuffer(buffer, np.uint8)
+        tables = []
+        number = position = 0
+        while number < self.total:
+            number, position, table = self._write(out, position, number)
+            assert len(table) > 0, "room_bytes is an upper bound"
+            tables.append(table)
+        return buffer[:position], tables
+
+    def compressed(self) -> tuple[pa.Buffer, list[np.ndarray]]:
+        # A whole number of the largest batches, so that none is begun that has no room.
+        staged_bytes = self.cut_bytes * max(STAGING_BYTES // self.cut_bytes, 1)
+        staging = np.empty(min(staged_bytes, self.room_bytes), np.uint8)
+        # What codecs make larger may need more room. Each is copied as it comes: the next one takes the same memory.
+        buffer = pa.allocate_buffer(self.room_bytes, resizable=True)
+        out = np.frombuffer(buffer, np.uint8)
+        tables = []
+        number = position = 0
+        while number < self.total:
+            number, needed, table = self._write(staging, 0, number)
+            if len(table) == 0:
+                staging = np.empty(needed, np.uint8)
+                continue
+            staged = pa.py_buffer(staging)
+            stored = []
+            for start, size, first in table[:, : kernels.FIRST + 1].tolist():
+                section, codec = self._compress(staged[start : start + size], first)
+                end = position + BATCH_OVERHEAD + section.size
+                stored.append((position, end - position, self.attributes - self.codec + codec))
+                if end > len(out):
+                    buffer.resize(2 * end)
+                    out = np.frombuffer(buffer, np.uint8)
+                out[position + BATCH_OVERHEAD : end] = np.frombuffer(section, np.uint8)
+                position = end
+            table[:, [kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES]] = stored
+            tables.append(table)
+        for table in tables:
+            kernels.seal(out, table, self.base_offset, self.leader_epoch)
+        return buffer[:position], tables
+
+    def _write(self, out: np.ndarray, position: int, number: int) -> tuple[int, int, np.ndarray]:
+        """Writes batches from record `number` on, to `out` from `position` on, while there is room.
+
+        Returns the number of the next record, the position after the last batch, and their table. When not even one
+        batch had room: the same number, the size that it needs, and no table.
+        """
+        table = np.empty((_TABLE_ROWS, kernels.TABLE_COLUMNS), np.int64)
+        columns = self.columns
+        is_compressed = self.codec != NONE
+        number, position, batches, problem, row, found = kernels.write_batches(
+            *_plain(columns.key, columns.value, columns.timestamp),
+            *_plain(columns.headers, columns.header_key, columns.header_value),
+            self.rows,
+            self.all_rows,
+            number,
+            self.total,
+            self.cut_bytes,
+            _LARGEST_SIZE if is_compressed else self.max_message_bytes,
+            self.attributes,
+            is_compressed,
+            out,
+            position,
+            table,
+            self.base_offset,
+            self.leader_epoch,
+        )
+        if problem == kernels.NO_ROOM:
+            return number, position if batches else found, table[:batches]
+        if problem:
+            raise self._error(problem, row, found)
+        return number, position, table[:batches]
+
+    def _compress(self, batch: pa.Buffer, first: int) -> tuple[pa.Buffer, int]:
+        """A batch's records section as it is stored, and the codec that it is stored with."""
+        section = batch[BATCH_OVERHEAD:]
+        compressed = compress(self.codec, section, self.level)
+        size = BATCH_OVERHEAD + compressed.size
+        if size <= self.max_message_bytes and section.size <= decompressed_limit(compressed.size):
+            return compressed, self.codec
+        # What a codec makes larger, or so small that no reader would believe it, is stored as it is where that fits.
+        if batch.size <= self.max_message_bytes:
+            return section, NONE
+        raise self._error(kernels.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
+
+    def _error(self, problem: int, row: int, found: int) -> Exception:
+        if problem == kernels.TOO_LARGE:
+            return RecordTooLargeError(
+                f"The record of row {row} makes a batch that is larger than max.message.bytes",
+                expected=f"at most {self.max_message_bytes} bytes",
+                found=f"{found} bytes",
+                hint="Raise the topic's max.message.bytes or drop the record",
+            )
+        if problem == kernels.NULL_TIMESTAMP:
+            return InvalidOptionError(
+                f"Row {row} has no timestamp", hint="Give it one, for example the time of the write"
+            )
+        if problem == kernels.NEGATIVE_TIMESTAMP:
+            return InvalidOptionError(
+                f"The timestamp of row {row} is before 1970, which Kafka does not have",
+                expected="0 ms or later, or -1 ms for none",
+                found=f"{found} ms",
+            )
+        return InvalidOptionError(f"A header of row {row} has no key", hint="Only a header's value may be null")
+
+    def batch_table(self, table: np.ndarray) -> BatchTable:
+        rows = len(table)
+        first = self.base_offset + table[:, kernels.FIRST]
+        return BatchTable(
+            position=table[:, kernels.POSITION].copy(),
+            size=table[:, kernels.SIZE].copy(),
+            base_offset=first,
+            last_offset=first + table[:, kernels.COUNT] - 1,
+            leader_epoch=np.full(rows, self.leader_epoch, np.int32),
+            magic=np.full(rows, _MAGIC, np.int8),
+            crc=table[:, kernels.CRC].astype(np.uint32),
+            attributes=table[:, kernels.ATTRIBUTES].astype(np.int16),
+            base_timestamp=table[:, kernels.BASE_TIMESTAMP].copy(),
+            max_timestamp=table[:, kernels.MAX_TIMESTAMP].copy(),
+            producer_id=np.full(rows, NO_PRODUCER_ID, np.int64),
+            producer_epoch=np.full(rows, NO_PRODUCER_EPOCH, np.int16),
+            base_sequence=np.full(rows, NO_SEQUENCE, np.int32),
+            count=table[:, kernels.COUNT].astype(np.int32),
+        )
+
+
+def _plain(*views: tuple) -> tuple[tuple, ...]:
+    return tuple(tuple(view) for view in views)
+
+
+_ALL_ROWS = readonly(np.empty(0, np.int64))
+_NO_BATCHES = np.empty((0, kernels.TABLE_COLUMNS), np.int64)

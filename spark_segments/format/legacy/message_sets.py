@@ -1,0 +1,469 @@
+"""Message sets of magic 0 and 1, as Kafka wrote them before 0.11: reading them, compressed ones included.
+
+    offset         i64   position 0
+    messageSize    i32   8     bytes after this field
+    crc            u32   12    CRC-32 (zlib's) of everything from `magic` on
+    magic          i8    16
+    attributes     i8    17    bits 0-2 codec, bit 3 timestamp type (magic 1)
+    timestamp      i64   18    magic 1 only
+    key size       i32         negative: null; then the key
+    value size     i32         negative: null; then the value
+
+A compressed message is a *wrapper*: its value holds messages, its offset is that of the last of them. Inside one of
+magic 1 offsets count from the first message, and a wrapper with LogAppendTime gives all of them its timestamp; inside
+one of magic 0 offsets are absolute. Source of the rules: Kafka's LegacyRecord and AbstractLegacyRecordBatch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.compression import LZ4, ZSTD, decompress, with_right_lz4_checksum
+from spark_segments.format.kernels.jit import byte_view, load_i32, load_i64, load_u8, load_u32, memcpy, njit
+from spark_segments.format.layout import (
+    CODEC_MASK,
+    CREATE_TIME,
+    HEADERS_TYPE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    NO_TIMESTAMP_TYPE,
+    RECORD_SCHEMA,
+    TIMESTAMP_TYPE_MASK,
+)
+
+# Messages that a step holds as columns: bounds memory, whatever a wrapper decompresses to.
+STEP_MESSAGES = 1 << 16
+SMALLEST_MESSAGE = LOG_OVERHEAD + 14
+
+_LAST_OFFSET = 2**63 - 1
+# Milliseconds beyond this do not fit an int64 of microseconds, which is what they become.
+_LAST_MS = _LAST_OFFSET // 1000
+
+_GOOD, _BAD_SIZE, _BAD_MAGIC, _BAD_KEY, _BAD_VALUE, _NESTED, _BAD_OFFSET = range(7)
+_PROBLEMS = {
+    _BAD_SIZE: "the size of a message is impossible",
+    _BAD_MAGIC: "a message inside has a magic byte that is neither 0 nor 1",
+    _BAD_KEY: "a key reaches over the end of its message",
+    _BAD_VALUE: "a value reaches over the end of its message",
+    _NESTED: "a compressed message lies inside a compressed one",
+    _BAD_OFFSET: "the offsets of messages do not rise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Some messages of one entry (or of several uncompressed ones in a row): columns, and the bytes they lie in."""
+
+    row: int  # of the first entry
+    data: np.ndarray  # uint8
+    offset: np.ndarray  # int64, as the bytes say, made absolute
+    timestamp: np.ndarray  # int64
+    timestamp_type: np.ndarray  # int32
+    key_start: np.ndarray  # int64, in `data`
+    key_size: np.ndarray  # int64; -1 null
+    value_start: np.ndarray
+    value_size: np.ndarray
+    crc: np.ndarray  # int64, as stored
+    valid: np.ndarray  # bool: the CRC holds
+
+    def take(self, rows: Any) -> Messages:
+        """The messages of a slice or mask."""
+        columns = {field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)[2:]}
+        return Messages(self.row, self.data, **columns)
+
+    def binary(self, start: np.ndarray, size: np.ndarray) -> pa.Array:
+        """The byte strings that lie there, as an Arrow binary array."""
+        offsets = np.zeros(len(size) + 1, np.int32)
+        np.cumsum(np.maximum(size, 0), out=offsets[1:])
+        content = np.empty(int(offsets[-1]), np.uint8)
+        _gather(self.data, start, size, content)
+        validity = pa.py_buffer(np.packbits(size >= 0, bitorder="little")) if (size < 0).any() else None
+        return pa.Array.from_buffers(pa.binary(), len(size), [validity, pa.py_buffer(offsets), pa.py_buffer(content)])
+
+
+def decode_legacy(
+    buffer: Any,
+    batches: BatchTable,
+    *,
+    file_position: int = 0,
+    path: str = "",
+    topic: str,
+    partition: int,
+    offset_shift: int = 0,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    columns: Sequence[str] = RECORD_SCHEMA.names,
+    include_control: bool = False,
+    exclude: np.ndarray | None = None,
+    target_bytes: int = 4 << 20,
+) -> Iterator[pa.RecordBatch]:
+    """The records of entries of magic 0 and 1; arguments and columns as in `decode_batches`, CRC-32 checked.
+
+    Old magics have no control records and no headers; magic 0 has no timestamp (−1 ms, timestamp type −1). Raises
+    CorruptBatchError where a message is damaged or a wrapper cannot be opened.
+    """
+    schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    wanted = np.ones(len(batches), np.bool_) if exclude is None else ~exclude
+    if start_offset is not None:
+        # A wrapper's offset is that of its last message, save for those that librdkafka left at 0.
+        wanted &= (batches.last_offset + offset_shift >= start_offset) | (batches.last_offset == 0)
+    rows = np.flatnonzero(wanted)
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for messages in read_messages(buffer, batches, file_position=file_position, path=path, rows=rows,
+                                  step_bytes=target_bytes):  # fmt: skip
+        offset = messages.offset + offset_shift
+        wanted = np.ones(len(offset), np.bool_)
+        if start_offset is not None:
+            wanted &= offset >= start_offset
+        if end_offset is not None:
+            wanted &= offset < end_offset
+        if not wanted.any():
+            continue
+        part = _record_batch(messages.take(wanted), schema, topic, partition, offset_shift)
+        waiting.append(part)
+        waiting_bytes += part.nbytes
+        if waiting_bytes >= target_bytes:
+            yield pa.concat_batches(waiting)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def read_messages(
+    buffer: Any,
+    batches: BatchTable,
+    *,
+    file_position: int = 0,
+    path: str = "",
+    rows: np.ndarray | None = None,
+    step_bytes: int = 4 << 20,
+    check_crc: bool = True,
+) -> Iterator[Messages]:
+    """The messages inside entries of magic 0 and 1 (`rows` of a scan of `buffer`), in order, wrappers opened.
+
+    A step is at most STEP_MESSAGES messages and about `step_bytes` of keys and values. Raises CorruptBatchError for
+    what cannot be read, and for a CRC that does not hold; without `check_crc`, `valid` says of each whether it does.
+    """
+    view = byte_view(buffer)
+    starts = batches.position - file_position
+    ends = starts + batches.size
+    compressed = batches.codec != 0
+    rows = np.arange(len(batches)) if rows is None else rows
+    at = 0
+    while at < len(rows):
+        row = int(rows[at])
+        last = at
+        if compressed[row]:
+            wrapper = _open_wrapper(view, batches, row, file_position, path, check_crc)
+            steps = _steps(wrapper.data, 0, len(wrapper.data), row, wrapper, step_bytes, batches, path)
+        else:
+            # Uncompressed entries that lie side by side are read as one run.
+            while (
+                last + 1 < len(rows) and not compressed[rows[last + 1]] and starts[rows[last + 1]] == ends[rows[last]]
+            ):
+                last += 1
+            steps = _steps(view, int(starts[row]), int(ends[rows[last]]), row, None, step_bytes, batches, path)
+        for messages in steps:
+            if check_crc and not messages.valid.all():
+                bad = int(np.argmin(messages.valid))
+                raise _bad_crc(batches, messages.row if compressed[row] else messages.row + bad, path)
+            yield messages
+        at = last + 1
+
+
+def crc_holds(buffer: Any, batches: BatchTable, *, file_position: int = 0) -> np.ndarray:
+    """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
+    starts = batches.position - file_position
+    return _crcs(byte_view(buffer), starts, starts + batches.size) == batches.crc
+
+
+def with_first_offsets(buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "") -> BatchTable:
+    """The same rows, with the base offset and the count of compressed entries of magic 0 and 1 as they are inside.
+
+    A scan does not open wrappers, so it gives their base offset as their last one: what selects batches by offset needs
+    this first. Tables without such rows come back as they are.
+    """
+    wrappers = np.flatnonzero((batches.magic < 2) & (batches.codec != 0))
+    if not len(wrappers):
+        return batches
+    base_offset, count = batches.base_offset.copy(), batches.count.copy()
+    view = byte_view(buffer)
+    for row in wrappers:
+        wrapper = _open_wrapper(view, batches, int(row), file_position, path)
+        base_offset[row], count[row] = wrapper.first_offset, wrapper.messages
+    return dataclasses.replace(batches, base_offset=base_offset, count=count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapper:
+    data: np.ndarray  # the messages inside
+    messages: int
+    offset_base: int  # to be added to their offsets
+    first_offset: int
+    timestamp_type: int | None  # of messages of magic 1; None: their own
+    timestamp: int
+
+
+def _open_wrapper(
+    view: np.ndarray, batches: BatchTable, row: int, file_position: int, path: str, check_crc: bool = True
+) -> _Wrapper:
+    position, magic, attributes = int(batches.position[row]), int(batches.magic[row]), int(batches.attributes[row])
+    codec = attributes & CODEC_MASK
+    start = position - file_position
+    columns = _Columns.empty(1)
+    _, _, problem = _walk(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
+    if problem:
+        raise _corrupt(_PROBLEMS[problem], path, position)
+    if check_crc and not columns.valid[0]:
+        raise _bad_crc(batches, row, path)
+    value_start, value_size = int(columns.value_start[0]), int(columns.value_size[0])
+    if codec == ZSTD or value_size < 0:
+        raise _corrupt("a message is compressed with zstd" if codec == ZSTD else "a wrapper is empty", path, position)
+    content: Any = view[value_start : value_start + value_size]
+    if codec == LZ4:
+        content = with_right_lz4_checksum(content)
+    data = byte_view(decompress(codec, content, path=path, position=position))
+    messages, first, last, problem = _survey(data)
+    if problem or messages == 0:
+        raise _corrupt(_PROBLEMS[problem] if problem else "a wrapper is empty", path, position)
+    wrapper_offset = int(batches.last_offset[row])
+    # Some versions of librdkafka left the wrapper's offset at 0.
+    offset_base = wrapper_offset - last if magic == 1 and wrapper_offset != 0 else 0
+    if offset_base + first < 0:
+        raise _corrupt("the offset of a wrapper is less than that of its last message", path, position)
+    appended = LOG_APPEND_TIME if attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
+    timestamp_type = appended if magic == 1 else None
+    return _Wrapper(data, messages, offset_base, offset_base + first, timestamp_type, int(batches.max_timestamp[row]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    offset: np.ndarray
+    timestamp: np.ndarray
+    timestamp_type: np.ndarray
+    magic: np.ndarray
+    key_start: np.ndarray
+    key_size: np.ndarray
+    value_start: np.ndarray
+    value_size: np.ndarray
+    crc: np.ndarray
+    valid: np.ndarray
+
+    @staticmethod
+    def empty(rows: int) -> _Columns:
+        dtypes = ("i8", "i8", "i4", "i1", "i8", "i8", "i8", "i8", "i8", "?")
+        return _Columns(*(np.empty(rows, dtype) for dtype in dtypes))
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+def _steps(
+    data: np.ndarray,
+    start: int,
+    end: int,
+    row: int,
+    wrapper: _Wrapper | None,
+    step_bytes: int,
+    batches: BatchTable,
+    path: str,
+) -> Iterator[Messages]:
+    previous = -1
+    inside = wrapper is not None
+    while start < end:
+        columns = _Columns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
+        limit = len(columns.offset)
+        count, start, problem = _walk(data, start, end, limit, step_bytes, inside, previous, *columns.arrays)
+        if problem:
+            raise _corrupt(_PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
+        if count == 0:
+            return
+        columns = _Columns(*(array[:count] for array in columns.arrays))
+        previous = int(columns.offset[-1])
+        if wrapper is not None:
+            columns = _as_wrapped(columns, wrapper)
+        yield Messages(row, data, columns.offset, columns.timestamp, columns.timestamp_type, *columns.arrays[4:])
+        row += 0 if inside else int(count)
+
+
+def _as_wrapped(columns: _Columns, wrapper: _Wrapper) -> _Columns:
+    timestamp, timestamp_type = columns.timestamp, columns.timestamp_type
+    if wrapper.timestamp_type is not None:
+        with_timestamp = columns.magic == 1
+        timestamp_type = np.where(with_timestamp, np.int32(wrapper.timestamp_type), timestamp_type)
+        if wrapper.timestamp_type == LOG_APPEND_TIME:
+            timestamp = np.where(with_timestamp, wrapper.timestamp, timestamp)
+    offset = columns.offset + wrapper.offset_base
+    return dataclasses.replace(columns, offset=offset, timestamp=timestamp, timestamp_type=timestamp_type)
+
+
+def _record_batch(
+    messages: Messages, schema: pa.Schema, topic: str, partition: int, offset_shift: int
+) -> pa.RecordBatch:
+    rows = len(messages.offset)
+    make = {
+        "key": lambda: messages.binary(messages.key_start, messages.key_size),
+        "value": lambda: messages.binary(messages.value_start, messages.value_size),
+        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), rows),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "offset": lambda: pa.array(messages.offset + offset_shift),
+        "timestamp": lambda: pa.array(np.clip(messages.timestamp, -_LAST_MS, _LAST_MS) * 1000).cast(
+            RECORD_SCHEMA.field("timestamp").type
+        ),
+        "timestampType": lambda: pa.array(messages.timestamp_type.astype(np.int32)),
+        "headers": lambda: pa.ListArray.from_arrays(
+            pa.array(np.zeros(rows + 1, np.int32)), pa.array([], HEADERS_TYPE.value_type)
+        ),
+    }
+    return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
+
+
+def _bad_crc(batches: BatchTable, row: int, path: str) -> CorruptBatchError:
+    return _corrupt("the CRC-32 of a message does not match", path, int(batches.position[row]))
+
+
+def _corrupt(message: str, path: str, position: int) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"A message set of magic 0 or 1 is damaged: {message}",
+        path=path or None,
+        position=position,
+        hint="Restore the file, or skip the batch's offsets",
+    )
+
+
+def _crc32_table() -> np.ndarray:
+    crc = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        crc = (crc >> np.uint32(1)) ^ (crc & np.uint32(1)) * np.uint32(0xEDB88320)
+    return crc
+
+
+_CRC32 = _crc32_table()
+
+
+@njit
+def _crc32_range(data, start, end):
+    crc = np.uint32(0xFFFFFFFF)
+    for position in range(start, end):
+        crc = _CRC32[(crc ^ np.uint32(load_u8(data, position))) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+
+
+@njit
+def _crcs(data, starts, ends):
+    found = np.empty(len(starts), np.int64)
+    for row in range(len(starts)):
+        found[row] = _crc32_range(data, starts[row] + 16, ends[row])
+    return found
+
+
+@njit
+def _message(data, position, end, inside):
+    """(problem, next position, key start, key size, value start, value size); next position −1 where `end` cuts it."""
+    if position + LOG_OVERHEAD > end:
+        return _GOOD, -1, 0, 0, 0, 0
+    size = load_i32(data, position + 8)
+    if size < 14:
+        return _BAD_SIZE, 0, 0, 0, 0, 0
+    stop = position + LOG_OVERHEAD + size
+    if stop > end:
+        return _GOOD, -1, 0, 0, 0, 0
+    magic = load_u8(data, position + 16)
+    if magic > 1:
+        return _BAD_MAGIC, 0, 0, 0, 0, 0
+    if size < 14 + 8 * magic:
+        return _BAD_SIZE, 0, 0, 0, 0, 0
+    if inside and load_u8(data, position + 17) & CODEC_MASK:
+        return _NESTED, 0, 0, 0, 0, 0
+    at = position + 18 + 8 * magic
+    key_size = max(load_i32(data, at), -1)
+    key_start = at + 4
+    if max(key_size, 0) > stop - key_start - 4:
+        return _BAD_KEY, 0, 0, 0, 0, 0
+    value_start = key_start + max(key_size, 0) + 4
+    value_size = max(load_i32(data, value_start - 4), -1)
+    if max(value_size, 0) > stop - value_start:
+        return _BAD_VALUE, 0, 0, 0, 0, 0
+    return _GOOD, stop, key_start, key_size, value_start, value_size
+
+
+@njit
+def _survey(data):
+    """(messages, first offset, last offset, problem) inside a wrapper; what its end cuts does not count."""
+    count = np.int64(0)
+    first = np.int64(0)
+    last = np.int64(-1)
+    position = np.int64(0)
+    while True:
+        problem, following, _, _, _, _ = _message(data, position, len(data), True)
+        if problem != _GOOD:
+            return count, first, last, problem
+        if following < 0:
+            return count, first, last, _GOOD
+        offset = load_i64(data, position)
+        if offset <= last:
+            return count, first, last, _BAD_OFFSET
+        if count == 0:
+            first = offset
+        last = offset
+        count += 1
+        position = following
+
+
+@njit
+def _walk(
+    data, position, end, limit, limit_bytes, inside, previous,
+    offsets, timestamps, timestamp_types, magics, key_starts, key_sizes, value_starts, value_sizes, crcs, valid,
+):  # fmt: skip
+    """(messages read, position after them, problem): at most `limit`, and one or about `limit_bytes` of content."""
+    row = 0
+    content = np.int64(0)
+    while row < limit:
+        problem, following, key_start, key_size, value_start, value_size = _message(data, position, end, inside)
+        if problem != _GOOD:
+            return row, position, problem
+        if following < 0:
+            return row, end, _GOOD
+        size = max(key_size, 0) + max(value_size, 0)
+        if row > 0 and content + size > limit_bytes:
+            return row, position, _GOOD
+        offset = load_i64(data, position)
+        if offset <= previous:
+            return row, position, _BAD_OFFSET
+        magic = load_u8(data, position + 16)
+        offsets[row] = offset
+        timestamps[row] = load_i64(data, position + 18) if magic == 1 else NO_TIMESTAMP
+        appended = load_u8(data, position + 17) & TIMESTAMP_TYPE_MASK
+        timestamp_types[row] = NO_TIMESTAMP_TYPE if magic == 0 else LOG_APPEND_TIME if appended else CREATE_TIME
+        magics[row] = magic
+        key_starts[row] = key_start
+        key_sizes[row] = key_size
+        value_starts[row] = value_start
+        value_sizes[row] = value_size
+        crcs[row] = load_u32(data, position + 12)
+        valid[row] = crcs[row] == _crc32_range(data, position + 16, following)
+        previous = offset
+        content += size
+        row += 1
+        position = following
+    return row, position, _GOOD
+
+
+@njit
+def _gather(data, starts, sizes, out):
+    at = np.int64(0)
+    for row in range(len(starts)):
+        if sizes[row] > 0:
+            memcpy(out, at, data, starts[row], sizes[row])
+            at += sizes[row]

@@ -1,0 +1,144 @@
+"""Message sets of magic 0 and 1 as record batches of magic 2: the same records at the same offsets.
+
+What Kafka's LogValidator does when an old producer writes to a newer topic, except that offsets may have gaps. A record
+without timestamp keeps having none (−1) and counts as CreateTime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.compression import compress
+from spark_segments.format.encoding.encode import Encoded
+from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.jit import memcpy, njit, store_i8, varint_size, write_varint
+from spark_segments.format.layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    HEADER_STRUCT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_MASK,
+)
+from spark_segments.format.legacy.message_sets import Messages, read_messages
+
+_MAGIC = 2
+_LARGEST_DELTA = 2**31 - 1
+_RECORD_OVERHEAD = 36  # the most that a record's varints and its attributes take
+
+
+def to_magic2(
+    buffer: Any,
+    batches: BatchTable,
+    *,
+    file_position: int = 0,
+    path: str = "",
+    leader_epoch: int = -1,
+    batch_bytes: int = 128 * 1024,
+) -> Encoded:
+    """The records of entries of magic 0 and 1 (rows of a scan of `buffer`) as batches of magic 2.
+
+    A wrapper becomes a batch of its codec (a very large one several); uncompressed messages are gathered to batches of
+    up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
+    """
+    parts: list[Any] = []
+    tombstones = 0
+    for messages in read_messages(buffer, batches, file_position=file_position, path=path):
+        codec = int(batches.attributes[messages.row]) & CODEC_MASK
+        tombstones += int((messages.value_size < 0).sum())
+        limit = batch_bytes if codec == 0 else None
+        for batch in _batches_of(messages, limit):
+            parts += _encode(batch, codec, leader_epoch)
+    data = pa.py_buffer(b"".join(parts))
+    return Encoded(data, scan_batches(data, check_crc=False).batches, tombstones)
+
+
+def _batches_of(messages: Messages, limit_bytes: int | None) -> Iterator[Messages]:
+    """Runs of messages that fit one batch: a size, an int32 of offset deltas, one timestamp if it is LogAppendTime."""
+    appended = messages.timestamp_type == LOG_APPEND_TIME
+    apart = (appended[1:] != appended[:-1]) | (appended[1:] & (messages.timestamp[1:] != messages.timestamp[:-1]))
+    ends = [*(np.flatnonzero(apart) + 1).tolist(), len(appended)]
+    size_up_to = np.cumsum(np.maximum(messages.key_size, 0) + np.maximum(messages.value_size, 0) + _RECORD_OVERHEAD)
+    start = 0
+    for end in ends:
+        while start < end:
+            stop = int(np.searchsorted(messages.offset, int(messages.offset[start]) + _LARGEST_DELTA, side="right"))
+            if limit_bytes is not None:
+                before = int(size_up_to[start - 1]) if start else 0
+                stop = min(stop, int(np.searchsorted(size_up_to, before + limit_bytes - BATCH_OVERHEAD, side="right")))
+            stop = min(max(stop, start + 1), end)
+            yield messages.take(slice(start, stop))
+            start = stop
+
+
+def _encode(messages: Messages, codec: int, leader_epoch: int) -> tuple[bytes, Any]:
+    """(header, records) of one batch."""
+    count = len(messages.offset)
+    base_offset, base_timestamp = int(messages.offset[0]), int(messages.timestamp[0])
+    room = int((np.maximum(messages.key_size, 0) + np.maximum(messages.value_size, 0)).sum()) + count * _RECORD_OVERHEAD
+    out = np.empty(room, np.uint8)
+    used = _write_records(
+        messages.data,
+        messages.offset - base_offset,
+        messages.timestamp - base_timestamp,
+        messages.key_start,
+        messages.key_size,
+        messages.value_start,
+        messages.value_size,
+        out,
+    )
+    records = compress(codec, out[:used])
+    appended = int(messages.timestamp_type[0]) == LOG_APPEND_TIME
+    header = HEADER_STRUCT.pack(
+        base_offset,
+        BATCH_OVERHEAD - LOG_OVERHEAD + len(records),
+        leader_epoch,
+        _MAGIC,
+        0,
+        codec | (TIMESTAMP_TYPE_MASK if appended else 0),
+        int(messages.offset[-1]) - base_offset,
+        base_timestamp,
+        int(messages.timestamp.max()),
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        count,
+    )
+    crc = crc32c(b"".join((header[ATTRIBUTES_POSITION:], records)))
+    return header[: ATTRIBUTES_POSITION - 4] + crc.to_bytes(4, "big") + header[ATTRIBUTES_POSITION:], records
+
+
+@njit
+def _write_records(
+    data, offset_deltas, timestamp_deltas, key_starts, key_sizes, value_starts, value_sizes, out
+):  # fmt: skip
+    """Writes records without headers; how many bytes."""
+    at = np.int64(0)
+    for row in range(len(offset_deltas)):
+        key_size = max(key_sizes[row], 0)
+        value_size = max(value_sizes[row], 0)
+        length = 2 + varint_size(timestamp_deltas[row]) + varint_size(offset_deltas[row])
+        length += varint_size(key_sizes[row]) + key_size + varint_size(value_sizes[row]) + value_size
+        at = write_varint(out, at, length)
+        store_i8(out, at, 0)
+        at = write_varint(out, at + 1, timestamp_deltas[row])
+        at = write_varint(out, at, offset_deltas[row])
+        at = write_varint(out, at, key_sizes[row])
+        if key_size > 0:
+            memcpy(out, at, data, key_starts[row], key_size)
+        at = write_varint(out, at + key_size, value_sizes[row])
+        if value_size > 0:
+            memcpy(out, at, data, value_starts[row], value_size)
+        at += value_size
+        store_i8(out, at, 0)
+        at += 1
+    return at

@@ -1,0 +1,1 @@
+"""The files beside a `.log`, as bytes: indexes, transaction indexes, checkpoints, producer state."""

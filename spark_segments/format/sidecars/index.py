@@ -1,0 +1,314 @@
+"""Offset and time indexes of a segment: parsing, look-ups, and building them as Kafka's LogSegment.append does.
+
+An offset index holds pairs (relative offset i32, file position i32), a time index pairs (timestamp i64, relative offset
+i32), big-endian; relative to the number in the file's name. Both are sparse and only hints where to begin a scan, so a
+damaged one costs time but no data: whoever catches the error of `parse_offset_index` scans from position 0 or rebuilds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.kernels.jit import njit
+from spark_segments.format.layout import NO_TIMESTAMP
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+
+# Kafka's defaults of index.interval.bytes and segment.index.bytes.
+DEFAULT_INTERVAL_BYTES = 4096
+DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
+
+OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+# What an index under construction remembers between appends: slots of an int64 array, so that kernels can share it.
+STATE_SLOTS = 6
+BYTES_SINCE_ENTRY, MAX_TIMESTAMP, OFFSET_OF_MAX, LAST_ENTRY_TIMESTAMP, OFFSET_ENTRIES, TIME_ENTRIES = range(STATE_SLOTS)
+ADDED_OFFSET_ENTRY = 1
+ADDED_TIME_ENTRY = 2
+
+_REBUILD_HINT = "The index is damaged: scan the log, or rebuild the index from it"
+
+
+def raw_entries(data: Any, entry: np.dtype) -> np.ndarray:
+    """The entries of an index file as they lie there, checked for nothing; a cut last entry is left out."""
+    return np.frombuffer(data, entry, count=memoryview(data).nbytes // entry.itemsize)
+
+
+def parse_offset_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """(relative offset int32[], file position int32[]) of an .index file.
+
+    The zero tail of a preallocated file is cut. Raises CorruptBatchError for entries that do not rise.
+    """
+    entries = raw_entries(data, OFFSET_ENTRY)
+    relative_offset = entries["relative_offset"].astype(np.int32)
+    position = entries["position"].astype(np.int32)
+    used = _without_zero_tail((relative_offset != 0) | (position != 0))
+    relative_offset, position = relative_offset[:used], position[:used]
+    _check_rising(relative_offset, "Relative offsets of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
+    _check_rising(position, "Positions of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
+    return relative_offset, position
+
+
+def parse_time_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """(timestamp in ms int64[], relative offset int32[]) of a .timeindex file.
+
+    The zero tail of a preallocated file is cut. Raises CorruptBatchError for entries that do not rise.
+    """
+    entries = raw_entries(data, TIME_ENTRY)
+    timestamp = entries["timestamp"].astype(np.int64)
+    relative_offset = entries["relative_offset"].astype(np.int32)
+    used = _without_zero_tail((timestamp != 0) | (relative_offset != 0))
+    timestamp, relative_offset = timestamp[:used], relative_offset[:used]
+    _check_rising(timestamp, "Timestamps of a time index do not rise", path, TIME_ENTRY_BYTES)
+    _check_rising(relative_offset, "Relative offsets of a time index fall", path, TIME_ENTRY_BYTES, strictly=False)
+    return timestamp, relative_offset
+
+
+def offset_index_bytes(relative_offset: np.ndarray, position: np.ndarray) -> bytes:
+    """The .index file of these entries."""
+    entries = np.empty(len(relative_offset), OFFSET_ENTRY)
+    entries["relative_offset"] = relative_offset
+    entries["position"] = position
+    return entries.tobytes()
+
+
+def time_index_bytes(timestamp: np.ndarray, relative_offset: np.ndarray) -> bytes:
+    """The .timeindex file of these entries."""
+    entries = np.empty(len(timestamp), TIME_ENTRY)
+    entries["timestamp"] = timestamp
+    entries["relative_offset"] = relative_offset
+    return entries.tobytes()
+
+
+def position_for_offset(index: tuple[np.ndarray, np.ndarray], relative_offset: int) -> int:
+    """The file position where a scan for an offset begins: that of the greatest entry ≤ it, 0 where there is none."""
+    entry = int(np.searchsorted(index[0], relative_offset, side="right")) - 1
+    return int(index[1][entry]) if entry >= 0 else 0
+
+
+def position_for_time(
+    time_index: tuple[np.ndarray, np.ndarray], offset_index: tuple[np.ndarray, np.ndarray], timestamp: int
+) -> int:
+    """The file position where a scan for the first record with a timestamp ≥ `timestamp` begins.
+
+    No record before it has such a timestamp, in whatever order timestamps come: a time entry (t, o) says that the
+    largest timestamp up to o is t, and that o is the first to have it.
+    """
+    entry = int(np.searchsorted(time_index[0], timestamp, side="right")) - 1
+    return position_for_offset(offset_index, int(time_index[1][entry])) if entry >= 0 else 0
+
+
+class IndexBuilder:
+    """Both indexes of one segment while its batches are appended, by the rule of Kafka's LogSegment.append.
+
+    An entry is due before an append once more than `interval_bytes` have been appended since the last one. It says
+    where the append starts and what its last offset is; a time entry goes with it when the largest timestamp so far has
+    grown. One batch is one append, which is also what Kafka's recovery assumes.
+    """
+
+    def __init__(
+        self, base_offset: int, interval_bytes: int = DEFAULT_INTERVAL_BYTES, index_bytes: int = DEFAULT_INDEX_BYTES
+    ) -> None:
+        self.base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._limits = (index_bytes // OFFSET_ENTRY_BYTES, index_bytes // TIME_ENTRY_BYTES - 1)
+        self._state = new_state()
+        self._offset_parts: list[bytes] = []
+        self._time_parts: list[bytes] = []
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp so far in ms, -1 where no batch has one."""
+        return int(self._state[MAX_TIMESTAMP])
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the first batch that has the largest timestamp; -1 where no batch has one."""
+        return int(self._state[OFFSET_OF_MAX])
+
+    def add(self, batches: BatchTable, appends: np.ndarray | None = None) -> None:
+        """Appends batches whose positions and offsets are those of the segment's file.
+
+        `appends` (int64[], numbers of batches, adding up to all of them) says how many went into each append call.
+        Raises CorruptBatchError for an offset that no index entry can hold.
+        """
+        if not len(batches):
+            return
+        last_offset = batches.last_offset
+        relative = (int(last_offset.min()) - self.base_offset, int(last_offset.max()) - self.base_offset)
+        if relative[0] < 0 or relative[1] > MAX_RELATIVE_OFFSET:
+            raise CorruptBatchError(
+                "An offset does not fit the index of its segment",
+                expected=f"at most {MAX_RELATIVE_OFFSET} above the base offset {self.base_offset}",
+                found=self.base_offset + (relative[0] if relative[0] < 0 else relative[1]),
+            )
+        if appends is None:
+            appends = np.ones(len(batches), np.int64)
+        assert int(appends.sum()) == len(batches)
+        offset_entries = np.empty((len(appends), 2), np.int64)
+        time_entries = np.empty((len(appends), 2), np.int64)
+        before = self._state[[OFFSET_ENTRIES, TIME_ENTRIES]]
+        _append(
+            np.ascontiguousarray(batches.position),
+            np.ascontiguousarray(batches.size),
+            np.ascontiguousarray(last_offset),
+            np.ascontiguousarray(batches.max_timestamp),
+            np.ascontiguousarray(appends, np.int64),
+            self._interval_bytes,
+            self._limits[0],
+            self._limits[1],
+            self._state,
+            offset_entries,
+            time_entries,
+        )
+        added_offset, added_time = self._state[[OFFSET_ENTRIES, TIME_ENTRIES]] - before
+        offset_entries, time_entries = offset_entries[:added_offset], time_entries[:added_time]
+        self._offset_parts.append(offset_index_bytes(offset_entries[:, 0] - self.base_offset, offset_entries[:, 1]))
+        self._time_parts.append(time_index_bytes(time_entries[:, 0], time_entries[:, 1] - self.base_offset))
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """(.index, .timeindex) as they are after a clean close: the final maximum goes into the slot kept for it."""
+        time_parts = list(self._time_parts)
+        if self.max_timestamp > self._state[LAST_ENTRY_TIMESTAMP]:
+            relative_offset = self.offset_of_max_timestamp - self.base_offset
+            time_parts.append(time_index_bytes(np.array([self.max_timestamp]), np.array([relative_offset])))
+        return b"".join(self._offset_parts), b"".join(time_parts)
+
+
+def rebuild(
+    batches: BatchTable,
+    base_offset: int,
+    *,
+    interval_bytes: int = DEFAULT_INTERVAL_BYTES,
+    index_bytes: int = DEFAULT_INDEX_BYTES,
+) -> tuple[bytes, bytes]:
+    """(.index, .timeindex) of a segment from all its batches, as Kafka's LogSegment.recover rebuilds them."""
+    builder = IndexBuilder(base_offset, interval_bytes, index_bytes)
+    builder.add(batches)
+    return builder.finish()
+
+
+def untrue_offset_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTable, base_offset: int) -> np.ndarray:
+    """Numbers of the entries (int64[]) that do not hold for the batches of the segment, which are given from its start.
+
+    An entry holds if its position is where a batch starts, and its offset lies in that batch or in a later one before
+    the next entry: Kafka's entries go per append, which may have held several batches, and the cleaner's say the last
+    record that it kept.
+    """
+    first = np.searchsorted(batches.position, index[1])
+    last, true = _batch_with(batches, index[0], base_offset)
+    true &= (first < len(batches)) & (last >= first)
+    true[true] &= batches.position[first[true]] == index[1][true]
+    true[:-1] &= last[:-1] < first[1:]
+    return np.flatnonzero(~true)
+
+
+def untrue_time_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTable, base_offset: int) -> np.ndarray:
+    """Numbers of the entries (int64[]) that do not hold for the batches of the segment, which are given from its start.
+
+    An entry holds if its offset lies in a batch with its timestamp as the largest, and no batch before has that or a
+    larger one.
+    """
+    batch, true = _batch_with(batches, index[1], base_offset)
+    at = batch[true]
+    largest_before = np.maximum.accumulate(np.concatenate(([NO_TIMESTAMP], batches.max_timestamp)))[:-1]
+    true[true] &= (batches.max_timestamp[at] == index[0][true]) & (largest_before[at] < index[0][true])
+    return np.flatnonzero(~true)
+
+
+def _batch_with(batches: BatchTable, relative_offset: np.ndarray, base_offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the batch that holds each offset: int64[], whether there is one: bool[])"""
+    offset = relative_offset.astype(np.int64) + base_offset
+    batch = np.searchsorted(batches.last_offset, offset)
+    found = batch < len(batches)
+    found[found] &= batches.base_offset[batch[found]] <= offset[found]
+    return batch, found
+
+
+def new_state() -> np.ndarray:
+    """The state of the indexes of an empty segment, for `note_append`."""
+    state = np.zeros(STATE_SLOTS, np.int64)
+    state[[MAX_TIMESTAMP, OFFSET_OF_MAX, LAST_ENTRY_TIMESTAMP]] = (NO_TIMESTAMP, -1, NO_TIMESTAMP)
+    return state
+
+
+@njit
+def note_append(state, size, max_timestamp, offset_of_max, interval_bytes, max_offset_entries, max_time_entries):
+    """Takes one append into `state`; the sum of ADDED_OFFSET_ENTRY and ADDED_TIME_ENTRY, of the entries it makes."""
+    added = 0
+    if max_timestamp > state[MAX_TIMESTAMP]:
+        state[MAX_TIMESTAMP] = max_timestamp
+        state[OFFSET_OF_MAX] = offset_of_max
+    if state[BYTES_SINCE_ENTRY] > interval_bytes:
+        if state[OFFSET_ENTRIES] < max_offset_entries:
+            state[OFFSET_ENTRIES] += 1
+            added += ADDED_OFFSET_ENTRY
+        if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP] and state[TIME_ENTRIES] < max_time_entries:
+            state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
+            state[TIME_ENTRIES] += 1
+            added += ADDED_TIME_ENTRY
+        state[BYTES_SINCE_ENTRY] = 0
+    state[BYTES_SINCE_ENTRY] += size
+    return added
+
+
+@njit
+def _append(
+    position, size, last_offset, max_timestamp, appends, interval_bytes, max_offset_entries, max_time_entries,
+    state, offset_entries, time_entries,
+):  # fmt: skip
+    offset_count = 0
+    time_count = 0
+    row = 0
+    for count in appends:
+        first = row
+        append_bytes = np.int64(0)
+        largest = np.int64(-1)
+        offset_of_largest = np.int64(-1)
+        for row in range(first, first + count):
+            append_bytes += size[row]
+            if max_timestamp[row] > largest:
+                largest = max_timestamp[row]
+                offset_of_largest = last_offset[row]
+        row = first + count
+        if count == 0:
+            continue
+        added = note_append(
+            state, append_bytes, largest, offset_of_largest, interval_bytes, max_offset_entries, max_time_entries
+        )
+        if added & ADDED_OFFSET_ENTRY:
+            offset_entries[offset_count, 0] = last_offset[row - 1]
+            offset_entries[offset_count, 1] = position[first]
+            offset_count += 1
+        if added & ADDED_TIME_ENTRY:
+            time_entries[time_count, 0] = state[MAX_TIMESTAMP]
+            time_entries[time_count, 1] = state[OFFSET_OF_MAX]
+            time_count += 1
+
+
+def _without_zero_tail(nonzero: np.ndarray) -> int:
+    used = np.flatnonzero(nonzero)
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def _check_rising(values: np.ndarray, message: str, path: str, entry_bytes: int, *, strictly: bool = True) -> None:
+    previous = np.concatenate(([-1], values[:-1].astype(np.int64)))
+    wrong = np.flatnonzero(values <= previous if strictly else values < np.maximum(previous, 0))
+    if len(wrong):
+        entry = int(wrong[0])
+        raise CorruptBatchError(
+            message,
+            path=path or None,
+            position=entry * entry_bytes,
+            expected=f"{'more' if strictly else 'no less'} than {int(previous[entry])}",
+            found=int(values[entry]),
+            hint=_REBUILD_HINT,
+        )

@@ -1,0 +1,231 @@
+"""Producer state: Kafka's .snapshot files, and the state itself as a log is walked.
+
+The state is what a broker needs to go on with idempotent and transactional producers: for each producer the last batch
+and the transaction under way. It also says where transactions end, hence the transaction index and the last stable
+offset. A snapshot file is named by the offset that it is taken at: the state of all batches below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.control import ABORT, NO_MARKER, read_markers
+from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+
+SNAPSHOT_VERSION = 1
+SNAPSHOT_HEADER = np.dtype([("version", ">i2"), ("crc", ">u4"), ("count", ">i4")])
+SNAPSHOT_ENTRY = np.dtype(
+    [
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("last_sequence", ">i4"),
+        ("last_offset", ">i8"),
+        ("offset_delta", ">i4"),
+        ("timestamp", ">i8"),
+        ("coordinator_epoch", ">i4"),
+        ("current_txn_first_offset", ">i8"),
+    ]
+)
+CRC_START = 6  # what the CRC-32C covers: everything after itself
+
+NO_OFFSET = -1
+NO_COORDINATOR_EPOCH = -1
+
+# Kafka's default of producer.id.expiration.ms.
+DEFAULT_EXPIRATION_MS = 86_400_000
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEntry:
+    """What is known of one producer; `last_offset` is NO_OFFSET where its epoch has no data yet."""
+
+    producer_id: int
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_sequence: int = NO_SEQUENCE
+    last_offset: int = NO_OFFSET
+    offset_delta: int = 0  # of the last batch: its last offset − its first
+    timestamp: int = NO_TIMESTAMP
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    current_txn_first_offset: int = NO_OFFSET
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the last batch."""
+        return NO_SEQUENCE if self.last_offset < 0 else sequence_before(self.last_sequence, self.offset_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTransaction:
+    """A transaction whose marker was met, at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+    last_stable_offset: int  # right after the marker
+
+
+def parse_producer_snapshot(data: Any, *, path: str = "") -> list[ProducerEntry]:
+    """The entries of a .snapshot file. Raises CorruptBatchError for a version, checksum or size that does not fit."""
+    content = bytes(data)
+    if len(content) < SNAPSHOT_HEADER.itemsize:
+        raise _damaged("A producer snapshot is cut", path, f"at least {SNAPSHOT_HEADER.itemsize} bytes", len(content))
+    header = np.frombuffer(content, SNAPSHOT_HEADER, count=1)[0]
+    if header["version"] != SNAPSHOT_VERSION:
+        raise _damaged("A producer snapshot has an unknown version", path, SNAPSHOT_VERSION, int(header["version"]))
+    computed = crc32c(memoryview(content)[CRC_START:])
+    if computed != header["crc"]:
+        raise _damaged("The CRC-32C of a producer snapshot does not match", path, int(header["crc"]), computed)
+    count = int(header["count"])
+    size = SNAPSHOT_HEADER.itemsize + count * SNAPSHOT_ENTRY.itemsize
+    if count < 0 or size != len(content):
+        raise _damaged("A producer snapshot is not as long as its entries", path, f"{count} entries", len(content))
+    entries = np.frombuffer(content, SNAPSHOT_ENTRY, offset=SNAPSHOT_HEADER.itemsize)
+    return [ProducerEntry(*entry) for entry in entries.tolist()]
+
+
+def producer_snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
+    """The .snapshot file of these entries, in their order."""
+    names = SNAPSHOT_ENTRY.names or ()
+    rows = np.array([tuple(getattr(entry, name) for name in names) for entry in entries], SNAPSHOT_ENTRY)
+    header = np.zeros(1, SNAPSHOT_HEADER)
+    header["count"] = len(rows)
+    content = header.tobytes()[CRC_START:] + rows.tobytes()
+    header["version"], header["crc"] = SNAPSHOT_VERSION, crc32c(content)
+    return header.tobytes()[:CRC_START] + content
+
+
+class ProducerState:
+    """The producers of one partition while its batches are walked from its start or from a snapshot.
+
+    What Kafka's ProducerStateManager does with batches that a leader has checked already: nothing is refused.
+    """
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self._entries = {entry.producer_id: entry for entry in entries}
+        # {producer id: first offset} of the transactions under way, the oldest first: they begin in the log's order.
+        begun = [entry for entry in self._entries.values() if entry.current_txn_first_offset != NO_OFFSET]
+        begun.sort(key=lambda entry: entry.current_txn_first_offset)
+        self._under_way = {entry.producer_id: entry.current_txn_first_offset for entry in begun}
+
+    def entries(self) -> list[ProducerEntry]:
+        """One entry a producer, by producer id."""
+        return [self._entries[producer_id] for producer_id in sorted(self._entries)]
+
+    def add(
+        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
+    ) -> list[CompletedTransaction]:
+        """Takes in the batches that come next (rows of a scan of `buffer`, whose first byte is byte `file_position` of
+        the file); the transactions that they end. Raises CorruptBatchError for a damaged control record.
+        """
+        batches = batches.take(batches.producer_id > NO_PRODUCER_ID)
+        control = batches.is_control
+        markers = read_markers(buffer, batches.take(control), file_position=file_position, path=path)
+        number_of_marker = np.cumsum(control) - 1
+        completed = []
+        for row in _rows_that_matter(batches, control):
+            producer_id = int(batches.producer_id[row])
+            entry = self._entries.get(producer_id) or ProducerEntry(producer_id)
+            if not control[row]:
+                after = self._entries[producer_id] = _after_batch(entry, batches, row, offset_shift)
+                if after.current_txn_first_offset != NO_OFFSET:
+                    self._under_way.setdefault(producer_id, after.current_txn_first_offset)
+                continue
+            marker = number_of_marker[row]
+            if markers.type[marker] == NO_MARKER:
+                # The cleaner keeps an emptied batch for its producer's sake; the producer is known, nothing else.
+                self._entries[producer_id] = entry
+                continue
+            self._under_way.pop(producer_id, None)
+            self._entries[producer_id] = _after_marker(
+                entry,
+                int(batches.producer_epoch[row]),
+                int(markers.coordinator_epoch[marker]),
+                int(markers.timestamp[marker]),
+            )
+            if entry.current_txn_first_offset != NO_OFFSET:
+                offset = int(batches.base_offset[row]) + offset_shift
+                aborted = bool(markers.type[marker] == ABORT)
+                stable = self.last_stable_offset(offset + 1)
+                first_offset = entry.current_txn_first_offset
+                completed.append(CompletedTransaction(producer_id, first_offset, offset, aborted, stable))
+        return completed
+
+    def last_stable_offset(self, log_end_offset: int) -> int:
+        """The first offset of the oldest transaction under way, else the log end: committed reads stop before it."""
+        return next(iter(self._under_way.values()), log_end_offset)
+
+    def expire(self, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+        """Forgets producers that have written nothing for `expiration_ms` and have no transaction under way."""
+        self._entries = {
+            producer_id: entry
+            for producer_id, entry in self._entries.items()
+            if entry.current_txn_first_offset != NO_OFFSET or now_ms - entry.timestamp < expiration_ms
+        }
+
+
+def aborted_transactions(completed: Iterable[CompletedTransaction]) -> AbortedTransactions:
+    """The transaction index entries of what `ProducerState.add` gave."""
+    return AbortedTransactions.of(
+        (txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset) for txn in completed if txn.aborted
+    )
+
+
+def sequence_after(sequence: int, increment: int) -> int:
+    """A sequence number later by `increment`: after the largest int32 comes 0. NO_SEQUENCE stays what it is."""
+    return sequence if sequence == NO_SEQUENCE else (sequence + increment) % (MAX_SEQUENCE + 1)
+
+
+def sequence_before(sequence: int, decrement: int) -> int:
+    """A sequence number earlier by `decrement`. NO_SEQUENCE stays what it is."""
+    return sequence if sequence == NO_SEQUENCE else (sequence - decrement) % (MAX_SEQUENCE + 1)
+
+
+def _rows_that_matter(batches: BatchTable, control: np.ndarray) -> np.ndarray:
+    """int64[], rising: control batches, and of each run of a producer's data batches between them the first that is
+    transactional (a transaction may begin there) and the last (that is what is remembered).
+    """
+    order = np.argsort(batches.producer_id, kind="stable")
+    producer_id, is_control = batches.producer_id[order], control[order]
+    starts = np.ones(len(order), np.bool_)
+    starts[1:] = (producer_id[1:] != producer_id[:-1]) | is_control[1:] | is_control[:-1]
+    lasts = np.append(starts[1:], np.ones(min(len(order), 1), np.bool_))
+    transactional = np.flatnonzero(batches.is_transactional[order] & ~is_control)
+    _, first = np.unique(np.cumsum(starts)[transactional], return_index=True)
+    return np.unique(np.concatenate((order[lasts], order[transactional[first]])))
+
+
+def _after_batch(entry: ProducerEntry, batches: BatchTable, row: int, offset_shift: int) -> ProducerEntry:
+    first_offset, last_offset = int(batches.base_offset[row]), int(batches.last_offset[row])
+    begins = bool(batches.is_transactional[row]) and entry.current_txn_first_offset == NO_OFFSET
+    return ProducerEntry(
+        producer_id=entry.producer_id,
+        producer_epoch=int(batches.producer_epoch[row]),
+        last_sequence=sequence_after(int(batches.base_sequence[row]), last_offset - first_offset),
+        last_offset=last_offset + offset_shift,
+        offset_delta=last_offset - first_offset,
+        timestamp=int(batches.max_timestamp[row]),
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_first_offset=first_offset + offset_shift if begins else entry.current_txn_first_offset,
+    )
+
+
+def _after_marker(entry: ProducerEntry, epoch: int, coordinator_epoch: int, timestamp: int) -> ProducerEntry:
+    if epoch != entry.producer_epoch:  # a fenced producer: what its old epoch wrote is no longer looked at
+        entry = ProducerEntry(entry.producer_id, epoch)
+    return replace(entry, timestamp=timestamp, coordinator_epoch=coordinator_epoch, current_txn_first_offset=NO_OFFSET)
+
+
+def _damaged(message: str, path: str, expected: object, found: object) -> CorruptBatchError:
+    hint = "Remove the file: the state is then rebuilt from the log"
+    return CorruptBatchError(message, path=path or None, position=0, expected=expected, found=found, hint=hint)

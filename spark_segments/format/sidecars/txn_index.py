@@ -1,0 +1,149 @@
+"""The transaction index of a segment: which transactions were aborted, and which batches that makes invisible.
+
+An entry goes to the segment that holds the transaction's ABORT marker, which may be later than its data: a reader of
+committed records needs the entries of its own segment and of those up to the last stable offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.kernels.jit import njit
+
+TXN_ENTRY_VERSION = 0
+TXN_ENTRY = np.dtype(
+    [
+        ("version", ">i2"),
+        ("producer_id", ">i8"),
+        ("first_offset", ">i8"),
+        ("last_offset", ">i8"),
+        ("last_stable_offset", ">i8"),
+    ]
+)
+TXN_ENTRY_BYTES = TXN_ENTRY.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransactions:
+    """Aborted transactions, one row each, by the offset of their marker; all columns int64[], offsets of the log."""
+
+    producer_id: np.ndarray
+    first_offset: np.ndarray
+    last_offset: np.ndarray  # of the ABORT marker
+    last_stable_offset: np.ndarray  # when the marker was written
+
+    def __len__(self) -> int:
+        return len(self.producer_id)
+
+    @staticmethod
+    def of(rows: Iterable[tuple[int, int, int, int]] = ()) -> AbortedTransactions:
+        """From rows of (producer id, first offset, last offset, last stable offset)."""
+        columns = np.array(list(rows), np.int64).reshape(-1, 4)
+        return AbortedTransactions(*(np.ascontiguousarray(columns[:, column]) for column in range(4)))
+
+    @staticmethod
+    def concatenate(parts: Iterable[AbortedTransactions]) -> AbortedTransactions:
+        """The rows of all parts, in their order."""
+        tables = [AbortedTransactions.of(), *parts]
+        return AbortedTransactions(
+            np.concatenate([table.producer_id for table in tables]),
+            np.concatenate([table.first_offset for table in tables]),
+            np.concatenate([table.last_offset for table in tables]),
+            np.concatenate([table.last_stable_offset for table in tables]),
+        )
+
+    def overlapping(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """Those that have something in [start_offset, end_offset)."""
+        return self.take((self.first_offset < end_offset) & (self.last_offset >= start_offset))
+
+    def take(self, rows: np.ndarray) -> AbortedTransactions:
+        """The rows of a mask or an array of indexes."""
+        return AbortedTransactions(
+            self.producer_id[rows], self.first_offset[rows], self.last_offset[rows], self.last_stable_offset[rows]
+        )
+
+    def shifted(self, offset_shift: int) -> AbortedTransactions:
+        """The same transactions with `offset_shift` added to all offsets: those of a file as those of the log."""
+        offsets = (self.first_offset, self.last_offset, self.last_stable_offset)
+        return AbortedTransactions(self.producer_id, *(column + offset_shift for column in offsets))
+
+    def mask(self, batches: BatchTable, offset_shift: int = 0) -> np.ndarray:
+        """bool[]: the batches (their offsets + `offset_shift` are the log's) whose records an abort has undone."""
+        undone = np.zeros(len(batches), np.bool_)
+        candidates = np.flatnonzero(batches.is_transactional & ~batches.is_control)
+        if len(candidates) and len(self):
+            order = np.lexsort((self.first_offset, self.producer_id))
+            undone[candidates] = _undone(
+                batches.producer_id[candidates],
+                batches.base_offset[candidates] + offset_shift,
+                batches.last_offset[candidates] + offset_shift,
+                self.producer_id[order],
+                self.first_offset[order],
+                self.last_offset[order],
+            )
+        return undone
+
+
+def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
+    """The entries of a .txnindex file.
+
+    Raises CorruptBatchError for anything that Kafka does not write: an entry that is passed over would show what was
+    aborted.
+    """
+    size = memoryview(data).nbytes
+    if size % TXN_ENTRY_BYTES:
+        raise _damaged("The last entry of a transaction index is cut", path, size - size % TXN_ENTRY_BYTES)
+    entries = np.frombuffer(data, TXN_ENTRY)
+    if len(wrong := np.flatnonzero(entries["version"] != TXN_ENTRY_VERSION)):
+        position = int(wrong[0]) * TXN_ENTRY_BYTES
+        raise _damaged("An entry of a transaction index has a version that is not known", path, position)
+    producer_id, first_offset, last_offset, last_stable_offset = (
+        entries[name].astype(np.int64) for name in TXN_ENTRY.names or () if name != "version"
+    )
+    previous = np.concatenate(([-1], last_offset[:-1]))
+    bad = (producer_id < 0) | (first_offset < 0) | (first_offset > last_offset) | (last_offset <= previous)
+    if len(wrong := np.flatnonzero(bad)):
+        raise _damaged("An entry of a transaction index is impossible", path, int(wrong[0]) * TXN_ENTRY_BYTES)
+    return AbortedTransactions(producer_id, first_offset, last_offset, last_stable_offset)
+
+
+def txn_index_bytes(aborted: AbortedTransactions) -> bytes:
+    """The .txnindex file of these entries; Kafka has no file where it would be empty."""
+    entries = np.zeros(len(aborted), TXN_ENTRY)
+    entries["version"] = TXN_ENTRY_VERSION
+    for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset"):
+        entries[name] = getattr(aborted, name)
+    return entries.tobytes()
+
+
+@njit
+def _undone(producer_ids, base_offsets, last_offsets, txn_producer_ids, txn_first_offsets, txn_last_offsets):
+    """For each batch, whether the producer's last transaction that began at or before its end reaches into it."""
+    undone = np.zeros(len(producer_ids), np.bool_)
+    for row in range(len(producer_ids)):
+        low = 0
+        high = len(txn_producer_ids)
+        while low < high:
+            middle = (low + high) // 2
+            if txn_producer_ids[middle] < producer_ids[row] or (
+                txn_producer_ids[middle] == producer_ids[row] and txn_first_offsets[middle] <= last_offsets[row]
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        found = low - 1
+        undone[row] = (
+            found >= 0 and txn_producer_ids[found] == producer_ids[row] and txn_last_offsets[found] >= base_offsets[row]
+        )
+    return undone
+
+
+def _damaged(message: str, path: str, position: int) -> CorruptBatchError:
+    hint = "Remove the file: the log is then scanned for its transactions"
+    return CorruptBatchError(message, path=path or None, position=position, hint=hint)

@@ -1,0 +1,297 @@
+"""Turning rows into chunks: which partition a row goes to, and a bounded buffer in front of the encoder.
+
+An Appender is what one task of a writer uses. It gives out no offsets; the commit does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import TopicConfig
+from spark_segments.config.values import LONG_MAX
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.encoding.encode import encode_records
+from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
+from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from spark_segments.log.appending.input_columns import check_columns, normalize
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.writer import ChunkWriter
+from spark_segments.storage import Storage
+
+DEFAULT_BATCH_BYTES = 131072
+BUFFER_BYTES = 32 << 20
+# Of the last batch of a partition in a buffer, half is missing on average: so many whole ones before it are enough.
+BUFFERED_BATCHES = 16
+MAX_OPEN_CHUNKS = 256
+DEFAULT_ZSTD_LEVEL = 1
+NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic as a writer sees it; picklable, so that a driver looks it up once for all tasks."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """What Kafka's producer calls its configuration. None for `compression_type` is the topic's."""
+
+    compression_type: str | None = None
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The chunks that one task wrote into one topic, in the order of its rows within each partition."""
+
+    topic: str
+    topic_id: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass
+class _Open:
+    """One topic that is being written to."""
+
+    target: Target
+    codec: int
+    level: int | None
+    timestamp_type: int
+    sticky_partition: int
+    sticky_bytes: int = 0
+    writers: dict[int, ChunkWriter] = field(default_factory=dict)
+    finished: list[Segment] = field(default_factory=list)
+
+
+class Appender:
+    """Buffers rows, then encodes them partition by partition into open chunks.
+
+    A buffer has BUFFERED_BATCHES batches for each partition, and BUFFER_BYTES at most: a smaller one stays in the
+    processor's cache.
+
+    At most MAX_OPEN_CHUNKS chunks are open at a time; where a topic has more partitions, the chunk that was written to
+    least recently is closed and a further one is begun later.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        resolve: Callable[[str], Target],
+        *,
+        topic: str | None = None,
+        options: ProducerOptions | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        """`resolve` looks a topic up by name (UnknownTopicError); `topic`, where given, beats the column."""
+        self._storage = storage
+        self._resolve = resolve
+        self._topic = topic
+        self._options = options or ProducerOptions()
+        self._buffer_bytes = buffer_bytes
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._topics: dict[str, _Open] = {}
+        self._checked: pa.Schema | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes rows of any schema that `check_columns` accepts; rows of a partition keep their order."""
+        if batch.num_rows == 0:
+            return
+        if self._checked is not batch.schema and self._checked != batch.schema:
+            check_columns(batch.schema, topic_given=self._topic is not None)
+            self._checked = batch.schema
+        rows_bytes = max(1, batch.nbytes // batch.num_rows)
+        step = max(1, self._buffer_bytes // rows_bytes)
+        for start in range(0, batch.num_rows, step):
+            piece = normalize(batch.slice(start, step), now_ms=self._storage.now_ms())
+            self._pending.append(piece)
+            self._pending_bytes += piece.nbytes
+            if self._pending_bytes >= min(self._buffer_bytes, self._wanted_bytes):
+                self._flush()
+
+    @property
+    def _wanted_bytes(self) -> int:
+        """What fills BUFFERED_BATCHES batches of every partition of the topics seen so far; none is looked up here."""
+        partitions = sum(opened.target.partitions for opened in self._topics.values())
+        return BUFFERED_BATCHES * self._options.batch_bytes * max(partitions, 1)
+
+    def close(self) -> list[Chunks]:
+        """Writes what is buffered, finishes all chunks and returns them, one entry a topic."""
+        self._flush()
+        for opened in self._topics.values():
+            for partition in list(opened.writers):
+                self._close_chunk(opened, partition)
+        return [
+            Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished))
+            for opened in self._topics.values()
+        ]
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        rows = pa.Table.from_batches(self._pending).combine_chunks().to_batches()
+        self._pending, self._pending_bytes = [], 0
+        for batch in rows:
+            if self._topic is not None:
+                self._encode(self._open(self._topic), batch)
+                continue
+            topics = batch.column("topic").dictionary_encode()
+            if topics.null_count:
+                raise InvalidOptionError(
+                    "A row has no topic",
+                    expected="a topic name",
+                    found="null",
+                    hint="Give the option topic, or fill the column",
+                )
+            for number, name in enumerate(topics.dictionary.to_pylist()):
+                chosen = batch if len(topics.dictionary) == 1 else batch.filter(pc.equal(topics.indices, number))
+                self._encode(self._open(name), chosen)
+
+    def _open(self, topic: str) -> _Open:
+        if topic not in self._topics:
+            target = self._resolve(topic)
+            config = target.config
+            codec, level = compression(config, self._options.compression_type)
+            self._topics[topic] = _Open(
+                target=target,
+                codec=codec,
+                level=level,
+                timestamp_type=LOG_APPEND_TIME if config.message_timestamp_type == "LogAppendTime" else CREATE_TIME,
+                sticky_partition=random.randrange(target.partitions),
+            )
+        return self._topics[topic]
+
+    def _encode(self, opened: _Open, batch: pa.RecordBatch) -> None:
+        if opened.timestamp_type == LOG_APPEND_TIME:
+            now = pa.scalar(self._storage.now_ms() * 1000, pa.timestamp("us", tz="UTC"))
+            position = batch.schema.get_field_index("timestamp")
+            batch = batch.set_column(position, "timestamp", pa.repeat(now, batch.num_rows))
+        else:
+            check_timestamps(batch.column("timestamp"), opened.target, self._storage.now_ms())
+        partitions = self._partitions(opened, batch)
+        order, starts = group_rows(partitions, opened.target.partitions)
+        config = opened.target.config
+        for partition in np.flatnonzero(np.diff(starts)):
+            chunk = self._chunk(opened, int(partition))
+            encoded = encode_records(
+                batch,
+                order[starts[partition] : starts[partition + 1]],
+                codec=opened.codec,
+                level=opened.level,
+                # As in Kafka, no batch is larger than a segment.
+                batch_bytes=min(self._options.batch_bytes, config.segment_bytes),
+                max_message_bytes=min(config.max_message_bytes, config.segment_bytes),
+                base_offset=chunk.next_offset,
+                timestamp_type=opened.timestamp_type,
+                leader_epoch=NO_LEADER_EPOCH,
+            )
+            chunk.append(encoded)
+
+    def _partitions(self, opened: _Open, batch: pa.RecordBatch) -> np.ndarray:
+        """int32[rows]: the partition column where it is set, else murmur2 of the key, else the sticky partition."""
+        count = opened.target.partitions
+        partitions = murmur2_partitions(batch.column("key"), count)
+        given = batch.column("partition")
+        if given.null_count < len(given):
+            chosen = given.fill_null(-1).to_numpy(zero_copy_only=False)
+            wrong = ~given.is_null().to_numpy(zero_copy_only=False) & ((chosen < 0) | (chosen >= count))
+            if wrong.any():
+                raise InvalidOptionError(
+                    f"Topic {opened.target.topic} has no such partition",
+                    expected=f"0 to {count - 1}",
+                    found=int(chosen[wrong][0]),
+                    hint="Mend the partition column, or raise the topic's number of partitions",
+                )
+            partitions = np.where(chosen >= 0, chosen, partitions).astype(np.int32)
+        without = np.flatnonzero(partitions < 0)
+        if len(without):
+            partitions = partitions.copy()
+            partitions[without] = self._sticky(opened, batch, without)
+        return partitions
+
+    def _sticky(self, opened: _Open, batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
+        """Rows without key stay with one partition for batch.size bytes, then go on to the next, as Kafka's producer
+        does.
+        """
+        sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy(zero_copy_only=False)[rows] + 1
+        written = opened.sticky_bytes + np.cumsum(sizes, dtype=np.int64) - sizes
+        opened.sticky_bytes += int(sizes.sum())
+        turns = written // self._options.batch_bytes
+        return ((opened.sticky_partition + turns) % opened.target.partitions).astype(np.int32)
+
+    def _chunk(self, opened: _Open, partition: int) -> ChunkWriter:
+        writer = opened.writers.pop(partition, None)
+        if writer is None:
+            if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
+                fullest = max(self._topics.values(), key=lambda other: len(other.writers))
+                self._close_chunk(fullest, next(iter(fullest.writers)))
+            config = opened.target.config
+            writer = ChunkWriter(
+                self._storage,
+                opened.target.topic,
+                opened.target.topic_id,
+                partition,
+                segment_bytes=config.segment_bytes,
+                index_interval_bytes=config.index_interval_bytes,
+                segment_index_bytes=config.segment_index_bytes,
+            )
+        opened.writers[partition] = writer  # last in the dict: written to most recently
+        return writer
+
+    @staticmethod
+    def _close_chunk(opened: _Open, partition: int) -> None:
+        opened.finished.extend(opened.writers.pop(partition).close())
+
+
+def check_timestamps(timestamps: pa.Array, target: Target, now_ms: int) -> None:
+    """Raises InvalidOptionError for a timestamp further from `now_ms` than message.timestamp.{before,after}.max.ms say.
+
+    Kafka's LogValidator: a record without a timestamp (-1 ms) passes.
+    """
+    config = target.config
+    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    if min(before, after) >= LONG_MAX:
+        return
+    times_ms = np.asarray(timestamps.cast(pa.int64())) // 1000
+    wrong = (times_ms != NO_TIMESTAMP) & ((times_ms < now_ms - before) | (times_ms > now_ms + after))
+    if wrong.any():
+        row = int(wrong.argmax())
+        side, limit = ("after", after) if times_ms[row] > now_ms else ("before", before)
+        raise InvalidOptionError(
+            f"A record of topic {target.topic} has a timestamp too far from now",
+            expected=f"at most {limit} ms {side} {now_ms} (message.timestamp.{side}.max.ms)",
+            found=f"{int(times_ms[row])} (row {row} of {len(times_ms)} written together)",
+            hint="Mend the timestamp column, or raise the topic's limit",
+        )
+
+
+def compression(config: TopicConfig, compression_type: str | None) -> tuple[int, int | None]:
+    """(codec, level) that a writer uses: the option, else the topic's; where that says `producer`, zstd at level 1."""
+    name = compression_type or config.compression_type
+    if name == "producer":
+        return CODECS["zstd"], DEFAULT_ZSTD_LEVEL
+    if name == "uncompressed":
+        name = "none"
+    if name not in CODECS:
+        raise InvalidOptionError(
+            "Unknown compression.type",
+            expected=f"one of {', '.join([*CODECS, 'producer'])}",
+            found=repr(compression_type),
+        )
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return CODECS[name], levels.get(name)

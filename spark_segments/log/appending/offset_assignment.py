@@ -1,0 +1,101 @@
+"""Giving out offsets: the commit that makes chunks part of the log."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import CommitConflictError
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.storage import Storage
+
+OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
+"""Chunks older than this are refused: vacuum might take their files before the commit names them."""
+
+_SURELY_YOUNG_MS = 60 * 60 * 1000
+
+
+def commit_append(
+    manifest: Manifest, chunks: Sequence[Segment], txn: tuple[str, int] | None = None
+) -> dict[int, tuple[int, int]]:
+    """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
+
+    Chunks of a partition get the next offsets in the order given, which is to be (task, row). A `txn` that was
+    committed before adds nothing and returns {}. Raises UnknownTopicError for a partition that is not there,
+    CommitConflictError where the topic is not the one that the chunks were written for, or where they are too old.
+    """
+    chunks = [chunk for chunk in chunks if chunk.records]
+    if not chunks:
+        return {}
+    check_age(manifest.storage, chunks)
+    done = manifest.commit(lambda snapshot: plan_append(snapshot, chunks), txn=txn)
+    offsets: dict[int, tuple[int, int]] = {}
+    for segment in done.change.add if done.change is not None else ():
+        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
+        offsets[segment.partition] = (first, segment.next_offset - 1)
+    return offsets
+
+
+def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
+    """The rows of chunks at the ends of their partitions, and those ends moved on."""
+    there = _rows_of(snapshot, {chunk.partition for chunk in chunks})
+    added = []
+    for chunk in chunks:
+        if chunk.topic_id != snapshot.topic_id:
+            raise CommitConflictError(
+                f"Topic {snapshot.topic} was deleted and made again since these records were written",
+                expected=f"topic id {chunk.topic_id}",
+                found=snapshot.topic_id,
+                hint="Run the job again to append to the new topic",
+            )
+        row = there[chunk.partition]
+        placed = chunk.at(row.log_end_offset)
+        added.append(placed)
+        # An open transaction (of an import) holds the last stable offset where it is.
+        stable = row.last_stable_offset == row.log_end_offset
+        there[chunk.partition] = dataclasses.replace(
+            row,
+            log_end_offset=placed.next_offset,
+            last_stable_offset=placed.next_offset if stable else row.last_stable_offset,
+        )
+    return Change("append", add=added, partitions=list(there.values()))
+
+
+def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:
+    wanted = pc.is_in(snapshot.partitions.column("partition"), pa.array(partitions, pa.int32()))
+    rows = {row.partition: row for row in partitions_of(snapshot.partitions.filter(wanted))}
+    for number in partitions - rows.keys():
+        snapshot.partition(number)  # raises
+    return rows
+
+
+def check_age(storage: Storage, chunks: Sequence[Segment]) -> None:
+    """Raises CommitConflictError for chunks whose files are older, by the store's clock, than OLDEST_CHUNK_MS.
+
+    A chunk that this machine's clock says is fresh is believed: clocks are not that wrong. For all others the store is
+    asked when their files were made.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    doubtful = [chunk for chunk in chunks if abs(now_ms - chunk.created_ms) > _SURELY_YOUNG_MS]
+    if not doubtful:
+        return
+    directories = {chunk.path.rpartition("/")[0] for chunk in doubtful}
+    made_ms = {info.path: info.mtime_ms for directory in directories for info in storage.list(directory)}
+    oldest_ms = storage.now_ms() - OLDEST_CHUNK_MS
+    for chunk in doubtful:
+        if made_ms.get(chunk.path, oldest_ms - 1) < oldest_ms:
+            raise CommitConflictError(
+                "A chunk is too old to be committed: vacuum might have taken its files",
+                path=storage.location(chunk.path),
+                expected=f"a file at most {OLDEST_CHUNK_MS // 3_600_000} hours old",
+                found="an older one" if chunk.path in made_ms else "none",
+                hint="Write the records again",
+            )

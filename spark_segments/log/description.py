@@ -1,0 +1,76 @@
+"""What a topic looks like, from its snapshot's rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.config import TopicConfig
+from spark_segments.log.manifest.rows import CHUNK, SEALED
+from spark_segments.log.manifest.snapshot import Snapshot
+
+
+def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
+    """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio."""
+    partitions = snapshot.partitions.to_pylist()
+    count = len(partitions)
+    live = snapshot.live
+    owner = _owner_rows(snapshot, live)
+    state = live.column("state").to_numpy(zero_copy_only=False)
+    log_bytes = live.column("log_bytes").to_numpy()
+
+    def by_row(weights: np.ndarray) -> list[int]:
+        return [int(n) for n in np.bincount(owner, weights=weights, minlength=count)]
+
+    sealed, chunks = by_row(state == SEALED), by_row(state == CHUNK)
+    records, size_bytes = by_row(live.column("records").to_numpy()), by_row(log_bytes)
+    compacted = "compact" in config.cleanup_policy
+    ratios = dirty_ratios(snapshot) if compacted else {}
+    return {
+        "topic": snapshot.topic,
+        "topic_id": snapshot.topic_id,
+        "version": snapshot.version,
+        "config": config.effective(),
+        "partitions": [
+            {
+                "partition": row["partition"],
+                "log_start_offset": row["log_start_offset"],
+                "log_end_offset": row["log_end_offset"],
+                "segments": sealed[number],
+                "chunks": chunks[number],
+                "records": records[number],
+                "size_bytes": size_bytes[number],
+                "dirty_ratio": ratios.get(row["partition"], 0.0) if compacted else None,
+                "first_dirty_offset": row["first_dirty_offset"],
+            }
+            for number, row in enumerate(partitions)
+        ],
+    }
+
+
+def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
+    """{partition: cleanable bytes / (clean + cleanable bytes)} over sealed segments, without the lags that protect some
+    of them.
+
+    A segment that the first dirty offset falls into counts by the share of its offsets on each side. 0.0 where nothing
+    is sealed.
+    """
+    live = snapshot.live
+    sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == SEALED))
+    owner = _owner_rows(snapshot, sealed)
+    base, end = sealed.column("base_offset").to_numpy(), sealed.column("next_offset").to_numpy()
+    log_bytes = sealed.column("log_bytes").to_numpy()
+    first_dirty = snapshot.partitions.column("first_dirty_offset").to_numpy()
+    count = len(first_dirty)
+    clean_share = np.clip((first_dirty[owner] - base) / np.maximum(end - base, 1), 0.0, 1.0)
+    clean = np.bincount(owner, weights=log_bytes * clean_share, minlength=count)
+    total = np.bincount(owner, weights=log_bytes, minlength=count)
+    ratio = np.divide(total - clean, total, out=np.zeros(count), where=total > 0)
+    return dict(zip(snapshot.partitions.column("partition").to_pylist(), ratio.tolist(), strict=True))
+
+
+def _owner_rows(snapshot: Snapshot, segments: pa.Table) -> np.ndarray:
+    """int64[]: the row of `snapshot.partitions` that each segment belongs to; partitions of Kafka's may have gaps."""
+    return np.searchsorted(snapshot.partitions.column("partition").to_numpy(), segments.column("partition").to_numpy())

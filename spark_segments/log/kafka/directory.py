@@ -1,0 +1,221 @@
+"""Directories that Kafka wrote, opened read-only: a whole log.dirs, one partition of it, or tiered storage.
+
+Which topics and partitions there are is found out here; partition.py and recovery.py read a partition. The log is
+what a broker that had stopped uncleanly would make of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.format.sidecars.checkpoints import (
+    CLEANER_OFFSETS_FILE,
+    LOG_START_OFFSETS_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    parse_offsets,
+)
+from spark_segments.log.kafka.leftovers import file_name, is_log_name, is_tiered_name
+from spark_segments.log.kafka.partition import ZERO_TOPIC_ID, PartitionSource, recover_partition
+from spark_segments.log.kafka.recovered import Cut, Note
+from spark_segments.log.manifest.rows import partitions_table, segments_table
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
+from spark_segments.storage import FileInfo, Storage
+
+_PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
+_TIERED_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})-(?P<topic_id>[A-Za-z0-9_-]{22})")
+_THREADS = min(8, os.cpu_count() or 1)
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What of the files is not in the log (`cuts`), and what else is not used as it is (`notes`)."""
+
+    cuts: tuple[Cut, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class KafkaSnapshot(Snapshot):
+    """A topic as recovery found it; `report` says what that left out."""
+
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+
+class KafkaDirectory:
+    """The topics of one location. A topic is scanned when its snapshot is first asked for, and stays as it was then."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Raises LogDirError where the location is one partition whose name does not say which."""
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._topic_locks: dict[str, threading.Lock] = {}
+        self._snapshots: dict[str, KafkaSnapshot] = {}
+        self._single = _holds_segments(storage.list())
+        self._above = _above(storage) if self._single else storage
+        self._sources = _by_topic([_single_source(storage)] if self._single else _sources(storage))
+
+    @staticmethod
+    def recognises(storage: Storage) -> bool:
+        """Whether Kafka wrote this: there are segments, or `<topic>-<partition>` directories that hold some."""
+        files = storage.list()
+        if _holds_segments(files):
+            return True
+        known = any(info.path in (META_PROPERTIES_FILE, LOG_START_OFFSETS_FILE) for info in files)
+        return any(
+            known or _holds_segments(listing) or any(file_name(info) == PARTITION_METADATA_FILE for info in listing)
+            for listing in (storage.list(source.path) for source in _sources(storage))
+        )
+
+    @property
+    def storage(self) -> Storage:
+        """The location; paths of segments are relative to it."""
+        return self._storage
+
+    def topics(self) -> list[str]:
+        """The names of the topics, sorted."""
+        return sorted(self._sources)
+
+    def sources(self, topic: str) -> list[PartitionSource]:
+        """The partition directories of a topic."""
+        return list(self._sources.get(topic, ()))
+
+    def report(self, topic: str) -> RecoveryReport:
+        """What of the topic's files is not in its log."""
+        return self.snapshot(topic).report
+
+    def snapshot(self, topic: str) -> KafkaSnapshot:
+        """The log of a topic: the first call scans it. Raises UnknownTopicError."""
+        with self._lock:
+            if topic not in self._sources:
+                raise UnknownTopicError(
+                    f"Unknown topic {topic!r}",
+                    path=self._storage.uri,
+                    hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
+                )
+            topic_lock = self._topic_locks.setdefault(topic, threading.Lock())
+        with topic_lock:
+            if topic not in self._snapshots:
+                self._snapshots[topic] = self._recover_topic(topic)
+            return self._snapshots[topic]
+
+    def _recover_topic(self, topic: str) -> KafkaSnapshot:
+        sources = self._sources[topic]
+        _check_distinct(sources, self._storage.uri)
+        notes: list[Note] = []
+        starts = self._offsets(LOG_START_OFFSETS_FILE, topic, notes)
+        cleaned = self._offsets(CLEANER_OFFSETS_FILE, topic, notes)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            recovered = list(
+                pool.map(
+                    lambda source: recover_partition(
+                        self._storage, source, starts.get(source.partition, 0), cleaned.get(source.partition)
+                    ),
+                    sources,
+                )
+            )
+        ids = [one.partition.topic_id for one in recovered]
+        topic_id = next((known for known in ids if known != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
+        report = RecoveryReport(
+            tuple(cut for one in recovered for cut in one.found.cuts),
+            (*notes, *(note for one in recovered for note in one.found.notes)),
+        )
+        for cut in report.cuts:
+            _logger.warning("%s", cut)
+        segments = [replace(row, topic_id=topic_id) for one in recovered for row in one.found.segments]
+        return KafkaSnapshot(
+            topic=topic,
+            version=0,
+            topic_id=topic_id,
+            config={},
+            committed_ms=max((row.created_ms for row in segments), default=0),
+            partitions=partitions_table(replace(one.partition, topic_id=topic_id) for one in recovered),
+            source=SegmentRows(segments_table(segments)),
+            stand_ins=StandIns(
+                _merged(one.found.offset_indexes for one in recovered), _merged(one.found.aborted for one in recovered)
+            ),
+            report=report,
+        )
+
+    def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:
+        """{partition: offset} of a checkpoint file of the log directory; as in Kafka, {} where it cannot be read."""
+        try:
+            offsets = parse_offsets(self._above.read(name), path=name)
+        except FileNotFoundError:
+            return {}
+        except SegmentsError as error:
+            notes.append(Note(topic, None, name, f"{error.message}; the log is opened without it"))
+            return {}
+        return {partition: offset for (of_topic, partition), offset in offsets.items() if of_topic == topic}
+
+
+def _sources(storage: Storage) -> Iterator[PartitionSource]:
+    """The partition directories of a location. Kafka's -delete, -future and -stray directories have other names."""
+    for name in storage.directories():
+        tiered = _TIERED_NAME.fullmatch(name)
+        if tiered and any(is_tiered_name(file_name(info)) for info in storage.list(name)):
+            yield PartitionSource(tiered["topic"], int(tiered["partition"]), name, tiered["topic_id"])
+        elif plain := _PARTITION_NAME.fullmatch(name):
+            yield PartitionSource(plain["topic"], int(plain["partition"]), name)
+
+
+def _single_source(storage: Storage) -> PartitionSource:
+    name = storage.uri.rstrip("/").rpartition("/")[2]
+    tiered = _TIERED_NAME.fullmatch(name)
+    if tiered and any(is_tiered_name(info.path) for info in storage.list()):
+        return PartitionSource(tiered["topic"], int(tiered["partition"]), "", tiered["topic_id"])
+    plain = _PARTITION_NAME.fullmatch(name)
+    if plain is None:
+        raise LogDirError(
+            "A partition directory's name must say which partition it is",
+            path=storage.uri,
+            expected="<topic>-<partition>",
+            found=name,
+            hint="Rename the directory, or open the log directory above it",
+        )
+    return PartitionSource(plain["topic"], int(plain["partition"]), "")
+
+
+def _above(storage: Storage) -> Storage:
+    """The log directory that a single partition's directory lies in: its checkpoint files speak of the partition."""
+    return Storage(storage.uri.rstrip("/").rpartition("/")[0] or "/", storage.storage_options)
+
+
+def _by_topic(sources: Iterable[PartitionSource]) -> dict[str, list[PartitionSource]]:
+    topics: dict[str, list[PartitionSource]] = {}
+    for source in sources:
+        topics.setdefault(source.topic, []).append(source)
+    for partitions in topics.values():
+        partitions.sort(key=lambda source: (source.partition, source.path))
+    return topics
+
+
+def _check_distinct(sources: list[PartitionSource], uri: str) -> None:
+    for source, other in itertools.pairwise(sources):
+        if source.partition == other.partition:
+            raise LogDirError(
+                f"Two directories are partition {source.partition} of topic {source.topic}",
+                path=uri,
+                found=f"{source.path} and {other.path}",
+                hint="The topic was made again, or moved: open the directory that is wanted by itself",
+            )
+
+
+def _holds_segments(listing: Iterable[FileInfo]) -> bool:
+    return any(is_log_name(file_name(info)) for info in listing)
+
+
+def _merged(parts: Iterable[dict[str, T]]) -> dict[str, T]:
+    return {path: value for part in parts for path, value in part.items()}

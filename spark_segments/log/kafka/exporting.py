@@ -1,0 +1,291 @@
+"""Export: a topic as the partition directories that a Kafka broker serves, under Kafka's names, with absolute offsets.
+
+Sealed segments are copied as they are where their bytes allow it; else only the header fields outside the CRC are
+written anew. The chunks of the active segment become one segment, or as many as segment.bytes asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spark_segments.config import TopicConfig
+from spark_segments.errors import LogDirError
+from spark_segments.execution import run_tasks
+from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.sidecars.checkpoints import (
+    CLEANER_OFFSETS_FILE,
+    LEADER_EPOCHS_FILE,
+    LOG_START_OFFSETS_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINTS_FILE,
+    REPLICATION_OFFSETS_FILE,
+    leader_epochs_bytes,
+    offsets_bytes,
+    parse_offsets,
+    partition_metadata_bytes,
+)
+from spark_segments.format.sidecars.producer_state import (
+    ProducerState,
+    parse_producer_snapshot,
+    producer_snapshot_bytes,
+)
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
+from spark_segments.log.manifest.rows import (
+    CHUNK,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEALED,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Partition,
+    Segment,
+    partitions_of,
+)
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.copying import copy_batches, copy_file
+from spark_segments.log.segment.reader import windows
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """One segment to be written: the rows that make it, and the epoch of batches without one (None: they stay so)."""
+
+    rows: tuple[Segment, ...]
+    leader_epoch: int | None
+
+    @property
+    def base_offset(self) -> int:
+        return self.rows[0].base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a task says of a segment: records, bytes, whether it has producers' batches."""
+
+    partition: int
+    records: int
+    bytes: int
+    has_producers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Task function: writes one segment and its sidecars."""
+
+    source: Storage
+    target: Storage
+    topic: str
+    index_interval_bytes: int
+    segment_index_bytes: int
+
+    def __call__(self, output: _Output) -> _Written:
+        row = output.rows[0]
+        stem = f"{self.topic}-{row.partition}/{output.base_offset:020d}"
+        scan = _look(self.source, output)
+        if scan.as_it_is:
+            copy_file(self.source, row.path, self.target, stem + LOG_SUFFIX, row.log_bytes)
+            copy_file(self.source, row.index_path, self.target, stem + INDEX_SUFFIX, row.index_bytes)
+            copy_file(self.source, row.time_index_path, self.target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+            aborted = _aborted(self.source, row)
+            if len(aborted):
+                self.target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
+        else:
+            copy_batches(
+                self.source,
+                self.topic,
+                output.rows,
+                output.base_offset,
+                output.rows[-1].next_offset,
+                sealed=False,
+                leader_epoch=output.leader_epoch,
+                index_interval_bytes=self.index_interval_bytes,
+                segment_index_bytes=self.segment_index_bytes,
+                target=self.target,
+                stem=stem,
+            )
+        return _Written(row.partition, scan.records, sum(one.log_bytes for one in output.rows), scan.has_producers)
+
+
+@dataclass(slots=True)
+class _Look:
+    """What a walk over the batch headers of a segment tells. `as_it_is`: its files are Kafka's already."""
+
+    as_it_is: bool
+    has_producers: bool = False
+    records: int = 0
+
+
+def _look(source: Storage, output: _Output) -> _Look:
+    row = output.rows[0]
+    found = _Look(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
+    for one in output.rows:
+        for window in windows(source, one):
+            if output.leader_epoch is not None and (window.batches.leader_epoch < 0).any():
+                found.as_it_is = False
+            found.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
+            found.records += int(window.batches.count.sum())
+    return found
+
+
+def _aborted(storage: Storage, row: Segment) -> AbortedTransactions:
+    if not row.txn_index_bytes:
+        return AbortedTransactions.of()
+    data = storage.read(row.txn_index_path, 0, row.txn_index_bytes)
+    return parse_txn_index(data, path=row.txn_index_path).shifted(row.offset_shift)
+
+
+@dataclass
+class _Checkpoints:
+    """The log directory's checkpoint files, as they come together."""
+
+    log_start: dict[tuple[str, int], int] = field(default_factory=dict)
+    log_end: dict[tuple[str, int], int] = field(default_factory=dict)
+    cleaned: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def add(self, topic: str, row: Partition, config: TopicConfig, first_base_offset: int) -> None:
+        if topic == CLUSTER_METADATA_TOPIC:
+            return  # KRaft's own log, of which a broker's checkpoints do not speak
+        at = (topic, row.partition)
+        self.log_end[at] = row.log_end_offset
+        if row.log_start_offset > first_base_offset:
+            self.log_start[at] = row.log_start_offset
+        if "compact" in config.cleanup_policy or row.first_dirty_offset > row.log_start_offset:
+            self.cleaned[at] = row.first_dirty_offset
+
+    def write(self, target: Storage) -> None:
+        """Writes the files, together with what an earlier export of other topics has left in them."""
+        for name, offsets in (
+            (LOG_START_OFFSETS_FILE, self.log_start),
+            (RECOVERY_POINTS_FILE, self.log_end),
+            (REPLICATION_OFFSETS_FILE, self.log_end),
+            (CLEANER_OFFSETS_FILE, self.cleaned),
+        ):
+            if name == CLEANER_OFFSETS_FILE and not offsets:
+                continue
+            before = parse_offsets(target.read(name), path=name) if target.exists(name) else {}
+            if target.exists(name):
+                target.delete([name])
+            target.write(name, offsets_bytes(before | offsets))
+
+
+def export_topics(
+    storage: Storage,
+    target: Storage,
+    topics: Sequence[tuple[Snapshot, TopicConfig]],
+    *,
+    spark: SparkSession | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Writes the partition directories and checkpoints of topics; see LogDir.export_kafka."""
+    there = set(target.directories())
+    for snapshot, _ in topics:
+        for row in partitions_of(snapshot.partitions):
+            name = f"{snapshot.topic}-{row.partition}"
+            if name in there and target.list(name):
+                raise LogDirError(
+                    "There is a partition directory already",
+                    path=target.location(name),
+                    hint="Export into an empty directory, or remove the partition first",
+                )
+    checkpoints = _Checkpoints()
+    done = [_export(storage, target, snapshot, config, checkpoints, spark, progress) for snapshot, config in topics]
+    checkpoints.write(target)
+    return done
+
+
+def _export(
+    storage: Storage,
+    target: Storage,
+    snapshot: Snapshot,
+    config: TopicConfig,
+    checkpoints: _Checkpoints,
+    spark: SparkSession | None,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
+    partitions = partitions_of(snapshot.partitions)
+    outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
+    write = _Write(storage, target, snapshot.topic, config.index_interval_bytes, config.segment_index_bytes)
+    tasks = [output for mine in outputs.values() for output in mine]
+    written = run_tasks(write, tasks, spark, progress=progress)
+    with_producers = {one.partition for one in written if one.has_producers}
+    for row in partitions:
+        mine = outputs[row.partition]
+        if not mine:
+            _write_empty_segment(target, snapshot.topic, row)
+        producers = row.partition in with_producers or row.producer_snapshot is not None
+        _write_snapshots(storage, target, snapshot.topic, row, mine, producers)
+        directory = f"{snapshot.topic}-{row.partition}"
+        target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(row.leader_epochs))
+        target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(snapshot.topic_id))
+        checkpoints.add(snapshot.topic, row, config, mine[0].base_offset if mine else row.log_end_offset)
+    return {
+        "topic": snapshot.topic,
+        "partitions": len(partitions),
+        "segments": len(written),
+        "records": sum(one.records for one in written),
+        "bytes": sum(one.bytes for one in written),
+    }
+
+
+def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_Output]:
+    """Sealed rows each by itself, chunks together up to segment.bytes."""
+    leader_epoch = row.leader_epoch if row.leader_epochs else None
+    chunks: list[Segment] = []
+    for segment in snapshot.live_of(row.partition):
+        if segment.state == SEALED:
+            yield _Output((segment,), leader_epoch)
+            continue
+        assert segment.state == CHUNK
+        size = sum(chunk.log_bytes for chunk in chunks)
+        if chunks and size + segment.log_bytes > config.segment_bytes:
+            yield _Output(tuple(chunks), leader_epoch)
+            chunks = []
+        chunks.append(segment)
+    if chunks:
+        yield _Output(tuple(chunks), leader_epoch)
+
+
+def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
+    stem = f"{topic}-{row.partition}/{row.log_end_offset:020d}"
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        target.write(stem + suffix, b"")
+
+
+def _write_snapshots(
+    storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_Output], producers: bool
+) -> None:
+    """A .snapshot at each segment but the first, and at the log end: the one that was imported, else a new one."""
+    directory = f"{topic}-{row.partition}"
+    state = ProducerState()
+    for number, output in enumerate(outputs):
+        source = output.rows[0].stem + PRODUCER_SNAPSHOT_SUFFIX
+        name = f"{directory}/{output.base_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}"
+        if output.rows[0].name_offset == output.base_offset and storage.exists(source):
+            content = storage.read(source).to_pybytes()
+            target.write(name, content)
+            state = ProducerState(parse_producer_snapshot(content, path=source))
+        elif number:
+            target.write(name, producer_snapshot_bytes(state.entries()))
+        if producers:
+            for one in output.rows:
+                for window in windows(storage, one):
+                    state.add(
+                        window.data,
+                        window.batches,
+                        file_position=window.position,
+                        path=one.path,
+                        offset_shift=one.offset_shift,
+                    )
+    if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
+        # Appends of our own have no producers: what came with an import still holds.
+        content = row.producer_snapshot or producer_snapshot_bytes(state.entries())
+        target.write(f"{directory}/{row.log_end_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}", content)

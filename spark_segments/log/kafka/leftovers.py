@@ -1,0 +1,86 @@
+"""Which files of a partition directory that Kafka wrote are its log, whatever moment a crash left it in.
+
+The rules are those of Kafka's LogLoader before it opens any segment; it deletes and renames where this only chooses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from spark_segments.log.manifest.rows import LOG_SUFFIX
+from spark_segments.storage import FileInfo
+
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+# `<base offset>.log`, in tiered storage `<base offset>-<segment id>.log`; whatever else is there has other names.
+_SEGMENT_FILE = re.compile(r"(?P<base>\d{20})(?P<id>-[A-Za-z0-9_-]{22})?(?P<suffix>\.[a-z_]+)(?P<state>\.[a-z]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The .log files of a partition by base offset, the names of all its files, and what was passed over and why."""
+
+    logs: tuple[tuple[int, FileInfo], ...]
+    files: dict[str, FileInfo]  # by file name; those passed over are not in it
+    passed_over: tuple[tuple[FileInfo, str], ...]
+
+
+def file_name(info: FileInfo) -> str:
+    """The last part of a file's path."""
+    return info.path.rpartition("/")[2]
+
+
+def base_offset(name: str) -> int | None:
+    """The base offset in the name of a segment's file, None for a file of another kind."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return int(match["base"]) if match else None
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a file of this name is a segment's .log, or one that the cleaner was about to put in place."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return match is not None and match["suffix"] == LOG_SUFFIX and match["state"] in (None, SWAP_SUFFIX)
+
+
+def is_tiered_name(name: str) -> bool:
+    """Whether this is the name of a segment's file in tiered storage."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return match is not None and match["id"] is not None
+
+
+def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], int]) -> LogFiles:
+    """The log among the files of one partition directory.
+
+    `.deleted` and `.cleaned` files are out; a `.swap` is out where a `.cleaned` with a base at or below its own shows
+    that it was still being made, else it takes the place of all segments in its offset range. `next_offset` tells the
+    offset after the last one of a `.log.swap`.
+    """
+    names = {file_name(info): info for info in listing}
+    passed_over: list[tuple[FileInfo, str]] = []
+
+    def drop(chosen: list[str], reason: str) -> None:
+        passed_over.extend((names.pop(name), reason) for name in sorted(chosen))
+
+    drop([name for name in names if name.endswith(DELETED_SUFFIX)], "deleted before the broker stopped")
+    bases = {name: base for name in names if (base := base_offset(name)) is not None}
+    cleaned = {name: base for name, base in bases.items() if name.endswith(CLEANED_SUFFIX)}
+    swaps = {name: base for name, base in bases.items() if name.endswith(SWAP_SUFFIX)}
+    lowest_cleaned = min(cleaned.values(), default=None)
+    if lowest_cleaned is not None:
+        unfinished = [name for name, base in swaps.items() if base >= lowest_cleaned]
+        drop(unfinished, "part of a split that did not come to its end")
+        drop(list(cleaned), "the cleaner did not come to its end")
+        swaps = {name: base for name, base in swaps.items() if name in names}
+    whole = [name for name in swaps if is_log_name(name)]
+    if whole:
+        first = min(swaps[name] for name in whole)
+        end = max(next_offset(names[name]) for name in whole)
+        replaced = [name for name in names if name in bases and name not in swaps and first <= bases[name] < end]
+        drop(replaced, "compacted into a .swap file")
+    drop([name for name in names if name + SWAP_SUFFIX in swaps], "replaced by a .swap file")
+    logs = [(bases[name], info) for name, info in names.items() if is_log_name(name)]
+    return LogFiles(tuple(sorted(logs, key=lambda log: (log[0], log[1].path))), names, tuple(passed_over))

@@ -1,0 +1,79 @@
+"""What recovery is given of a partition that Kafka wrote, and what it finds: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spark_segments.format.sidecars.producer_state import ProducerEntry
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.storage import FileInfo
+
+LeaderEpochs = tuple[tuple[int, int], ...]
+
+CUT_SHORT = "the last record batch is cut"
+"""The reason of a cut where the file ends before a batch does, as after a write that was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a log ends before its files do: `bytes` from `position` of `path` on, and all of the segments `dropped`."""
+
+    topic: str
+    partition: int
+    path: str
+    position: int
+    bytes: int
+    reason: str
+    dropped: tuple[str, ...] = ()
+    dropped_bytes: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.bytes} bytes from position {self.position} are not in the log: {self.reason}"
+        if self.dropped:
+            text += (
+                f"; nor are {len(self.dropped)} later segments ({self.dropped_bytes} bytes) from {self.dropped[0]} on"
+            )
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A file that is not used as it is, and why; the log loses nothing by it. `partition` None: the log directory."""
+
+    topic: str
+    partition: int | None
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """What recovery is given: the .log files by base offset, and by path every file that may be a sidecar of them."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    logs: tuple[tuple[int, FileInfo], ...]
+    sidecars: dict[str, FileInfo]
+    has_active: bool = True  # in tiered storage no segment is the active one
+
+
+@dataclass
+class Recovered:
+    """What a scan found. Offsets are those of the files; `log_end_offset` is the next offset to be given out."""
+
+    segments: list[Segment] = field(default_factory=list)
+    log_end_offset: int = 0
+    last_stable_offset: int = 0
+    leader_epochs: LeaderEpochs = ()
+    producers: list[ProducerEntry] = field(default_factory=list)
+    offset_indexes: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    aborted: dict[str, AbortedTransactions] = field(default_factory=dict)
+    cuts: list[Cut] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)

@@ -1,0 +1,309 @@
+"""Scanning one .log that Kafka wrote, window by window, up to where it is no log any more, and checking its sidecars.
+
+What follows from the batches of a segment for its row and for its partition is noted on the way; recovery.py says what
+becomes of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import COUNT_UNKNOWN, BatchTable, scan_batches
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.legacy.message_sets import crc_holds
+from spark_segments.format.sidecars.checkpoints import leader_epochs_of
+from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index
+from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
+from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
+from spark_segments.storage import FileInfo, Storage
+
+SCAN_BYTES = 8 << 20
+STAND_IN_INTERVAL_BYTES = 256 << 10
+"""How far apart the entries of an index in memory are: what a look-up by it may read in vain."""
+
+UNKNOWN_TOMBSTONES = -1
+
+_MISSING = "missing; the log is read instead"
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """One window of a .log: good batches, the bytes they are in, and what stopped the scan behind them, if so."""
+
+    data: pa.Buffer
+    position: int
+    batches: BatchTable
+    problem: str | None
+
+
+def scan_windows(storage: Storage, info: FileInfo) -> Iterator[Scanned]:
+    """The good batches of a .log, window by window. The last one may have a `problem`: the rest of the file is no log.
+
+    Memory is bounded by SCAN_BYTES and the largest batch that is really there.
+    """
+    position, window_bytes = 0, SCAN_BYTES
+    while position < info.size:
+        data = storage.read(info.path, position, min(window_bytes, info.size - position))
+        scan = scan_batches(data, file_position=position, path=info.path)
+        problem = None
+        if scan.error is not None:
+            problem = _reason(scan.error)
+        elif scan.consumed == 0 and position + scan.needed > info.size:
+            problem = CUT_SHORT
+        elif scan.consumed == 0 and data.size < min(window_bytes, info.size - position):
+            problem = f"the file ended at {position + data.size} bytes, {info.size} were listed"
+        elif scan.consumed == 0:
+            window_bytes = scan.needed
+            continue
+        yield Scanned(data, position, scan.batches, problem)
+        if problem is not None:
+            return
+        position += scan.consumed
+        window_bytes = SCAN_BYTES
+
+
+def _reason(error: CorruptBatchError) -> str:
+    text = error.message[:1].lower() + error.message[1:]
+    if error.expected is not None or error.found is not None:
+        text += f" (expected {error.expected}, found {error.found})"
+    return text
+
+
+class SegmentScan:
+    """Scans one .log and checks its sidecars; adds what it finds of the partition to `found`."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        files: PartitionFiles,
+        base_offset: int,
+        info: FileInfo,
+        state: ProducerState,
+        found: Recovered,
+    ) -> None:
+        self._storage = storage
+        self._files = files
+        self._info = info
+        self._state = state
+        self._found = found
+        self._completed: list[CompletedTransaction] = []
+        self._sparse: list[tuple[np.ndarray, np.ndarray]] = []
+        self._base_offset = base_offset
+        self.problem: str | None = None
+        self._row = Segment(
+            topic_id=files.topic_id,
+            partition=files.partition,
+            base_offset=base_offset,
+            next_offset=base_offset,
+            path=info.path,
+            file_base_offset=base_offset,
+            log_bytes=0,
+            index_bytes=0,
+            time_index_bytes=0,
+            txn_index_bytes=0,
+            records=0,
+            batches=0,
+            first_batch_max_timestamp_ms=-1,
+            max_timestamp_ms=-1,
+            offset_of_max_timestamp=-1,
+            tombstones=UNKNOWN_TOMBSTONES,
+            delete_horizon_ms=None,
+            created_ms=info.mtime_ms,
+            state=SEALED,
+        )
+        self._index = self._open_index()
+        self._time_index = self._open_time_index()
+
+    def run(self) -> Segment:
+        """Scans the file and returns its row. `problem` then says why the log ends before the file does, if so."""
+        for scanned in scan_windows(self._storage, self._info):
+            self.problem = scanned.problem
+            self._add(scanned)
+            if self.problem is not None:
+                break
+        self._check_indexes()
+        self._check_transactions()
+        return self._row
+
+    def _add(self, scanned: Scanned) -> None:
+        batches = self._rising(self._with_good_crcs(scanned))
+        batches = self._take_producers(scanned, batches)
+        if not len(batches):
+            return
+        if self._index is not None:
+            self._index.add(batches)
+        if self._time_index is not None:
+            self._time_index.add(batches)
+        self._add_sparse(batches)
+        epochs = self._found.leader_epochs
+        self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
+        self._row = with_batches(self._row, batches, self._records(scanned, batches))
+
+    def _with_good_crcs(self, scanned: Scanned) -> BatchTable:
+        """The batches up to the first message of magic 0 or 1 whose CRC-32 does not hold; a scan leaves it to us."""
+        legacy = np.flatnonzero(scanned.batches.magic < 2)
+        if not len(legacy):
+            return scanned.batches
+        holds = crc_holds(scanned.data, scanned.batches.take(legacy), file_position=scanned.position)
+        if holds.all():
+            return scanned.batches
+        self.problem = "the CRC-32 of a message does not match"
+        return scanned.batches.take(slice(0, int(legacy[np.argmin(holds)])))
+
+    def _rising(self, batches: BatchTable) -> BatchTable:
+        """The batches up to the first whose offset is not above the one before (Kafka may find it by its index)."""
+        before = np.append(self._row.next_offset - 1, batches.last_offset[:-1])
+        falls = np.flatnonzero(batches.base_offset <= before)
+        if not len(falls):
+            return batches
+        bad = int(falls[0])
+        self.problem = f"offsets do not rise (expected {before[bad] + 1} or more, found {batches.base_offset[bad]})"
+        return batches.take(slice(0, bad))
+
+    def _take_producers(self, scanned: Scanned, batches: BatchTable) -> BatchTable:
+        """Takes producers' batches into the state; the batches up to the first control batch that is none."""
+        if not (batches.producer_id > NO_PRODUCER_ID).any():
+            return batches
+        data, position, path = scanned.data, scanned.position, self._info.path
+        try:
+            self._completed += self._state.add(data, batches, file_position=position, path=path)
+        except CorruptBatchError as error:
+            self.problem = _reason(error)
+            batches = batches.take(batches.position < error.position)
+            self._completed += self._state.add(data, batches, file_position=position, path=path)
+        return batches
+
+    def _records(self, scanned: Scanned, batches: BatchTable) -> int:
+        """Records in the batches; only compressed messages of the old magics must be opened for that."""
+        known = batches.count != COUNT_UNKNOWN
+        records = int(batches.count[known].sum(dtype=np.int64))
+        if known.all():
+            return records
+        decoded = decode_batches(
+            scanned.data,
+            batches.take(~known),
+            file_position=scanned.position,
+            path=self._info.path,
+            topic=self._files.topic,
+            partition=self._files.partition,
+            columns=("offset",),
+        )
+        try:
+            return records + sum(batch.num_rows for batch in decoded)
+        except CorruptBatchError as error:
+            self._note(self._info.path, f"record counts are too low: {error}")
+            return records
+
+    def _add_sparse(self, batches: BatchTable) -> None:
+        slot = batches.position // STAND_IN_INTERVAL_BYTES
+        first = np.flatnonzero(np.diff(slot, prepend=slot[0] if batches.position[0] == 0 else -1))
+        self._sparse.append((batches.base_offset[first] - self._base_offset, batches.position[first]))
+
+    def _check_indexes(self) -> None:
+        row = self._row
+        if row.log_bytes == 0:
+            return
+        goes_on = self._goes_on()
+        index_bytes = None if self._index is None else self._index.usable_bytes(row.log_bytes, goes_on=goes_on)
+        if index_bytes is None and self._index is not None:
+            self._note(row.index_path, "an entry is not true; the index is left aside")
+        if not index_bytes:  # an index of zeros, as a crash may leave it, helps as little as none
+            relative_offsets, positions = map(np.concatenate, zip(*self._sparse, strict=True))
+            if len(positions):
+                self._found.offset_indexes[row.path] = (relative_offsets, positions)
+        time_index_bytes = None if self._time_index is None else self._time_index.usable_bytes(goes_on=goes_on)
+        if time_index_bytes is None and self._time_index is not None:
+            self._note(row.time_index_path, "an entry is not true; the index is left aside")
+        self._row = replace(row, index_bytes=index_bytes or 0, time_index_bytes=time_index_bytes or 0)
+
+    def _goes_on(self) -> bool:
+        """Whether there is, or was, more of the log than was scanned: its indexes may then speak of that."""
+        return self.problem is not None or self._storage.size(self._info.path) > self._info.size
+
+    def _check_transactions(self) -> None:
+        """The .txnindex is used only if it says just what the scan says."""
+        aborted = aborted_transactions(self._completed)
+        path = self._row.txn_index_path
+        info = self._sidecar(path)
+        if info is not None and self._says(info, aborted):
+            self._row = replace(self._row, txn_index_bytes=info.size)
+        elif len(aborted):
+            self._found.aborted[self._row.path] = aborted
+            self._note(path, "says what the log does not; the log is read instead" if info else _MISSING)
+
+    def _says(self, info: FileInfo, aborted: AbortedTransactions) -> bool:
+        try:
+            said = parse_txn_index(self._storage.read(info.path, 0, info.size), path=info.path)
+        except CorruptBatchError as error:
+            self._note(info.path, str(error))
+            return False
+        # A transaction may have begun before the first segment that is still there, so earlier offsets are no lies.
+        return (
+            len(said) == len(aborted)
+            and bool((said.producer_id == aborted.producer_id).all())
+            and bool((said.last_offset == aborted.last_offset).all())
+            and bool((said.first_offset <= aborted.first_offset).all())
+            and bool((said.last_stable_offset <= aborted.last_stable_offset).all())
+        )
+
+    def _open_index(self) -> OffsetIndexCheck | None:
+        data = self._read_sidecar(self._row.index_path)
+        if data is None:
+            return None
+        try:
+            return OffsetIndexCheck(parse_offset_index(data, path=self._row.index_path), self._base_offset)
+        except CorruptBatchError as error:
+            self._note(self._row.index_path, f"{error.message}; the index is left aside")
+            return None
+
+    def _open_time_index(self) -> TimeIndexCheck | None:
+        data = self._read_sidecar(self._row.time_index_path)
+        if data is None:
+            return None
+        try:
+            return TimeIndexCheck(parse_time_index(data, path=self._row.time_index_path), self._base_offset)
+        except CorruptBatchError as error:
+            self._note(self._row.time_index_path, f"{error.message}; the index is left aside")
+            return None
+
+    def _read_sidecar(self, path: str) -> pa.Buffer | None:
+        info = self._sidecar(path)
+        if info is None:
+            self._note(path, _MISSING)
+            return None
+        return self._storage.read(path, 0, info.size)
+
+    def _sidecar(self, path: str) -> FileInfo | None:
+        return self._files.sidecars.get(path)
+
+    def _note(self, path: str, message: str) -> None:
+        self._found.notes.append(Note(self._files.topic, self._files.partition, path, message))
+
+
+def with_batches(row: Segment, batches: BatchTable, records: int) -> Segment:
+    """The row once these batches, which come next in its file, are part of it."""
+    largest = int(np.argmax(batches.max_timestamp))
+    later = int(batches.max_timestamp[largest]) > row.max_timestamp_ms
+    horizons = batches.base_timestamp[batches.has_delete_horizon]
+    if row.delete_horizon_ms is not None:
+        horizons = np.append(horizons, row.delete_horizon_ms)
+    return replace(
+        row,
+        next_offset=int(batches.last_offset[-1]) + 1,
+        log_bytes=int(batches.position[-1] + batches.size[-1]),
+        records=row.records + records,
+        batches=row.batches + len(batches),
+        first_batch_max_timestamp_ms=row.first_batch_max_timestamp_ms if row.batches else int(batches.max_timestamp[0]),
+        max_timestamp_ms=int(batches.max_timestamp[largest]) if later else row.max_timestamp_ms,
+        offset_of_max_timestamp=int(batches.last_offset[largest]) if later else row.offset_of_max_timestamp,
+        delete_horizon_ms=int(horizons.min()) if len(horizons) else None,
+    )

@@ -1,0 +1,256 @@
+"""What one commit does to a topic's rows, and how that becomes files to add and files to remove.
+
+Rows are replaced by copy on write: only the files that hold them are written again. A change that would break an
+invariant of the log is refused before anything is committed. Reading, committing and retrying are manifest.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, RowFiles, concat
+from spark_segments.log.manifest.rows import (
+    PARTITION_KIND,
+    PARTITION_SCHEMA,
+    SEGMENT_KIND,
+    SEGMENT_SCHEMA,
+    TOPIC_KIND,
+    Partition,
+    Segment,
+    Topic,
+    partitions_table,
+    segments_table,
+    topic_table,
+)
+from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
+
+RESTORE = "restore"
+"""The one operation that may take a log start back: to records whose files are still there."""
+
+_PARTITION_OF_PATH = r"-(?P<partition>\d+)/[^/]+$"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows that a plan wants to change, all in one commit.
+
+    `operation`: what Delta's history says of the commit. `add`: segments of new paths. `replace`: rows that take the
+    place of those with the same paths. `drop`: paths whose rows go. `partitions`: new rows for these partitions, added
+    where there is none yet. `config`: the topic's own settings from now on; None leaves them. `topic`: a new topic row
+    as a whole: how a topic is deleted and made again. With a new topic id in it, `partitions` are all there are.
+    """
+
+    operation: str
+    add: Sequence[Segment] | pa.Table = ()
+    replace: Sequence[Segment] | pa.Table = ()
+    drop: Sequence[str] = ()
+    partitions: Sequence[Partition] | pa.Table = ()
+    config: Mapping[str, str] | None = None
+    topic: Topic | None = None
+
+
+@dataclass(slots=True)
+class ChangeWriter:
+    """Writes the files of a change.
+
+    One writer serves all tries of a commit. What it wrote for files that the next try finds as they were is used again,
+    so that a change of many files does not lose every race to changes of few.
+    """
+
+    store: RowFiles
+    _written: dict[frozenset[str], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
+
+    def write(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
+        """Checks `change` against the snapshot and its files, and writes the files that make it so."""
+        add = _segment_rows(change.add)
+        replace = _segment_rows(change.replace)
+        partitions = _partition_rows(change.partitions)
+        check(snapshot, change, add, replace, partitions)
+        done = FileChange([], [])
+        self._write_topic(snapshot, files, change, done)
+        new_topic = change.topic is not None and change.topic.topic_id != snapshot.topic_id
+        self._write_partitions(files, partitions, new_topic, done)
+        self._write_segments(files, add, replace, change.drop, done)
+        return done
+
+    def _write_topic(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, done: FileChange) -> None:
+        topic = change.topic
+        if topic is None and change.config is not None and dict(change.config) != snapshot.config:
+            topic = Topic(snapshot.topic_id, change.config, snapshot.deleted_ms)
+        if topic is not None:
+            done.removed.extend(file for file in files if file.kind == TOPIC_KIND)
+            done.added.append(self.store.write(TOPIC_KIND, topic_table(topic)))
+
+    def _write_partitions(self, files: Sequence[RowFile], rows: pa.Table, all_of_them: bool, done: FileChange) -> None:
+        present = [file for file in files if file.kind == PARTITION_KIND]
+        if all_of_them:
+            done.removed.extend(present)
+            done.added.extend(self.store.write_all(PARTITION_KIND, rows.sort_by("partition")))
+        elif rows.num_rows:
+            numbers = sorted(rows.column("partition").to_pylist())
+            # New partitions join the last file, so that a topic which grows one by one does not become many files.
+            last = max(file.bounds["partition"][1] for file in present)
+            stale = [file for file in present if file.may_hold(numbers)]
+            if numbers[-1] > last:
+                stale.extend(file for file in present if file.bounds["partition"][1] == last and file not in stale)
+            kept = concat(self.store.read_all(stale), PARTITION_KIND)
+            kept = kept.filter(pc.invert(pc.is_in(kept.column("partition"), rows.column("partition").combine_chunks())))
+            merged = concat([kept, rows], PARTITION_KIND).sort_by("partition")
+            done.removed.extend(stale)
+            done.added.extend(self.store.write_all(PARTITION_KIND, merged))
+
+    def _write_segments(
+        self, files: Sequence[RowFile], add: pa.Table, replace: pa.Table, drop: Sequence[str], done: FileChange
+    ) -> None:
+        present = [file for file in files if file.kind == SEGMENT_KIND]
+        self._check_new(present, add)
+        # A large file is written again by itself; small ones, and what is new, become one.
+        merged, merged_files = [add], []
+        for file, kept in self._holders(present, replace, drop):
+            done.removed.append(file)
+            if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 4:
+                merged.append(kept)
+                merged_files.append(file)
+            else:
+                done.added.extend(self._write_again([file], kept))
+        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND)))
+
+    def _holders(
+        self, present: Sequence[RowFile], replace: pa.Table, drop: Sequence[str]
+    ) -> Iterator[tuple[RowFile, pa.Table]]:
+        """The files that hold rows to be replaced or dropped, with the rows that take the place of theirs."""
+        gone = pa.concat_arrays([replace.column("path").combine_chunks(), pa.array(drop, pa.string())])
+        numbers = _partitions_of(replace, drop)
+        near = [file for file in present if numbers is None or file.may_hold(numbers)] if len(gone) else []
+        tables = self.store.read_all(near)
+        # One look-up for all files: where a row's path is among those that go, if it is.
+        position = pc.index_in(concat(tables, SEGMENT_KIND).column("path"), value_set=gone).combine_chunks()
+        if len(position) - position.null_count != len(gone):
+            raise CommitConflictError(
+                "Rows that the plan replaces are not in the manifest",
+                path=self.store.storage.location(self.store.directory),
+                expected=f"{len(gone)} rows",
+                found=len(position) - position.null_count,
+                hint="A plan must be made anew from the snapshot that it is given",
+            )
+        start = 0
+        for file, rows in zip(near, tables, strict=True):
+            there = position.slice(start, rows.num_rows)
+            start += rows.num_rows
+            if there.null_count < rows.num_rows:
+                taken = there.filter(pc.less(there, replace.num_rows))
+                yield file, concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
+
+    def _write_again(self, files: Sequence[RowFile], rows: pa.Table) -> list[RowFile]:
+        key = frozenset(file.path for file in files)
+        rows = in_log_order(rows)
+        before = self._written.get(key)
+        if before is None or not before[0].equals(rows):
+            before = self._written[key] = (rows, self.store.write_all(SEGMENT_KIND, rows))
+        return before[1]
+
+    def _check_new(self, present: Sequence[RowFile], add: pa.Table) -> None:
+        """No path is added twice. A row carries the time its file was made, so files of older rows need no look."""
+        if not add.num_rows:
+            return
+        numbers = sorted(pc.unique(add.column("partition")).to_pylist())
+        oldest_ms = pc.min(add.column("created_ms")).as_py()
+        near = [file for file in present if file.may_hold(numbers) and file.bounds["created_ms"][1] >= oldest_ms]
+        paths = add.column("path").combine_chunks()
+        for rows in self.store.read_all(near):
+            twice = pc.is_in(rows.column("path"), paths)
+            if pc.any(twice).as_py():
+                path = rows.column("path").filter(twice)[0].as_py()
+                raise SegmentsError("A file can be added to the log once only", path=path)
+
+
+def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, partitions: pa.Table) -> None:
+    """Raises SegmentsError where the change would break an invariant that can be told without reading more rows."""
+    topic_id = change.topic.topic_id if change.topic is not None else snapshot.topic_id
+    for rows in (add, live_rows(replace), partitions):  # removed rows may be a deleted topic's, for vacuum
+        others = rows.column("topic_id").filter(pc.not_equal(rows.column("topic_id"), topic_id))
+        if len(others):
+            raise CommitConflictError(
+                f"Topic {snapshot.topic} is not the one that the rows were made for: it was deleted and made again",
+                expected=f"topic id {topic_id}",
+                found=others[0].as_py(),
+            )
+    paths = [*add.column("path").chunks, *replace.column("path").chunks, pa.array(change.drop, pa.string())]
+    if pc.count_distinct(pa.chunked_array(paths)).as_py() != sum(map(len, paths)):
+        raise SegmentsError(f"A change of topic {snapshot.topic} names a path twice")
+    fresh = topic_id != snapshot.topic_id
+    ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=change.operation == RESTORE)
+    for rows in (add, replace):
+        _check_ranges(snapshot.topic, live_rows(rows), ends)
+
+
+def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_may_fall: bool) -> dict[int, int]:
+    """Offsets never go back. Returns {partition: log end offset} after the change."""
+    names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset", "last_stable_offset")
+    before = {} if fresh else _by_partition(snapshot.partitions, names[1:3])
+    ends = {number: end for number, (_, end) in before.items()}
+    for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        old_start, old_end = before.get(number, (0, 0))
+        if start_may_fall:
+            old_start = 0
+        if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
+            raise SegmentsError(
+                f"Offsets of {snapshot.topic}-{number} would go back or cross",
+                expected=f"log start ≥ {old_start}, log end ≥ {old_end}, and no offset above the log end",
+                found=f"log start {start}, log end {end}, first dirty {first_dirty}, last stable {last_stable}",
+            )
+        ends[number] = end
+    if sorted(ends) != list(range(len(ends))):
+        raise SegmentsError(f"Partitions of {snapshot.topic} would have gaps", found=sorted(ends)[:20])
+    return ends
+
+
+def _check_ranges(topic: str, rows: pa.Table, ends: Mapping[int, int]) -> None:
+    """Rows of a partition must not overlap each other nor reach beyond its log end."""
+    if not rows.num_rows:
+        return
+    rows = in_log_order(rows.select(["partition", "base_offset", "next_offset"]))
+    partition, base, following = (rows.column(name).to_numpy() for name in rows.column_names)
+    unknown = set(np.unique(partition).tolist()) - ends.keys()
+    if unknown:
+        raise UnknownTopicError(f"Topic {topic} has no partition {min(unknown)}", hint=f"It has {len(ends)} of them")
+    limit = np.array([ends.get(number, 0) for number in range(len(ends))], np.int64)[partition]
+    wrong = (following < base) | (base < 0) | (following > limit)
+    wrong[:-1] |= (partition[1:] == partition[:-1]) & (base[1:] < following[:-1])
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise SegmentsError(
+            f"A segment of {topic}-{partition[at]} would overlap the next one or reach beyond the log end",
+            expected=f"offsets below {limit[at]}",
+            found=f"{base[at]} to {following[at]}",
+        )
+
+
+def _by_partition(rows: pa.Table, names: Sequence[str]) -> dict[int, tuple[int, ...]]:
+    values = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    return dict(zip(rows.column("partition").to_pylist(), values, strict=True))
+
+
+def _partitions_of(replace: pa.Table, drop: Sequence[str]) -> list[int] | None:
+    """The partitions, sorted, that rows to be replaced or dropped are in; None where a path does not tell."""
+    numbers = pc.unique(replace.column("partition")).to_pylist()
+    if drop:
+        named = pc.unique(pc.struct_field(pc.extract_regex(pa.array(drop, pa.string()), _PARTITION_OF_PATH), [0]))
+        if named.null_count:
+            return None
+        numbers += named.cast(pa.int32()).to_pylist()
+    return sorted(set(numbers))
+
+
+def _segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
+    return rows.cast(SEGMENT_SCHEMA) if isinstance(rows, pa.Table) else segments_table(rows)
+
+
+def _partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
+    return rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)

@@ -1,0 +1,232 @@
+"""The Parquet files that hold the manifest's rows: written once, named by Delta's log, read in parallel, cached.
+
+A `RowFile` is what Delta's log says of one file; its statistics tell which files can hold rows of a partition. Which
+files make up the table is Delta's business, what the rows mean is rows.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.rows import (
+    KIND,
+    PARTITION_KIND,
+    PARTITION_SCHEMA,
+    SEGMENT_KIND,
+    SEGMENT_SCHEMA,
+    TOPIC_KIND,
+    TOPIC_SCHEMA,
+)
+from spark_segments.storage import Storage
+
+SCHEMAS = {TOPIC_KIND: TOPIC_SCHEMA, PARTITION_KIND: PARTITION_SCHEMA, SEGMENT_KIND: SEGMENT_SCHEMA}
+
+ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000}
+"""The most rows of a file, by kind: what a commit that changes one row may have to write again."""
+
+STATISTICS = ("partition", "base_offset", "created_ms")
+"""The columns whose bounds go into Delta's log."""
+
+CACHE_BYTES = 64 << 20
+"""How much memory of this process recently read or written rows may hold."""
+
+_READ_THREADS = 16
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+_INTEGERS = {
+    kind: [field.name for field in schema if pa.types.is_integer(field.type)] for kind, schema in SCHEMAS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """One Parquet file of the table: `path` relative to the table, `bounds` by column: (least, greatest) value."""
+
+    path: str
+    kind: str
+    rows: int
+    size: int
+    modified_ms: int
+    bounds: dict[str, tuple[int, int]]
+
+    def may_hold(self, partitions: Sequence[int]) -> bool:
+        """Whether a row of one of these partitions, which are sorted, can be in it."""
+        least, greatest = self.bounds["partition"]
+        at = bisect_left(partitions, least)
+        return at < len(partitions) and partitions[at] <= greatest
+
+    def add_action(self, *, data_change: bool = True) -> AddAction:
+        known = {name: bounds for name, bounds in self.bounds.items() if bounds != (_LOWEST, _HIGHEST)}
+        statistics = {
+            "numRecords": self.rows,
+            "minValues": {name: least for name, (least, _) in known.items()},
+            "maxValues": {name: greatest for name, (_, greatest) in known.items()},
+            "nullCount": dict.fromkeys(known, 0),
+        }
+        values = {KIND: self.kind}
+        return AddAction(self.path, self.size, values, self.modified_ms, data_change, json.dumps(statistics))
+
+    def remove_action(self, *, data_change: bool = True) -> RemoveAction:
+        return RemoveAction(self.path, data_change, _now_ms(), self.size, {KIND: self.kind})
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """Files that a commit adds and removes."""
+
+    added: list[RowFile]
+    removed: list[RowFile]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFiles:
+    """Where the files of one topic's table lie: reads and writes them."""
+
+    storage: Storage
+    directory: str
+
+    def write(self, kind: str, rows: pa.Table) -> RowFile:
+        """Writes rows of one kind to a new file. Nobody sees it before a commit adds it."""
+        rows = rows.combine_chunks()
+        path = f"{KIND}={kind}/part-{uuid.uuid4().hex}.parquet"
+        sink = pa.BufferOutputStream()
+        # Delta encoding reads five times faster than a dictionary here, and takes half of the space.
+        pq.write_table(
+            rows,
+            sink,
+            compression="zstd",
+            use_dictionary=[name for name in ("topic_id", "state") if name in rows.column_names],
+            column_encoding=dict.fromkeys(_INTEGERS[kind], "DELTA_BINARY_PACKED") or None,
+            store_schema=False,
+            write_statistics=False,
+        )
+        content = sink.getvalue()
+        self.storage.write(f"{self.directory}/{path}", content)
+        if rows.get_total_buffer_size() <= 2 * rows.nbytes:  # a slice would keep the memory of the whole table
+            _cache.put((self.storage.uri, self.directory, path), rows)
+        return RowFile(path, kind, rows.num_rows, content.size, _now_ms(), _bounds(rows))
+
+    def write_all(self, kind: str, rows: pa.Table) -> list[RowFile]:
+        """The same in as many files as ROWS_A_FILE asks for, in the order of the rows."""
+        step = ROWS_A_FILE[kind]
+        return [self.write(kind, rows.slice(start, step)) for start in range(0, rows.num_rows, step)]
+
+    def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
+        """All rows of each file in the schema of its kind, in the order of the files.
+
+        A file that vacuum has taken is a FileNotFoundError.
+        """
+        found = [_cache.get((self.storage.uri, self.directory, file.path)) for file in files]
+        missing = [at for at, rows in enumerate(found) if rows is None]
+        if len(missing) < 2:
+            for at in missing:
+                found[at] = self._read(files[at])
+            return found
+        threads = _READ_THREADS if not self.storage.is_local else min(_READ_THREADS, 2 * (os.cpu_count() or 1))
+        with ThreadPoolExecutor(min(threads, len(missing))) as pool:
+            for at, rows in zip(missing, pool.map(lambda at: self._read(files[at]), missing), strict=True):
+                found[at] = rows
+        return found
+
+    def _read(self, file: RowFile) -> pa.Table:
+        content = self.storage.read(f"{self.directory}/{file.path}")
+        try:
+            rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise LogDirError(
+                f"A file of the manifest is damaged ({' '.join(str(error).split())})",
+                path=self.storage.location(f"{self.directory}/{file.path}"),
+                hint="Restore it from a backup",
+            ) from error
+        schema = SCHEMAS[file.kind]
+        if not rows.schema.equals(schema):
+            rows = rows.select(schema.names).cast(schema)
+        _cache.put((self.storage.uri, self.directory, file.path), rows)
+        return rows
+
+
+def files_of(table: DeltaTable) -> list[RowFile]:
+    """The files of a version, in no particular order."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
+    nothing = [None] * actions.num_rows
+    bounds = [
+        zip(columns.get(f"min.{name}", nothing), columns.get(f"max.{name}", nothing), strict=True)
+        for name in STATISTICS
+    ]
+    fields = ("path", f"partition.{KIND}", "num_records", "size_bytes", "modification_time")
+    return [
+        RowFile(path, kind, rows, size, modified_ms, dict(zip(STATISTICS, map(_or_unknown, limits), strict=True)))
+        for path, kind, rows, size, modified_ms, *limits in zip(
+            *(columns[name] for name in fields), *bounds, strict=True
+        )
+    ]
+
+
+def _or_unknown(limits: tuple[int | None, int | None]) -> tuple[int, int]:
+    # A file without statistics may hold anything.
+    least, greatest = limits
+    return (_LOWEST if least is None else least, _HIGHEST if greatest is None else greatest)
+
+
+def _bounds(rows: pa.Table) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name in STATISTICS:
+        limits = (None, None)
+        if name in rows.column_names and rows.num_rows:
+            limits = tuple(pc.min_max(rows.column(name)).as_py().values())
+        found[name] = _or_unknown(limits)
+    return found
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _RowCache:
+    """The rows of recently used files. A file never changes, so an entry is never stale."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._bytes = 0
+        self._rows: OrderedDict[tuple[str, str, str], pa.Table] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, str, str]) -> pa.Table | None:
+        with self._lock:
+            rows = self._rows.get(key)
+            if rows is not None:
+                self._rows.move_to_end(key)
+            return rows
+
+    def put(self, key: tuple[str, str, str], rows: pa.Table) -> None:
+        with self._lock:
+            if key in self._rows or rows.nbytes > self._limit:
+                return
+            self._rows[key] = rows
+            self._bytes += rows.nbytes
+            while self._bytes > self._limit:
+                self._bytes -= self._rows.popitem(last=False)[1].nbytes
+
+
+_cache = _RowCache(CACHE_BYTES)
+
+
+def concat(tables: Iterable[pa.Table], kind: str) -> pa.Table:
+    """One table of them all; none at all keeps the schema."""
+    return pa.concat_tables([SCHEMAS[kind].empty_table(), *tables])

@@ -1,0 +1,168 @@
+"""A topic as one version of its manifest says it is: what every reader and every plan starts from.
+
+A snapshot never changes and can be pickled; its segment rows are read when they are first asked for. How it comes about
+is manifest.py's business, or directory.py's for a directory that Kafka wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
+from spark_segments.log.manifest.rows import (
+    REMOVED,
+    SEGMENT_KIND,
+    Partition,
+    Segment,
+    partitions_of,
+    segments_of,
+)
+
+
+class SegmentSource(Protocol):
+    """Where a snapshot's segment rows come from."""
+
+    def read(self, partitions: Collection[int] | None) -> pa.Table:
+        """Rows of SEGMENT_SCHEMA of these partitions (None: of all), in any order, of any topic id."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Segment rows in files of the manifest."""
+
+    store: RowFiles
+    files: Sequence[RowFile]
+
+    def read(self, partitions: Collection[int] | None) -> pa.Table:
+        wanted = None if partitions is None else sorted(partitions)
+        files = [file for file in self.files if wanted is None or file.may_hold(wanted)]
+        # Compaction leaves files in the order of their rows: reading them so saves the sort.
+        files.sort(key=lambda file: (file.bounds["partition"], file.bounds["base_offset"]))
+        try:
+            tables = self.store.read_all(files)
+        except FileNotFoundError as error:
+            raise InvalidOptionError(
+                "The rows of this version of the topic are not there any more",
+                path=self.store.storage.location(self.store.directory),
+                hint="Vacuum has taken them: load the topic again, or ask for a newer version",
+            ) from error
+        rows = concat(tables, SEGMENT_KIND)
+        return rows if wanted is None else rows.filter(pc.is_in(rows.column("partition"), pa.array(wanted, pa.int32())))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRows:
+    """Segment rows in memory."""
+
+    rows: pa.Table
+
+    def read(self, partitions: Collection[int] | None) -> pa.Table:
+        if partitions is None:
+            return self.rows
+        return self.rows.filter(pc.is_in(self.rows.column("partition"), pa.array(sorted(partitions), pa.int32())))
+
+
+@dataclass(frozen=True, slots=True)
+class StandIns:
+    """What a scan found where a sidecar file is missing or says what is not so; by the path of the .log.
+
+    `offset_indexes`: (relative offset int32[], position int32[]); `aborted`: transactions whose marker is in the file.
+    """
+
+    offset_indexes: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    aborted: Mapping[str, AbortedTransactions] = field(default_factory=dict)
+
+
+NO_STAND_INS = StandIns()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a topic.
+
+    `config`: the topic's own settings, without defaults. `committed_ms`: when the last commit wrote its rows, by the
+    clock of the machine that did. `partitions`: rows of PARTITION_SCHEMA by partition. `deleted_ms`: when the topic was
+    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote.
+    """
+
+    topic: str
+    version: int
+    topic_id: str
+    config: dict[str, str]
+    committed_ms: int
+    partitions: pa.Table
+    source: SegmentSource
+    deleted_ms: int | None = None
+    stand_ins: StandIns = NO_STAND_INS
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was read once can be read again, and would make the pickle as large as the topic.
+        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
+    @cached_property
+    def segments(self) -> pa.Table:
+        """All rows of this topic id (removed ones too), in SEGMENT_SCHEMA, by (partition, base offset)."""
+        return self.load_segments()
+
+    @cached_property
+    def live(self) -> pa.Table:
+        """The rows that are the log: all but the removed ones."""
+        return live_rows(self.segments)
+
+    @cached_property
+    def leftovers(self) -> pa.Table:
+        """Rows of deleted topics that had this name: nothing but vacuum looks at them."""
+        rows = self.source.read(None)
+        return rows.filter(pc.not_equal(rows.column("topic_id"), self.topic_id))
+
+    def load_segments(self, partitions: Collection[int] | None = None) -> pa.Table:
+        """What `segments` is, of these partitions only, read afresh from the files that can hold such rows."""
+        rows = self.source.read(partitions)
+        others = pc.not_equal(rows.column("topic_id"), self.topic_id)
+        if pc.any(others).as_py():
+            rows = rows.filter(pc.invert(others))
+        return in_log_order(rows)
+
+    def live_table(self, partition: int) -> pa.Table:
+        """The part of `live` that is one partition's. The first call loads the rows of all partitions."""
+        numbers = self.live.column("partition").to_numpy()
+        start, end = np.searchsorted(numbers, np.array([partition, partition + 1], np.int32))
+        return self.live.slice(start, end - start)
+
+    def live_of(self, partition: int) -> list[Segment]:
+        """The same as values."""
+        return segments_of(self.live_table(partition))
+
+    def partition(self, number: int) -> Partition:
+        """A partition's row, or UnknownTopicError."""
+        found = self.partitions.filter(pc.equal(self.partitions.column("partition"), number))
+        if not found.num_rows:
+            count = self.partitions.num_rows
+            raise UnknownTopicError(f"Topic {self.topic} has no partition {number}", hint=f"It has {count} of them")
+        return partitions_of(found)[0]
+
+
+def live_rows(rows: pa.Table) -> pa.Table:
+    """Segment rows without the removed ones."""
+    removed = pc.equal(rows.column("state"), REMOVED)
+    return rows.filter(pc.invert(removed)) if pc.any(removed).as_py() else rows
+
+
+def in_log_order(rows: pa.Table) -> pa.Table:
+    """Rows by (partition, base offset), each column in one piece; rows that are alike in these keep their order."""
+    rows = rows.combine_chunks()
+    if rows.num_rows < 2:
+        return rows
+    partition = rows.column("partition").to_numpy()
+    base = rows.column("base_offset").to_numpy()
+    rises = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] >= base[:-1]))
+    return rows if rises.all() else rows.take(pa.array(np.lexsort((base, partition))))

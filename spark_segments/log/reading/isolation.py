@@ -1,0 +1,89 @@
+"""isolation.level=read_committed: where a read learns which transactions were aborted.
+
+Kafka's rule (LogSegment.collectAbortedTxns): an aborted transaction is told of by the .txnindex of the segment that
+holds its marker, which may be a later one than the segment that holds its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.storage import Storage
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionIndex:
+    """The aborted transactions with their markers in one segment: a .txnindex file, or `aborted` in memory.
+
+    `shift` is what makes the file's offsets those of the log.
+    """
+
+    base_offset: int
+    path: str
+    size_bytes: int
+    shift: int = 0
+    aborted: AbortedTransactions | None = None
+
+    def load(self, storage: Storage) -> AbortedTransactions:
+        """Offsets of the log. Raises CorruptBatchError for a damaged file."""
+        if self.aborted is not None:
+            return self.aborted
+        data = storage.read(self.path, 0, self.size_bytes)
+        return parse_txn_index(data, path=self.path).shifted(self.shift)
+
+
+def check_isolation_level(isolation_level: str) -> str:
+    """The level itself, or InvalidOptionError."""
+    if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise InvalidOptionError(
+            "Unknown isolation.level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=repr(isolation_level)
+        )
+    return isolation_level
+
+
+def transaction_indexes(segments: pa.Table, scanned: Mapping[str, AbortedTransactions]) -> list[TransactionIndex]:
+    """The transaction indexes of one partition's segment rows, by offset; a segment without aborts has none.
+
+    `scanned`: by the path of the .log, what a scan found where the .txnindex is missing or says what is not so.
+    """
+    wanted = segments.column("txn_index_bytes").to_numpy() > 0
+    if scanned:
+        wanted |= np.array([path in scanned for path in segments.column("path").to_pylist()], bool)
+    return [_index(segment, scanned) for segment in segments_of(segments.filter(pa.array(wanted)))]
+
+
+def _index(segment: Segment, scanned: Mapping[str, AbortedTransactions]) -> TransactionIndex:
+    return TransactionIndex(
+        segment.base_offset,
+        segment.txn_index_path,
+        segment.txn_index_bytes,
+        segment.offset_shift,
+        scanned.get(segment.path),
+    )
+
+
+def load_aborted(
+    storage: Storage, indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int
+) -> AbortedTransactions:
+    """The aborted transactions that may have data at offsets in [start_offset, end_offset).
+
+    `indexes`: those of the segment that holds `start_offset` and of all later ones, in order. No more of them are read
+    than it takes until no transaction that began before `end_offset` was under way any more.
+    """
+    parts = []
+    for index in indexes:
+        aborted = index.load(storage)
+        parts.append(aborted.overlapping(start_offset, end_offset))
+        if len(aborted) and int(aborted.last_stable_offset.max()) >= end_offset:
+            break
+    return AbortedTransactions.concatenate(parts)

@@ -1,0 +1,168 @@
+"""Which bytes of which files a read needs: pure functions over a snapshot's rows. No segment and no index is opened
+here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import UnknownTopicError
+from spark_segments.format.sidecars.index import position_for_offset
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.isolation import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TransactionIndex,
+    check_isolation_level,
+    transaction_indexes,
+)
+
+DEFAULT_MAX_PARTITION_BYTES = 128 << 20
+OPEN_COST_BYTES = 1 << 20  # what opening one more file weighs, as spark.sql.files.openCostInBytes does
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in
+    [start_position, end_position).
+
+    `begin_position`: where a batch begins, at or before the first one wanted, known without the .index; 0 says nothing.
+    `transactions`: for read_committed, where the aborted transactions of this piece are told of.
+    """
+
+    topic: str
+    segment: Segment
+    start_offset: int
+    end_offset: int
+    start_position: int
+    end_position: int
+    begin_position: int = 0
+    transactions: tuple[TransactionIndex, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+
+def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
+    """{partition: (log start offset, log end offset)} of a snapshot."""
+    table = snapshot.partitions
+    return {
+        partition: (start, end)
+        for partition, start, end in zip(
+            table.column("partition").to_pylist(),
+            table.column("log_start_offset").to_pylist(),
+            table.column("log_end_offset").to_pylist(),
+            strict=True,
+        )
+    }
+
+
+def check_partition(snapshot: Snapshot, partition: int) -> None:
+    """Raises UnknownTopicError unless the topic has that partition."""
+    numbers = snapshot.partitions.column("partition").to_numpy()
+    if (numbers == partition).any():
+        return
+    dense = bool((numbers == np.arange(len(numbers))).all())  # a directory of Kafka's may hold some partitions only
+    expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
+    raise UnknownTopicError(f"Topic {snapshot.topic} has no such partition", expected=expected, found=partition)
+
+
+def read_ranges(
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    *,
+    max_partition_bytes: int | None = None,
+    isolation_level: str = READ_UNCOMMITTED,
+) -> list[ReadRange]:
+    """The ranges that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+
+    Offsets are clipped to what the log has; with read_committed, to what lies before the last stable offset. A segment
+    larger than `max_partition_bytes` gives several ranges of about that size.
+    """
+    committed = check_isolation_level(isolation_level) == READ_COMMITTED
+    bounds = _readable(snapshot, committed)
+    ranges: list[ReadRange] = []
+    for partition, (start, end) in sorted(offsets.items()):
+        log_start, log_end = bounds[partition]
+        start, end = max(start, log_start), min(end, log_end)
+        if start >= end:
+            continue
+        live = snapshot.live_table(partition)
+        transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if committed else []
+        for segment in _overlapping(live, start, end):
+            whole = ReadRange(
+                snapshot.topic,
+                segment,
+                max(start, segment.base_offset),
+                min(end, segment.next_offset),
+                0,
+                segment.log_bytes,
+                transactions=_from(transactions, segment.base_offset),
+            )
+            ranges.extend(_begin(one, snapshot.stand_ins.offset_indexes) for one in _split(whole, max_partition_bytes))
+    return ranges
+
+
+def pack(ranges: Iterable[ReadRange], max_partition_bytes: int) -> list[list[ReadRange]]:
+    """Puts neighbouring small ranges of a partition together into tasks of about `max_partition_bytes`."""
+    tasks: list[list[ReadRange]] = []
+    size_bytes = 0
+    for one in ranges:
+        cost = one.size_bytes + OPEN_COST_BYTES
+        last = tasks[-1][-1] if tasks else None
+        if last is None or last.segment.partition != one.segment.partition or size_bytes + cost > max_partition_bytes:
+            tasks.append([])
+            size_bytes = 0
+        tasks[-1].append(one)
+        size_bytes += cost
+    return tasks
+
+
+def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[TransactionIndex, ...]:
+    return tuple(indexes[bisect_left(indexes, base_offset, key=lambda index: index.base_offset) :])
+
+
+def _readable(snapshot: Snapshot, committed: bool) -> dict[int, tuple[int, int]]:
+    bounds = offset_bounds(snapshot)
+    if not committed:
+        return bounds
+    stable = snapshot.partitions.column("last_stable_offset").to_pylist()
+    return {
+        partition: (start, min(end, last_stable))
+        for (partition, (start, end)), last_stable in zip(bounds.items(), stable, strict=True)
+    }
+
+
+def _begin(one: ReadRange, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> ReadRange:
+    """Where an index in memory stands in for a file, the batch at which it says to begin."""
+    index = indexes.get(one.segment.path)
+    if index is None:
+        return one
+    relative_offset = one.start_offset - one.segment.offset_shift - one.segment.name_offset
+    by_offset = position_for_offset(index, relative_offset)
+    entry = int(np.searchsorted(index[1], one.start_position, side="right")) - 1
+    return replace(one, begin_position=max(by_offset, int(index[1][entry]) if entry >= 0 else 0))
+
+
+def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> list[Segment]:
+    next_offsets = table.column("next_offset").to_numpy()
+    base_offsets = table.column("base_offset").to_numpy()
+    first = int(np.searchsorted(next_offsets, start_offset, side="right"))
+    last = int(np.searchsorted(base_offsets, end_offset, side="left"))
+    return [segment for segment in segments_of(table.slice(first, max(0, last - first))) if segment.log_bytes]
+
+
+def _split(whole: ReadRange, max_partition_bytes: int | None) -> list[ReadRange]:
+    if max_partition_bytes is None or whole.size_bytes <= max_partition_bytes * 1.1:
+        return [whole]
+    pieces = -(-whole.size_bytes // max_partition_bytes)
+    cuts = [whole.end_position * piece // pieces for piece in range(pieces + 1)]
+    return [replace(whole, start_position=start, end_position=end) for start, end in pairwise(cuts)]

@@ -1,0 +1,83 @@
+"""From a time to an offset: the first record of a partition that is not older than the time.
+
+Timestamps of a log need not rise. A segment whose largest timestamp is below the target cannot hold the answer; the
+first one whose largest is not below it does, unless the record that made it so lies outside the part of the file that
+is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow.compute as pc
+
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.plan import check_partition, offset_bounds
+from spark_segments.log.segment.reader import seek_time, windows
+from spark_segments.storage import Storage
+
+
+def offsets_for_times(
+    storage: Storage, snapshot: Snapshot, targets_ms: Mapping[int, int]
+) -> dict[int, tuple[int, int] | None]:
+    """{partition: (offset, timestamp in ms)} of the first offset whose timestamp is ≥ the partition's target, None
+    where there is none.
+
+    The rule is that of Kafka's `offsetsForTimes`: first by offset, whatever the order of timestamps.
+    """
+    bounds = offset_bounds(snapshot)
+    found = {}
+    for partition, target_ms in targets_ms.items():
+        check_partition(snapshot, partition)
+        start, end = bounds[partition]
+        table = snapshot.live_table(partition)
+        late_enough = pc.and_(
+            pc.greater_equal(table.column("max_timestamp_ms"), target_ms),
+            pc.greater(table.column("next_offset"), start),
+        )
+        candidates = segments_of(table.filter(late_enough))
+        found[partition] = _first(storage, snapshot.topic, candidates, target_ms, start, end)
+    return found
+
+
+def _first(
+    storage: Storage, topic: str, candidates: Iterable[Segment], target_ms: int, start: int, end: int
+) -> tuple[int, int] | None:
+    for segment in candidates:
+        answer = _first_in_segment(storage, topic, segment, target_ms, start, end)
+        if answer is not None:
+            return answer
+    return None
+
+
+def _first_in_segment(
+    storage: Storage, topic: str, segment: Segment, target_ms: int, start: int, end: int
+) -> tuple[int, int] | None:
+    shift = segment.offset_shift
+    start, end = max(start, segment.base_offset), min(end, segment.next_offset)
+    position, size = seek_time(storage, segment, target_ms)
+    for window in windows(storage, segment, position, first_window_bytes=size):
+        late_enough = (window.batches.max_timestamp >= target_ms) & (window.batches.last_offset + shift >= start)
+        for batch in np.flatnonzero(late_enough):
+            decoded = decode_batches(
+                window.data,
+                window.batches.take(slice(batch, batch + 1)),
+                file_position=window.position,
+                path=segment.path,
+                topic=topic,
+                partition=segment.partition,
+                offset_shift=shift,
+                start_offset=start,
+                end_offset=end,
+                columns=("offset", "timestamp"),
+                include_control=True,
+            )
+            for records in decoded:
+                timestamps_ms = records.column("timestamp").cast("int64").to_numpy() // 1000
+                match = np.flatnonzero(timestamps_ms >= target_ms)
+                if len(match):
+                    return records.column("offset")[int(match[0])].as_py(), int(timestamps_ms[match[0]])
+    return None

@@ -1,0 +1,165 @@
+"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.patch import rebase
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
+from spark_segments.log.segment.reader import WINDOW_BYTES, Window, locate, windows
+from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
+from spark_segments.storage import Storage
+
+COPY_BYTES = 8 << 20
+
+
+def copy_batches(
+    storage: Storage,
+    topic: str,
+    sources: Sequence[Segment],
+    base_offset: int,
+    next_offset: int,
+    *,
+    sealed: bool,
+    leader_epoch: int | None,
+    index_interval_bytes: int,
+    segment_index_bytes: int,
+    target: Storage | None = None,
+    stem: str | None = None,
+) -> Segment:
+    """Writes the batches of `sources` with log offsets in [base_offset, next_offset) as one segment with absolute
+    offsets.
+
+    Every batch's CRC is checked on the way. `leader_epoch`, where given, is written into batches that have none (a
+    writer's, as a producer's, say -1). Returns the new file's row; raises CorruptBatchError where the sources hold
+    fewer records than their rows say.
+    """
+    first = sources[0]
+    with SegmentWriter(
+        target or storage,
+        topic,
+        first.partition,
+        base_offset,
+        index_interval_bytes=index_interval_bytes,
+        segment_index_bytes=segment_index_bytes,
+        stem=stem,
+    ) as writer:
+        for source in sources:
+            start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+            known = source.tombstones >= 0
+            whole = (start, end) == (source.base_offset, source.next_offset)
+            copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
+            if whole and copied != source.records and source.file_base_offset == source.name_offset:
+                raise CorruptBatchError(
+                    "The file does not hold the records of its row",
+                    path=source.path,
+                    expected=f"{source.records} records",
+                    found=f"{copied} records",
+                    hint=RESTORE,
+                )
+            if whole and known:
+                writer.add_tombstones(source.tombstones)
+            if source.txn_index_bytes:
+                writer.add_aborted(aborted_in(storage, source, start, end))
+        created_ms = _created_ms(sources, sealed)
+        row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
+    return dataclasses.replace(row, next_offset=next_offset)
+
+
+def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
+    """When a copy counts as made: where no record has a timestamp, retention goes by when the last one was appended.
+
+    What stays active is as old as its first chunk, else merging would put off the roll of an idle partition.
+    """
+    untimed = [source.created_ms for source in sources if source.max_timestamp_ms < 0]
+    created = [source.created_ms for source in sources]
+    if sealed:
+        return max(created)
+    return max(untimed) if untimed else min(created)
+
+
+def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> AbortedTransactions:
+    """The entries of a segment's .txnindex whose marker lies in [start, end); all offsets are the log's."""
+    data = storage.read(source.txn_index_path, 0, source.txn_index_bytes)
+    entries = parse_txn_index(data, path=source.txn_index_path).shifted(source.offset_shift)
+    return entries.take((entries.last_offset >= start) & (entries.last_offset < end))
+
+
+def _copy(
+    storage: Storage,
+    writer: SegmentWriter,
+    source: Segment,
+    start: int,
+    end: int,
+    leader_epoch: int | None,
+    *,
+    with_tombstones: bool,
+) -> int:
+    """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
+    shift = source.offset_shift
+    begin = locate(storage, source, start) if start > source.base_offset else 0
+    records = 0
+    # Nearly all of it is wanted, and nobody else has it.
+    for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
+        batches = window.batches
+        past_end = len(batches) and int(batches.base_offset[-1]) + shift >= end
+        wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
+        batches = batches.take(wanted)
+        if len(batches):
+            data, batches = rebased(window, batches, shift, leader_epoch)
+            writer.append(data, batches)
+            if with_tombstones:
+                writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
+            records += int(batches.count.sum())
+        if past_end:
+            break
+    return records
+
+
+def rebased(
+    window: Window, batches: BatchTable, shift: int, leader_epoch: int | None = None
+) -> tuple[np.ndarray, BatchTable]:
+    """The bytes of neighbouring batches of a window, moved by `shift`, and their table, with positions from 0.
+
+    `leader_epoch`, where given, is written into batches that have none. Where there is anything to write, a writable
+    window is itself changed, and another's bytes are copied; else the bytes are the window's.
+    """
+    low = int(batches.position[0]) - window.position
+    high = int(batches.position[-1] + batches.size[-1]) - window.position
+    data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
+    batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
+    without_epoch = batches.leader_epoch < 0
+    if shift or (leader_epoch is not None and without_epoch.any()):
+        if not data.flags.writeable:
+            data = data.copy()
+        rebase(data, batches, shift, None)
+        if leader_epoch is not None:
+            rebase(data, batches.take(without_epoch), 0, leader_epoch)
+        batches = dataclasses.replace(
+            batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
+        )
+    return data, batches
+
+
+def copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int) -> None:
+    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where it is shorter by now."""
+    with target.create(target_path) as stream:
+        for position in range(0, size, COPY_BYTES):
+            length = min(COPY_BYTES, size - position)
+            data = source.read(path, position, length)
+            if data.size != length:
+                raise SegmentsError(
+                    "The file became shorter while it was copied",
+                    path=path,
+                    position=position,
+                    expected=length,
+                    found=data.size,
+                )
+            stream.write(data)

@@ -1,0 +1,231 @@
+"""Reading one segment: from the sidecar look-up to decoded batches of records.
+
+A read touches the .index once and then only the bytes of the .log that it needs, in windows: memory is bounded by the
+window and the largest record batch, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import RESTORE, CorruptBatchError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.format.legacy.message_sets import with_first_offsets
+from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index, position_for_offset
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.storage import Storage
+
+FIRST_WINDOW_BYTES = 256 << 10
+WINDOW_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole record batches of a .log: `data[0]` is byte `position` of the file; `batches` are those to be used."""
+
+    data: pa.Buffer
+    position: int
+    batches: BatchTable
+
+
+def locate(storage: Storage, segment: Segment, offset: int) -> int:
+    """The position of a batch at or before the one that holds log offset `offset`: 0 where the index has nothing
+    closer.
+    """
+    return seek(storage, segment, offset)[0]
+
+
+def seek(storage: Storage, segment: Segment, offset: int) -> tuple[int, int]:
+    """(position, size) of bytes of the .log that begin with a batch and have the one that holds log offset `offset`.
+
+    Never less than FIRST_WINDOW_BYTES; where the index does not know the end, more may be needed.
+    """
+    relative_offset = offset - segment.offset_shift - segment.name_offset
+    if segment.index_bytes == 0 or relative_offset <= 0:
+        return 0, FIRST_WINDOW_BYTES
+    return _between(segment, _offset_index(storage, segment), relative_offset, relative_offset)
+
+
+def _offset_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    return parse_offset_index(storage.read(segment.index_path, 0, segment.index_bytes), path=segment.index_path)
+
+
+def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int, last: int | None) -> tuple[int, int]:
+    """(position, size) of the bytes with the relative offsets `first` to `last` (None: the last one there is).
+
+    An entry names the last offset of the append that it points to. So an offset behind an entry's is at most in the
+    append of the next entry, which ends where the one after that points.
+    """
+    position = position_for_offset(index, first)
+    after = len(index[0]) if last is None else int(np.searchsorted(index[0], last, side="left")) + 1
+    end = int(index[1][after]) if after < len(index[1]) else segment.log_bytes
+    return position, min(max(end - position, FIRST_WINDOW_BYTES), WINDOW_BYTES)
+
+
+def locate_position(storage: Storage, segment: Segment, position: int) -> int:
+    """The greatest indexed batch position at or before byte `position` of the .log."""
+    if segment.index_bytes == 0 or position <= 0:
+        return 0
+    _, positions = _offset_index(storage, segment)
+    entry = int(np.searchsorted(positions, position, side="right")) - 1
+    return int(positions[entry]) if entry >= 0 else 0
+
+
+def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
+    """(position, size) of bytes of the .log before which no record has a timestamp ≥ `timestamp_ms`; they have the
+    first one that does, as far as the indexes know where it is.
+
+    A time index entry is the largest timestamp so far, so whatever comes before the last entry below the target is
+    older than the target, in whatever order the timestamps are; and the next entry's record is not.
+    """
+    if segment.time_index_bytes == 0:
+        return 0, FIRST_WINDOW_BYTES
+    data = storage.read(segment.time_index_path, 0, segment.time_index_bytes)
+    timestamps, relative_offsets = parse_time_index(data, path=segment.time_index_path)
+    after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
+    first = int(relative_offsets[after - 1]) if after else -1
+    if segment.index_bytes == 0:
+        return 0, FIRST_WINDOW_BYTES
+    last = int(relative_offsets[after]) if after < len(timestamps) else None
+    return _between(segment, _offset_index(storage, segment), first, last)
+
+
+def windows(
+    storage: Storage,
+    segment: Segment,
+    start_position: int = 0,
+    end_position: int | None = None,
+    *,
+    first_window_bytes: int = FIRST_WINDOW_BYTES,
+    check_crc: bool = True,
+    writable: bool = False,
+) -> Iterator[Window]:
+    """The batches that begin in [start_position, end_position) of a .log, in windows that grow to WINDOW_BYTES.
+
+    `start_position` must be the start of a batch. `writable`: so is their data. Raises CorruptBatchError where the
+    bytes are damaged or end too early.
+    """
+    path, position, window_bytes = segment.path, start_position, first_window_bytes
+    end_position = segment.log_bytes if end_position is None else min(end_position, segment.log_bytes)
+    while position < end_position:
+        wanted = min(window_bytes, segment.log_bytes - position)
+        data = storage.read(path, position, wanted, writable=writable)
+        if data.size < wanted:
+            raise CorruptBatchError(
+                "The file is shorter than the log says",
+                path=path,
+                position=position + data.size,
+                expected=f"{segment.log_bytes} bytes",
+                found=f"{position + data.size} bytes",
+                hint=RESTORE,
+            )
+        scan = scan_batches(data, file_position=position, path=path, check_crc=check_crc)
+        if scan.error is not None and scan.consumed == 0:
+            scan.error.hint = scan.error.hint or RESTORE
+            raise scan.error
+        if scan.consumed == 0:
+            if position + scan.needed > segment.log_bytes:
+                raise CorruptBatchError(
+                    "A record batch is cut",
+                    path=path,
+                    position=position,
+                    expected=f"{scan.needed} bytes",
+                    found=f"{segment.log_bytes - position} bytes",
+                    hint=RESTORE,
+                )
+            window_bytes = max(scan.needed, window_bytes * 2)
+            continue
+        batches = scan.batches
+        if position + scan.consumed > end_position:
+            batches = batches.take(batches.position < end_position)
+        yield Window(data, position, batches)
+        position += scan.consumed
+        window_bytes = min(window_bytes * 2, WINDOW_BYTES)
+
+
+def read_segment(
+    storage: Storage,
+    segment: Segment,
+    topic: str,
+    *,
+    start_offset: int,
+    end_offset: int,
+    start_position: int = 0,
+    end_position: int | None = None,
+    begin_position: int = 0,
+    columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
+    include_control: bool = False,
+    aborted: AbortedTransactions | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of one segment with log offsets in [start_offset, end_offset) whose batches begin in [start_position,
+    end_position).
+
+    Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
+    come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, before which
+    none is wanted. `aborted`, where given, leaves out the data of aborted transactions.
+    """
+    start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
+    if start_offset >= end_offset:
+        return
+    begin, window_bytes = begin_position, FIRST_WINDOW_BYTES
+    if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
+        found, window_bytes = seek(storage, segment, start_offset)
+        begin = max(begin, found)
+    if start_position > begin:
+        begin = max(begin, locate_position(storage, segment, start_position))
+    shift = segment.offset_shift
+    for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
+        # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
+        batches = with_first_offsets(window.data, window.batches, file_position=window.position, path=segment.path)
+        last = len(batches) and int(batches.last_offset[-1]) + shift + 1 >= end_offset
+        _check_offsets(segment, batches)
+        wanted = (batches.last_offset + shift >= start_offset) & (batches.base_offset + shift < end_offset)
+        if start_position > window.position:
+            wanted &= batches.position >= start_position
+        if not wanted.all():
+            batches = batches.take(wanted)
+        if len(batches):
+            yield from decode_batches(
+                window.data,
+                batches,
+                file_position=window.position,
+                path=segment.path,
+                topic=topic,
+                partition=segment.partition,
+                offset_shift=shift,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                columns=columns,
+                include_control=include_control,
+                exclude=None if aborted is None else aborted.mask(batches, shift),
+            )
+        if last:
+            return
+
+
+def _check_offsets(segment: Segment, batches: BatchTable) -> None:
+    """Offsets of a file rise and lie in the range that its name and its row give it (invariant 1)."""
+    if len(batches) == 0:
+        return
+    rises = batches.base_offset[1:] > batches.last_offset[:-1]
+    bad = int(np.argmin(rises)) + 1 if len(rises) and not rises.all() else None
+    if bad is None and int(batches.base_offset[0]) < segment.name_offset:
+        bad = 0
+    if bad is None:
+        return
+    lowest = int(batches.last_offset[bad - 1]) + 1 if bad else segment.name_offset
+    raise CorruptBatchError(
+        "Offsets do not rise",
+        path=segment.path,
+        position=int(batches.position[bad]),
+        expected=f"a base offset of at least {lowest}",
+        found=int(batches.base_offset[bad]),
+        hint=RESTORE,
+    )

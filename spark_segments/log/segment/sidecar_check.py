@@ -1,0 +1,145 @@
+"""Whether the entries of a segment's .index and .timeindex are true, told while the .log is scanned window by window.
+
+An entry is true if a look-up by it never passes over what is looked for. This is a little wider than what Kafka 4
+writes, because older brokers and the cleaner put other offsets of the same batches into their entries.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.layout import NO_TIMESTAMP
+from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+
+
+class OffsetIndexCheck:
+    """The entries (relative offset, position) of one .index against the batches of its .log.
+
+    An entry is true if a batch begins at its position, and its offset lies behind all batches before that one and not
+    behind the last one before the next entry's position.
+    """
+
+    def __init__(self, index: tuple[np.ndarray, np.ndarray], base_offset: int) -> None:
+        self._offset = index[0].astype(np.int64) + base_offset
+        self._position = index[1].astype(np.int64)
+        self._lowest = np.full(len(self._offset), -1, np.int64)  # the first offset behind all batches before
+        self._batch_before = np.zeros(len(self._offset), np.int64)  # where the batch before the entry's begins
+        self._next_offset = base_offset
+        self._last_position = 0
+
+    def add(self, batches: BatchTable) -> None:
+        """The batches that come next in the file."""
+        if not len(batches):
+            return
+        end = int(batches.position[-1] + batches.size[-1])
+        first, last = np.searchsorted(self._position, [int(batches.position[0]), end])
+        at = np.minimum(np.searchsorted(batches.position, self._position[first:last]), len(batches) - 1)
+        lowest = np.append(self._next_offset, batches.last_offset[:-1] + 1)[at]
+        self._lowest[first:last] = np.where(batches.position[at] == self._position[first:last], lowest, -1)
+        self._batch_before[first:last] = np.append(self._last_position, batches.position[:-1])[at]
+        self._next_offset = int(batches.last_offset[-1]) + 1
+        self._last_position = int(batches.position[-1])
+
+    def untrue(self) -> np.ndarray:
+        """int64[]: numbers of the entries that do not hold for the batches seen."""
+        limit = np.append(self._lowest, self._next_offset)[1:]
+        true = (self._lowest >= 0) & (self._offset >= self._lowest) & (self._offset < limit)
+        return np.flatnonzero(~true)
+
+    def usable_bytes(self, log_bytes: int, *, goes_on: bool) -> int | None:
+        """Bytes of the index that hold for a .log that ends at `log_bytes`, None if one of its entries is untrue.
+
+        Where the log `goes_on`, because it was cut there or is being written to, entries for what lies behind that end
+        are left out.
+        """
+        count = int(np.searchsorted(self._position, log_bytes)) if goes_on else len(self._position)
+        lowest = self._lowest[:count]
+        limit = np.append(lowest, self._next_offset)[1:]
+        true = (lowest >= 0) & (self._offset[:count] >= lowest) & (self._offset[:count] < limit)
+        return count * OFFSET_ENTRY_BYTES if true.all() else None
+
+    def interval_bytes(self) -> int | None:
+        """An index.interval.bytes with which these entries, and no others, are made of these batches one by one.
+
+        None where there is none such, or where no entry tells. An entry is due once more than the interval has been
+        appended since the last one: it was not due yet at the batch before each entry, nor at the last batch.
+        """
+        if not len(self._position):
+            return None
+        begins = np.append(0, self._position)
+        due = self._position - begins[:-1]
+        not_due = np.append(self._batch_before, self._last_position) - begins
+        lowest = max(0, int(not_due.max()))
+        return lowest if lowest < int(due.min()) else None
+
+
+class TimeIndexCheck:
+    """The entries (timestamp, relative offset) of one .timeindex against the batches of its .log.
+
+    An entry is true if its offset lies in a batch with its timestamp as the largest, and none before has a larger one.
+    """
+
+    def __init__(self, index: tuple[np.ndarray, np.ndarray], base_offset: int) -> None:
+        self._timestamp = index[0]
+        self._offset = index[1].astype(np.int64) + base_offset
+        self._true = np.zeros(len(self._offset), bool)
+        self._largest = NO_TIMESTAMP
+        self._next_offset = base_offset
+
+    def add(self, batches: BatchTable) -> None:
+        """The batches that come next in the file."""
+        if not len(batches):
+            return
+        largest = np.maximum.accumulate(np.append(self._largest, batches.max_timestamp))
+        next_offset = int(batches.last_offset[-1]) + 1
+        first, last = np.searchsorted(self._offset, [self._next_offset, next_offset])
+        at = np.searchsorted(batches.last_offset, self._offset[first:last])
+        timestamp = self._timestamp[first:last]
+        self._true[first:last] = (batches.max_timestamp[at] == timestamp) & (largest[at] <= timestamp)
+        self._largest, self._next_offset = int(largest[-1]), next_offset
+
+    def untrue(self) -> np.ndarray:
+        """int64[]: numbers of the entries that do not hold for the batches seen."""
+        return np.flatnonzero(~self._true)
+
+    def usable_bytes(self, *, goes_on: bool) -> int | None:
+        """Bytes of the index that hold for the batches seen, None if an entry is untrue; `goes_on` as above."""
+        count = int(np.searchsorted(self._offset, self._next_offset)) if goes_on else len(self._offset)
+        return count * TIME_ENTRY_BYTES if self._true[:count].all() else None
+
+
+class TimeLookUpCheck:
+    """Whether a look-up of a time by both indexes begins at or before the first batch that is not older.
+
+    For all times at once: whoever looks for a time above an entry's timestamp begins where the offset index has the
+    entry's offset, so no batch before that place may have a larger timestamp than the entry.
+    """
+
+    def __init__(self, time_index: tuple[np.ndarray, np.ndarray], offset_index: tuple[np.ndarray, np.ndarray]) -> None:
+        entry = np.searchsorted(offset_index[0], time_index[1], side="right") - 1
+        positions = offset_index[1].astype(np.int64)
+        begins = positions[np.maximum(entry, 0)] if len(positions) else np.zeros(len(entry), np.int64)
+        self._timestamp = time_index[0]
+        self._begin = np.where(entry >= 0, begins, 0)
+        self._passed_over = np.full(len(self._begin), NO_TIMESTAMP, np.int64)  # largest timestamp before the place
+        self._largest = NO_TIMESTAMP
+        self._checked = 0
+
+    def add(self, batches: BatchTable) -> None:
+        """The batches that come next in the file."""
+        if not len(batches):
+            return
+        largest = np.maximum.accumulate(np.append(self._largest, batches.max_timestamp))
+        end = int(batches.position[-1] + batches.size[-1])
+        first, last = self._checked, int(np.searchsorted(self._begin, end))
+        if first < last:
+            before = np.searchsorted(batches.position, self._begin[first:last])
+            self._passed_over[first:last] = largest[before]
+            self._checked = last
+        self._largest = int(largest[-1])
+
+    def misled(self) -> np.ndarray:
+        """int64[]: numbers of the time entries that make a look-up begin too late."""
+        self._passed_over[self._checked :] = self._largest
+        return np.flatnonzero(self._passed_over > self._timestamp)

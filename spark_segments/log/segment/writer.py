@@ -1,0 +1,236 @@
+"""Writing chunks: segments that begin at offset 0 until a commit says where in the log they lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.encoding.encode import Encoded
+from spark_segments.format.patch import rebase
+from spark_segments.format.sidecars.index import IndexBuilder
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
+from spark_segments.log.manifest.rows import (
+    CHUNK,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from spark_segments.storage import Storage, WriteStream
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+def segment_stem(topic: str, partition: int, base_offset: int) -> str:
+    """A path that nothing else ever has, without suffix: `<topic>-<partition>/<base offset>.<unique>`."""
+    return f"{topic}-{partition}/{base_offset:020d}.{uuid.uuid4().hex}"
+
+
+class SegmentWriter:
+    """Writes one .log and its sidecars, batch by batch, and says what its row is.
+
+    Offsets of the batches given are those of the file. Nothing is visible to readers before a commit names the file.
+    As a context manager it leaves no file open where an error comes before `close`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        segment_index_bytes: int,
+        stem: str | None = None,
+    ) -> None:
+        """`stem`: the path of the files without suffix, where a name is asked for that others know."""
+        self._storage = storage
+        self._partition = partition
+        self._base_offset = base_offset
+        self._stem = stem or segment_stem(topic, partition, base_offset)
+        self._index = IndexBuilder(base_offset, interval_bytes=index_interval_bytes, index_bytes=segment_index_bytes)
+        self._log: WriteStream | None = None
+        self.log_bytes = 0
+        self.next_offset = base_offset
+        self._records = 0
+        self._batches = 0
+        self._tombstones = 0
+        self._first_batch_max_timestamp_ms = -1
+        self._delete_horizon_ms: int | None = None
+        self._aborted: list[AbortedTransactions] = []
+
+    def __enter__(self) -> SegmentWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._log is not None:
+            self._log.__exit__(kind, error, trace)
+
+    def add_tombstones(self, count: int) -> None:
+        """Says that `count` of the records appended have a null value."""
+        self._tombstones += count
+
+    def add_aborted(self, aborted: AbortedTransactions) -> None:
+        """Adds entries to the .txnindex: transactions whose abort marker is in this segment."""
+        if len(aborted):
+            self._aborted.append(aborted)
+
+    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
+        """Appends whole batches: `data` holds just their bytes, in order; positions in `batches` are ignored."""
+        if len(batches) == 0:
+            return
+        if self._log is None:
+            self._log = self._storage.create(self._stem + LOG_SUFFIX)
+            self._first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
+        self._log.write(data)
+        positions = self.log_bytes + np.cumsum(batches.size) - batches.size
+        self._index.add(dataclasses.replace(batches, position=positions))
+        self.log_bytes += int(batches.size.sum())
+        self.next_offset = int(batches.last_offset[-1]) + 1
+        self._records += int(batches.count.sum())
+        self._batches += len(batches)
+        horizons = batches.base_timestamp[batches.has_delete_horizon]
+        if len(horizons):
+            earliest = int(horizons.min())
+            self._delete_horizon_ms = (
+                earliest if self._delete_horizon_ms is None else min(earliest, self._delete_horizon_ms)
+            )
+
+    def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
+        """Finishes the files and returns their row, at the offsets that the file itself has."""
+        if self._log is None:
+            self._log = self._storage.create(self._stem + LOG_SUFFIX)
+        self._log.close()
+        index, time_index = self._index.finish()
+        self._storage.write(self._stem + INDEX_SUFFIX, index)
+        self._storage.write(self._stem + TIME_INDEX_SUFFIX, time_index)
+        txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
+        if txn_index:
+            self._storage.write(self._stem + TXN_INDEX_SUFFIX, txn_index)
+        return Segment(
+            topic_id=topic_id,
+            partition=self._partition,
+            base_offset=self._base_offset,
+            next_offset=self.next_offset,
+            path=self._stem + LOG_SUFFIX,
+            file_base_offset=self._base_offset,
+            log_bytes=self.log_bytes,
+            index_bytes=len(index),
+            time_index_bytes=len(time_index),
+            txn_index_bytes=len(txn_index),
+            records=self._records,
+            batches=self._batches,
+            first_batch_max_timestamp_ms=self._first_batch_max_timestamp_ms,
+            max_timestamp_ms=self._index.max_timestamp,
+            offset_of_max_timestamp=self._index.offset_of_max_timestamp,
+            tombstones=self._tombstones,
+            delete_horizon_ms=self._delete_horizon_ms,
+            created_ms=created_ms,
+            state=state,
+        )
+
+
+class ChunkWriter:
+    """Writes one partition's encoded batches as chunks of at most segment.bytes each (a larger batch stands alone)."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        *,
+        segment_bytes: int,
+        index_interval_bytes: int,
+        segment_index_bytes: int,
+    ) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._topic_id = topic_id
+        self._partition = partition
+        self._segment_bytes = segment_bytes
+        self._index_interval_bytes = index_interval_bytes
+        self._segment_index_bytes = segment_index_bytes
+        self._writer: SegmentWriter | None = None
+        self._finished: list[Segment] = []
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets, where the open chunk has room for it."""
+        return 0 if self._writer is None else self._writer.next_offset
+
+    def append(self, encoded: Encoded) -> None:
+        """Appends batches, which are moved to where the chunk has got to unless they have been given `next_offset`."""
+        batches, start = encoded.batches, 0
+        while start < len(batches):
+            if self._writer is None:
+                self._writer = self._new_writer()
+            fitting = self._fitting(batches, start)
+            if fitting == 0 and self._writer.log_bytes:
+                self._finish()
+                continue
+            piece = batches.take(slice(start, start + max(1, fitting)))
+            data, moved = _rebased(encoded.buffer, piece, self._writer.next_offset - int(piece.base_offset[0]))
+            self._writer.append(data, moved)
+            if encoded.tombstones:
+                whole = len(piece) == len(batches)
+                count = encoded.tombstones if whole else count_tombstones(encoded.buffer, piece)
+                self._writer.add_tombstones(count)
+            start += len(piece)
+
+    def _fitting(self, batches: BatchTable, start: int) -> int:
+        """How many batches from `start` on the open chunk has room for."""
+        assert self._writer is not None
+        sizes = np.cumsum(batches.size[start:])
+        fitting = int(np.searchsorted(sizes, self._segment_bytes - self._writer.log_bytes, side="right"))
+        ends = batches.last_offset[start : start + fitting] - batches.base_offset[start] + self._writer.next_offset
+        return int(np.searchsorted(ends, MAX_RELATIVE_OFFSET, side="right"))
+
+    def close(self) -> list[Segment]:
+        """The rows of all chunks written, in order, each beginning at offset 0."""
+        if self._writer is not None:
+            self._finish()
+        return self._finished
+
+    def _new_writer(self) -> SegmentWriter:
+        return SegmentWriter(
+            self._storage,
+            self._topic,
+            self._partition,
+            0,
+            index_interval_bytes=self._index_interval_bytes,
+            segment_index_bytes=self._segment_index_bytes,
+        )
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        self._finished.append(self._writer.close(topic_id=self._topic_id, created_ms=self._storage.now_ms()))
+        self._writer = None
+
+
+def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:
+    """How many records of `batches`, whose positions count from `data[0]`, have a null value."""
+    values = decode_batches(data, batches, topic="", partition=0, columns=("value",))
+    return sum(records.column(0).null_count for records in values)
+
+
+def _rebased(buffer: pa.Buffer, batches: BatchTable, shift: int) -> tuple[np.ndarray, BatchTable]:
+    """The bytes of `batches` alone, their offsets moved by `shift`, and the table that fits them."""
+    first = int(batches.position[0])
+    size = int(batches.position[-1] + batches.size[-1]) - first
+    data = np.frombuffer(buffer, np.uint8, count=size, offset=first)
+    batches = dataclasses.replace(batches, position=batches.position - first)
+    if shift == 0:
+        return data, batches
+    data = data.copy()
+    rebase(data, batches, shift, None)
+    return data, dataclasses.replace(
+        batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
+    )

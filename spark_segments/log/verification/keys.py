@@ -1,0 +1,146 @@
+"""Whether the clean tail of a compacted partition has every key once: what compaction is there for.
+
+A unit of work of `segments verify`, one a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.cleaner.offset_map import OffsetMap
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
+from spark_segments.storage import Storage
+
+MAP_BYTES = 256 << 20
+"""What the map of keys may take. A tail of more keys (about ten millions) is looked at in parts of that many."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysTask:
+    """A partition's clean tail: the offsets [start_offset, end_offset) of `segments`; `aborted` data does not count."""
+
+    topic: str
+    partition: int
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+    aborted: AbortedTransactions
+    map_bytes: int = MAP_BYTES
+
+
+def verify_keys(storage: Storage, task: KeysTask) -> list[Finding]:
+    """A finding for each record of the tail that has no key, or whose key a later record of the tail has.
+
+    Raises CorruptBatchError for damaged bytes: only segments that are whole can be judged.
+    """
+    findings = Findings(task.topic, task.partition)
+    start = task.start_offset
+    while start < task.end_offset:
+        keys = OffsetMap(task.map_bytes, start_offset=start)
+        keyed = 0
+        for window in _windows(storage, task, start):
+            keyed += window.put(task, keys, findings)
+            if keys.full:
+                break
+        end = keys.end_offset if keys.full else task.end_offset
+        if keyed != len(keys):
+            _name_repeated(storage, task, keys, start, end, findings)
+        start = max(start + 1, end)
+    return findings.found
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Batches of one segment that have offsets of the tail, and where their bytes are."""
+
+    segment: Segment
+    data: pa.Buffer
+    position: int
+    batches: BatchTable
+    undone: np.ndarray
+
+    def put(self, task: KeysTask, keys: OffsetMap, findings: Findings) -> int:
+        """Puts the keys into the map and returns how many records had one; a record without is a finding."""
+        keys.put_batches(
+            self.data,
+            self.batches,
+            file_position=self.position,
+            path=self.segment.path,
+            offset_shift=self.segment.offset_shift,
+            end_offset=task.end_offset,
+            exclude=self.undone,
+        )
+        end = keys.end_offset if keys.full else task.end_offset
+        keyed = 0
+        for decoded in self.records(task, keys.start_offset, end):
+            key, offset = decoded.columns
+            keyed += len(key) - key.null_count
+            for row in np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False)) if key.null_count else ():
+                self.report(
+                    findings, "A record of a compacted partition's clean tail has no key", int(offset[row].as_py())
+                )
+        return keyed
+
+    def records(self, task: KeysTask, start_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
+        """Keys and offsets of the log, of the records in [start_offset, end_offset)."""
+        return decode_batches(
+            self.data,
+            self.batches,
+            file_position=self.position,
+            path=self.segment.path,
+            topic=task.topic,
+            partition=task.partition,
+            offset_shift=self.segment.offset_shift,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            columns=("key", "offset"),
+            exclude=self.undone,
+        )
+
+    def report(self, findings: Findings, message: str, offset: int, found: object = None) -> None:
+        batch = int(np.searchsorted(self.batches.last_offset, offset - self.segment.offset_shift))
+        findings.add(
+            message,
+            path=self.segment.path,
+            position=int(self.batches.position[batch]),
+            expected="every key once, in its newest record",
+            found=found or f"offset {offset}",
+        )
+
+
+def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_Window]:
+    for segment in task.segments:
+        if segment.next_offset <= start or segment.base_offset >= task.end_offset:
+            continue
+        shift = segment.offset_shift
+        low, high = max(start, segment.base_offset), min(task.end_offset, segment.next_offset)
+        begin = locate(storage, segment, low) if low > segment.base_offset else 0
+        for window in windows(storage, segment, begin):
+            wanted = (window.batches.last_offset + shift >= low) & (window.batches.base_offset + shift < high)
+            batches = window.batches.take(wanted)
+            if len(batches):
+                yield _Window(segment, window.data, window.position, batches, task.aborted.mask(batches, shift))
+
+
+def _name_repeated(storage: Storage, task: KeysTask, keys: OffsetMap, start: int, end: int, findings: Findings) -> None:
+    """Names records whose key the map has at a later offset. Slow, and only done where there are some."""
+    named = 0
+    for window in _windows(storage, task, start):
+        for decoded in window.records(task, start, end):
+            key, offset = (column.to_pylist() for column in decoded.columns)
+            for one, at in zip(key, offset, strict=True):
+                if one is not None and (latest := keys.get(one)) != at:
+                    message = "A key is twice in a compacted partition's clean tail"
+                    window.report(findings, message, at, f"offset {at}, and again {latest}")
+                    named += 1
+                    if named >= MOST_OF_A_KIND:
+                        return

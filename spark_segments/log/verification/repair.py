@@ -1,0 +1,87 @@
+"""Mending sidecars: a segment whose indexes are missing or untrue gets a new file set, its .log copied byte for byte.
+
+Files are written once under names of their own, so what is built anew gets a new name, and a commit puts the row of the
+new files in the place of the old one. Records are never changed, and a .log that is damaged is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.copying import copy_file
+from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A task: the segment, and the transactions (offsets of the log) that its markers abort."""
+
+    topic: str
+    segment: Segment
+    aborted: AbortedTransactions
+    index_interval_bytes: int
+    segment_index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilder:
+    """Task function: writes the new files and returns their row. Raises CorruptBatchError for a damaged .log."""
+
+    storage: Storage
+
+    def __call__(self, task: Rebuild) -> Segment:
+        segment = task.segment
+        writer = SegmentWriter(
+            self.storage,
+            task.topic,
+            segment.partition,
+            segment.name_offset,
+            index_interval_bytes=task.index_interval_bytes,
+            segment_index_bytes=task.segment_index_bytes,
+        )
+        for window in windows(self.storage, segment):
+            end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position
+            writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
+        writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
+        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
+        assert new.log_bytes == segment.log_bytes, (new, segment)
+        producers = segment.stem + PRODUCER_SNAPSHOT_SUFFIX  # of an import
+        if self.storage.exists(producers):
+            copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
+            copy_file(self.storage, producers, self.storage, copied, self.storage.size(producers))
+        sizes = ("path", "index_bytes", "time_index_bytes", "txn_index_bytes")
+        return dataclasses.replace(segment, **{name: getattr(new, name) for name in sizes})
+
+
+def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:
+    """Puts rows in the places of the old ones and returns those that were: the log may have moved on meanwhile."""
+    committed: list[Segment] = []
+
+    def plan(current: Snapshot) -> Change | None:
+        committed.clear()
+        live = _live(current, {segment.partition for segment in old})
+        removed = []
+        for before, after in zip(old, new, strict=True):
+            if live.get(before.path) == before:
+                removed.append(before.removed(manifest.storage.now_ms()))
+                committed.append(after)
+        return Change("repair", add=list(committed), replace=removed) if committed else None
+
+    manifest.commit(plan)
+    return committed
+
+
+def _live(current: Snapshot, partitions: set[int]) -> Mapping[str, Segment]:
+    return {segment.path: segment for number in partitions for segment in current.live_of(number)}

@@ -1,0 +1,457 @@
+"""One segment looked at byte by byte: its batches and records, its row's figures, and every entry of its sidecars.
+
+A unit of work of `segments verify`: it reads the files of one segment, in windows, and needs nothing but its row. What
+only several segments together can tell is put together from what this returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.sidecars.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    IndexBuilder,
+    parse_offset_index,
+    parse_time_index,
+)
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.appending.appender import NO_LEADER_EPOCH
+from spark_segments.log.kafka.recovered import LeaderEpochs
+from spark_segments.log.kafka.segment_scan import with_batches
+from spark_segments.log.manifest.rows import CHUNK, Segment
+from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
+from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
+from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
+from spark_segments.storage import Storage
+
+WINDOW_BYTES = 8 << 20
+
+# The figures of a row that its file must bear out.
+_FIGURES = {
+    "records": "records",
+    "batches": "batches",
+    "first_batch_max_timestamp_ms": "largest timestamp of the first batch",
+    "max_timestamp_ms": "largest timestamp",
+    "offset_of_max_timestamp": "offset of the largest timestamp",
+    "tombstones": "tombstones",
+    "delete_horizon_ms": "earliest delete horizon",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """What is to be verified, and what is known of it beside its row.
+
+    `leader_epochs`: of its partition. `by_kafka`: in a directory that Kafka wrote, where the row comes from a scan.
+    """
+
+    topic: str
+    segment: Segment
+    log_start_offset: int
+    leader_epochs: LeaderEpochs
+    index_interval_bytes: int
+    segment_index_bytes: int
+    by_kafka: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What came out: findings, what the segment says of transactions, and whether its .log itself is damaged."""
+
+    segment: Segment
+    findings: tuple[Finding, ...]
+    left_out: int
+    transactions: SegmentTransactions
+    damaged: bool
+    bytes_read: int
+
+
+def verify_segment(storage: Storage, task: SegmentTask) -> list[Finding]:
+    """All that is wrong with one segment by itself; [] for a good one."""
+    return list(look_at(storage, task).findings)
+
+
+def look_at(storage: Storage, task: SegmentTask) -> SegmentFacts:
+    """The same, with what other segments need to be judged."""
+    return _Look(storage, task).run()
+
+
+class _Look:
+    def __init__(self, storage: Storage, task: SegmentTask) -> None:
+        self._storage = storage
+        self._task = task
+        self._segment = segment = task.segment
+        self._findings = Findings(task.topic, segment.partition, segment.path)
+        self._damaged = False
+        self._position = 0
+        # The file as a scan sees it, in the file's own offsets.
+        self._seen = replace(
+            segment,
+            base_offset=segment.name_offset,
+            file_base_offset=segment.name_offset,
+            next_offset=segment.name_offset,
+            log_bytes=0,
+            records=0,
+            batches=0,
+            first_batch_max_timestamp_ms=-1,
+            max_timestamp_ms=-1,
+            offset_of_max_timestamp=-1,
+            tombstones=0,
+            delete_horizon_ms=None,
+        )
+        self._last_record_offset = segment.name_offset - 1
+        self._without_epoch = True
+        self._events: list[TransactionEvents] = []
+        self._builder: IndexBuilder | None = IndexBuilder(
+            segment.name_offset, task.index_interval_bytes, task.segment_index_bytes
+        )
+
+    def run(self) -> SegmentFacts:
+        segment = self._segment
+        index = self._read(segment.index_path, segment.index_bytes)
+        time_index = self._read(segment.time_index_path, segment.time_index_bytes)
+        self._open_checks(index, time_index)
+        for data, position, batches in self._windows():
+            self._add(data, position, batches)
+        if not self._damaged:
+            self._check_row()
+            self._check_indexes(index, time_index)
+        transactions = SegmentTransactions(
+            segment.path, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
+        )
+        return SegmentFacts(
+            segment,
+            tuple(self._findings.found),
+            self._findings.left_out,
+            transactions,
+            self._damaged,
+            self._position,
+        )
+
+    # Bytes
+
+    def _windows(self) -> Iterator[tuple[pa.Buffer, int, BatchTable]]:
+        """(bytes, position of the first, good batches) up to the end of the .log; bad ones are reported, not given."""
+        path, end, window_bytes = self._segment.path, self._segment.log_bytes, WINDOW_BYTES
+        while self._position < end:
+            position, wanted = self._position, min(window_bytes, end - self._position)
+            try:
+                data = self._storage.read(path, position, wanted)
+            except FileNotFoundError:
+                self._damage("The file is missing", position, f"{end} bytes", "no file")
+                return
+            scan = scan_batches(data, file_position=position, path=path)
+            if len(scan.batches):
+                yield data, position, scan.batches
+            self._position = position + scan.consumed
+            window_bytes = WINDOW_BYTES
+            if scan.error is not None:
+                self._damage_of(scan.error)
+                size = _size_of_bad_batch(data, scan.consumed)
+                if not size:
+                    return  # where the next batch would begin is not known
+                self._position += size
+            elif data.size < wanted:
+                at = position + data.size
+                self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes")
+                return
+            elif scan.consumed == 0 and position + scan.needed > end:
+                self._damage("A record batch is cut", position, f"{scan.needed} bytes", f"{end - position} bytes")
+                return
+            elif scan.consumed == 0:
+                window_bytes = scan.needed
+
+    def _damage(self, message: str, position: int, expected: object, found: object) -> None:
+        self._damaged = True
+        self._findings.add(message, position=position, expected=expected, found=found)
+
+    def _damage_of(self, error: SegmentsError) -> None:
+        message = error.message[:1].upper() + error.message[1:]
+        position = self._position if error.position is None else error.position
+        self._damage(message, position, error.expected, error.found)
+
+    # Batches and records
+
+    def _add(self, data: pa.Buffer, position: int, batches: BatchTable) -> None:
+        batches = self._rising(batches)
+        if not len(batches):
+            return
+        self._check_range(batches)
+        self._check_epochs(batches)
+        tombstones, records = self._check_records(data, position, batches)
+        seen = with_batches(self._seen, batches, records)
+        self._seen = replace(seen, tombstones=self._seen.tombstones + tombstones)
+        for check in (self._index_check, self._time_index_check, self._look_up_check):
+            if check is not None:
+                check.add(batches)
+        if self._builder is not None:
+            try:
+                self._builder.add(batches)
+            except CorruptBatchError as error:
+                self._builder = None
+                self._damage_of(error)
+        shift = self._segment.offset_shift
+        try:
+            events = events_of(data, batches, file_position=position, path=self._segment.path, offset_shift=shift)
+        except CorruptBatchError as error:
+            self._damage_of(error)
+        else:
+            self._events += [] if events is None else [events]
+
+    def _rising(self, batches: BatchTable) -> BatchTable:
+        """The batches whose offsets are above all before them; nothing more is said of the others."""
+        highest = np.maximum.accumulate(np.append(self._seen.next_offset - 1, batches.last_offset))[:-1]
+        falls = batches.base_offset <= highest
+        for row in np.flatnonzero(falls):
+            self._damage(
+                "Offsets do not rise",
+                int(batches.position[row]),
+                f"a base offset of at least {highest[row] + 1}",
+                int(batches.base_offset[row]),
+            )
+        return batches.take(~falls) if falls.any() else batches
+
+    def _check_range(self, batches: BatchTable) -> None:
+        segment, shift = self._segment, self._segment.offset_shift
+        if segment.file_base_offset != segment.name_offset:
+            return  # a clipped row: some of the file is not in the log
+        for row in np.flatnonzero(batches.last_offset + shift >= segment.next_offset)[:1]:
+            self._damage(
+                "A batch lies outside the offsets of its segment's row",
+                int(batches.position[row]),
+                f"offsets from {segment.base_offset} to {segment.next_offset - 1}",
+                f"{batches.base_offset[row] + shift} to {batches.last_offset[row] + shift}",
+            )
+
+    def _check_epochs(self, batches: BatchTable) -> None:
+        """A batch that has a leader epoch has that of its offset in the partition's history."""
+        self._without_epoch &= bool((batches.leader_epoch == NO_LEADER_EPOCH).all())
+        history = self._task.leader_epochs or ((NO_LEADER_EPOCH, 0),)
+        epochs, starts = (np.array(column, np.int64) for column in zip(*history, strict=True))
+        offset = batches.base_offset + self._segment.offset_shift
+        at = np.searchsorted(starts, offset, side="right") - 1
+        known = bool(self._task.leader_epochs) & (at >= 0) & (offset >= self._task.log_start_offset)
+        wrong = (known & (epochs[at] != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
+        for row in np.flatnonzero(wrong & (batches.leader_epoch != NO_LEADER_EPOCH)):
+            self._findings.add(
+                "A batch's leader epoch is not that of its offset",
+                position=int(batches.position[row]),
+                expected=int(epochs[at[row]]),
+                found=int(batches.leader_epoch[row]),
+            )
+
+    def _check_records(self, data: pa.Buffer, position: int, batches: BatchTable) -> tuple[int, int]:
+        """(tombstones, records) of the batches, each record decoded; bad ones are reported and passed over."""
+        tombstones = records = 0
+        parts, bad_batches = [batches], 0
+        while parts and bad_batches < MOST_OF_A_KIND:
+            part = parts.pop(0)
+            try:
+                counts = self._decode(data, position, part)
+                tombstones, records = tombstones + counts[0], records + counts[1]
+            except CorruptBatchError as error:
+                self._damage_of(error)
+                bad = max(0, int(np.searchsorted(part.position, error.position or 0, side="right")) - 1)
+                parts = [part.take(slice(0, bad)), part.take(slice(bad + 1, None)), *parts]
+                bad_batches += 1
+        return tombstones, records
+
+    def _decode(self, data: pa.Buffer, position: int, batches: BatchTable) -> tuple[int, int]:
+        last_offset, tombstones, records = self._last_record_offset, 0, 0
+        largest = np.full(len(batches), -1, np.int64)
+        for decoded in decode_batches(
+            data,
+            batches,
+            file_position=position,
+            path=self._segment.path,
+            topic=self._task.topic,
+            partition=self._segment.partition,
+            columns=("offset", "timestamp", "value"),
+            include_control=True,
+        ):
+            offset = decoded.column(0).to_numpy()
+            timestamp = decoded.column(1).cast("int64").to_numpy() // 1000
+            of_batch = np.searchsorted(batches.last_offset, offset)
+            np.maximum.at(largest, of_batch, timestamp)
+            wrong = np.append(offset[0] <= last_offset, offset[1:] <= offset[:-1])
+            if wrong.any():
+                first = int(np.argmax(wrong))
+                raise CorruptBatchError(
+                    "Offsets of records do not rise",
+                    path=self._segment.path,
+                    position=int(batches.position[of_batch[first]]),
+                    expected=f"an offset above {offset[first - 1] if first else last_offset}",
+                    found=int(offset[first]),
+                )
+            last_offset = int(offset[-1])
+            nulls = decoded.column(2).is_null().to_numpy(zero_copy_only=False)
+            tombstones += int((nulls & ~batches.is_control[of_batch]).sum())
+            records += decoded.num_rows
+        self._last_record_offset = last_offset
+        for row in np.flatnonzero(largest > batches.max_timestamp):
+            self._findings.add(
+                "A record is younger than its batch says",
+                position=int(batches.position[row]),
+                expected=f"at most {batches.max_timestamp[row]}",
+                found=int(largest[row]),
+            )
+        return tombstones, records
+
+    def _check_row(self) -> None:
+        """The row's figures are those of its file."""
+        segment, seen = self._segment, self._seen
+        if seen.offset_of_max_timestamp >= 0:
+            seen = replace(seen, offset_of_max_timestamp=seen.offset_of_max_timestamp + segment.offset_shift)
+        for name, meaning in _FIGURES.items():
+            said, true = getattr(segment, name), getattr(seen, name)
+            if said != true and not (name == "tombstones" and said < 0):  # not counted
+                self._findings.add(f"The row does not say the {meaning} of its file", expected=true, found=said)
+        if segment.state == CHUNK and segment.file_base_offset == segment.name_offset and seen.batches:
+            end = seen.next_offset + segment.offset_shift
+            if end != segment.next_offset:
+                self._findings.add(
+                    "The row's next offset is not the one after its file's last",
+                    expected=end,
+                    found=segment.next_offset,
+                )
+
+    # Sidecars
+
+    def _read(self, path: str, size: int) -> bytes | None:
+        """The bytes of a sidecar, None where it is missing or shorter than the row says."""
+        if size == 0 and self._task.by_kafka:
+            return b""
+        try:
+            data = self._storage.read(path, 0, size).to_pybytes()
+        except FileNotFoundError:
+            return None  # found by comparing files with rows
+        return data if len(data) == size else None
+
+    def _open_checks(self, index: bytes | None, time_index: bytes | None) -> None:
+        name_offset = self._segment.name_offset
+        self._index_check = self._time_index_check = self._look_up_check = None
+        offsets = times = None
+        try:
+            if index is not None:
+                offsets = parse_offset_index(index, path=self._segment.index_path)
+                self._index_check = OffsetIndexCheck(offsets, name_offset)
+                self._check_used(self._segment.index_path, index, len(offsets[0]) * OFFSET_ENTRY_BYTES)
+            if time_index is not None:
+                times = parse_time_index(time_index, path=self._segment.time_index_path)
+                self._time_index_check = TimeIndexCheck(times, name_offset)
+                self._check_used(self._segment.time_index_path, time_index, len(times[0]) * TIME_ENTRY_BYTES)
+        except CorruptBatchError as error:
+            self._findings.add_error(error, rebuilds=self._segment.path)
+        if offsets is not None and times is not None:
+            self._look_up_check = TimeLookUpCheck(times, offsets)
+
+    def _check_used(self, path: str, content: bytes, used_bytes: int) -> None:
+        """Only the index that a broker is writing to ends in zeros; a row names what is used of it."""
+        if used_bytes != len(content):
+            self._findings.add(
+                "The index does not end with an entry",
+                path=path,
+                position=used_bytes,
+                expected=f"entries up to byte {len(content)}",
+                found="zeros, or a part of an entry",
+                rebuilds=self._segment.path,
+            )
+
+    def _check_indexes(self, index: bytes | None, time_index: bytes | None) -> None:
+        segment, before = self._segment, len(self._findings.found)
+
+        def untrue(message: str, path: str, numbers: np.ndarray, entry_bytes: int) -> None:
+            for number in numbers:
+                self._findings.add(
+                    message,
+                    path=path,
+                    position=int(number) * entry_bytes,
+                    expected="what a scan of the .log finds",
+                    found="something else",
+                    rebuilds=segment.path,
+                )
+
+        if self._index_check is not None:
+            message = "An entry of the offset index is not true"
+            untrue(message, segment.index_path, self._index_check.untrue(), OFFSET_ENTRY_BYTES)
+        if self._time_index_check is not None:
+            message = "An entry of the time index is not true"
+            untrue(message, segment.time_index_path, self._time_index_check.untrue(), TIME_ENTRY_BYTES)
+        if self._look_up_check is not None and len(self._findings.found) == before:
+            message = "A look-up by this entry begins behind a record that is not older"
+            untrue(message, segment.time_index_path, self._look_up_check.misled(), TIME_ENTRY_BYTES)
+        if len(self._findings.found) == before and index is not None and time_index is not None:
+            self._check_rebuilt(index, time_index)
+
+    def _check_rebuilt(self, index: bytes, time_index: bytes) -> None:
+        """Indexes that this package wrote are what their .log gives; Kafka's go by append, so true entries must do.
+
+        A batch without leader epoch has never been with a broker. A topic's index.interval.bytes may have changed since
+        the file was written, so the entries themselves are asked, too, by which interval they were made.
+        """
+        if self._task.by_kafka or not self._seen.batches or self._builder is None:
+            return
+        rebuilt = self._builder.finish()
+        if rebuilt == (index, time_index):
+            return
+        segment = self._segment
+        if not time_index and self._seen.max_timestamp_ms >= 0:
+            self._not_rebuilt(segment.time_index_path, "at least one entry", "none")
+        if not self._without_epoch:
+            return
+        interval_bytes = None if self._index_check is None else self._index_check.interval_bytes()
+        if interval_bytes is not None and self._rebuilt_with(interval_bytes) == (index, time_index):
+            return
+        for path, true, said in zip(
+            (segment.index_path, segment.time_index_path), rebuilt, (index, time_index), strict=True
+        ):
+            if true != said:
+                self._not_rebuilt(path, f"{len(true)} bytes as the .log gives them", f"{len(said)} other bytes")
+
+    def _not_rebuilt(self, path: str, expected: str, found: str) -> None:
+        self._findings.add(
+            "The index is not what its .log gives",
+            severity=WARNING,
+            path=path,
+            position=0,
+            expected=expected,
+            found=found,
+            rebuilds=self._segment.path,
+        )
+
+    def _rebuilt_with(self, interval_bytes: int) -> tuple[bytes, bytes]:
+        builder = IndexBuilder(self._segment.name_offset, interval_bytes, self._task.segment_index_bytes)
+        position, window_bytes = 0, WINDOW_BYTES
+        while position < self._segment.log_bytes:
+            data = self._storage.read(self._segment.path, position, window_bytes)
+            scan = scan_batches(data, file_position=position, path=self._segment.path, check_crc=False)
+            if scan.consumed == 0 and not scan.needed:
+                break
+            builder.add(scan.batches)
+            position += scan.consumed
+            window_bytes = WINDOW_BYTES if scan.consumed else scan.needed
+        return builder.finish()
+
+    def _said_aborted(self) -> AbortedTransactions:
+        segment = self._segment
+        try:
+            data = self._read(segment.txn_index_path, segment.txn_index_bytes) if segment.txn_index_bytes else b""
+            said = parse_txn_index(data or b"", path=segment.txn_index_path)
+        except CorruptBatchError as error:
+            self._findings.add_error(error, rebuilds=segment.path)
+            return AbortedTransactions.of()
+        return said.shifted(segment.offset_shift)
+
+
+def _size_of_bad_batch(data: pa.Buffer, start: int) -> int:
+    """How far to go on from a batch whose checksum fails while its header may be right; 0 where it cannot be."""
+    scan = scan_batches(data.slice(start), check_crc=False, limit_bytes=1)
+    return int(scan.batches.size[0]) if len(scan.batches) else 0

@@ -1,0 +1,136 @@
+"""Whether the .txnindex files of a partition say just which transactions its markers abort.
+
+A transaction may begin in one segment and end in a later one. So each segment is scanned for what matters of
+transactions by itself, and what all the segments of a partition say together is put together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_segments.format import control
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES, AbortedTransactions
+from spark_segments.log.verification.findings import Findings
+
+DATA, ABORT, COMMIT = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEvents:
+    """What happens to transactions, by offset: data that may begin one, and the markers that end them."""
+
+    producer_id: np.ndarray  # int64
+    offset: np.ndarray  # int64, of the log
+    kind: np.ndarray  # int8: DATA, ABORT or COMMIT
+
+    @property
+    def has_aborts(self) -> bool:
+        """Whether there is a marker that aborts a transaction."""
+        return bool((self.kind == ABORT).any())
+
+    @staticmethod
+    def concatenate(parts: Sequence[TransactionEvents]) -> TransactionEvents:
+        """The events of all parts, in their order."""
+        none = TransactionEvents(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
+        return TransactionEvents(
+            *(np.concatenate([getattr(part, name) for part in [none, *parts]]) for name in none.__dataclass_fields__)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTransactions:
+    """What one segment says: its events, and the entries of its .txnindex, all at the log's offsets."""
+
+    log_path: str
+    index_path: str
+    events: TransactionEvents
+    said: AbortedTransactions
+
+
+def events_of(
+    buffer: Any, batches: BatchTable, *, file_position: int, path: str, offset_shift: int
+) -> TransactionEvents | None:
+    """The events of one window, None where there are none. Raises CorruptBatchError for a marker that is none."""
+    rows = np.flatnonzero((batches.is_transactional | batches.is_control) & (batches.producer_id > NO_PRODUCER_ID))
+    if not len(rows):
+        return None
+    batches = batches.take(rows)
+    is_control = batches.is_control
+    kind = np.full(len(batches), DATA, np.int8)
+    markers = control.read_markers(buffer, batches.take(is_control), file_position=file_position, path=path)
+    kind[is_control] = np.select([markers.type == control.ABORT, markers.type == control.COMMIT], [ABORT, COMMIT], -1)
+    known = kind >= 0  # an emptied control batch says nothing
+    batches, kind = batches.take(known), kind[known]
+    order = np.argsort(batches.producer_id, kind="stable")
+    producer_id, kind = batches.producer_id[order], kind[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (producer_id[1:] != producer_id[:-1]) | (kind[:-1] != DATA)
+    kept = np.sort(order[(kind != DATA) | first])
+    ordered_kind = np.empty(len(order), np.int8)
+    ordered_kind[order] = kind
+    return TransactionEvents(batches.producer_id[kept], batches.base_offset[kept] + offset_shift, ordered_kind[kept])
+
+
+def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTransactions]:
+    """{path of the .log: the transactions that its markers abort} of one partition's segments, in order."""
+    found = {}
+    under_way: dict[int, int] = {}
+    for segment in segments:
+        rows = []
+        events = segment.events
+        for producer_id, offset, kind in zip(
+            events.producer_id.tolist(), events.offset.tolist(), events.kind.tolist(), strict=True
+        ):
+            if kind == DATA:
+                under_way.setdefault(producer_id, offset)
+                continue
+            first = under_way.pop(producer_id, None)
+            if first is not None and kind == ABORT:
+                rows.append((producer_id, first, offset, min(under_way.values(), default=offset + 1)))
+        found[segment.log_path] = AbortedTransactions.of(rows)
+    return found
+
+
+def check_transactions(
+    segments: Sequence[SegmentTransactions], aborted: dict[str, AbortedTransactions], findings: Findings
+) -> None:
+    """Compares what the .txnindex files say with `aborted`, what the markers say.
+
+    An entry may begin earlier than any data that is left, and one whose data the cleaner took may stay.
+    """
+    every = TransactionEvents.concatenate([segment.events for segment in segments])
+    data = every.kind == DATA
+    for segment in segments:
+        said = {(pid, last): (first, stable) for pid, first, last, stable in _rows(segment.said)}
+        for number, (pid, first, last, stable) in enumerate(_rows(aborted[segment.log_path])):
+            entry = said.pop((pid, last), None)
+            if entry is None or entry[0] > first or entry[1] > stable:
+                findings.add(
+                    "The transaction index does not show a transaction that was aborted",
+                    path=segment.index_path,
+                    position=number * TXN_ENTRY_BYTES,
+                    expected=f"producer {pid}, offsets {first} to {last}, last stable offset {stable}",
+                    found="none" if entry is None else f"offsets {entry[0]} to {last}, last stable offset {entry[1]}",
+                    rebuilds=segment.log_path,
+                )
+        for (pid, last), (first, _) in said.items():
+            inside = data & (every.producer_id == pid) & (every.offset >= first) & (every.offset <= last)
+            if inside.any():
+                findings.add(
+                    "The transaction index shows as aborted what was not",
+                    path=segment.index_path,
+                    expected="no such entry",
+                    found=f"producer {pid}, offsets {first} to {last}",
+                    rebuilds=segment.log_path,
+                )
+
+
+def _rows(aborted: AbortedTransactions) -> list[tuple[int, int, int, int]]:
+    columns = (aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset)
+    return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -1,0 +1,347 @@
+"""Verification: every invariant of a log directory, ours or Kafka's, and what of it does not hold.
+
+Quick looks at rows, listings and sizes; deep reads every byte: batches, records, index entries, time look-ups, row
+figures, leader epochs, transactions, keys. A repair builds sidecars anew (repair.py); records are never touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deltalake.exceptions import DeltaError
+
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.execution import run_tasks
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.rows import Partition, partitions_of, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.verification.findings import ERROR, Finding, Findings
+from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
+from spark_segments.log.verification.keys import KeysTask, verify_keys
+from spark_segments.log.verification.manifest_rows import check_files, check_rows, well_named
+from spark_segments.log.verification.repair import Rebuild, Rebuilder, commit_repairs
+from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
+from spark_segments.log.verification.transactions import aborted_by, check_transactions
+from spark_segments.storage import FileInfo, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_segments.log.logdir import LogDir
+
+_KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
+_SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, small segments are looked at many in a task
+
+
+@dataclass
+class VerifyReport:
+    """What was looked at, what was found, and what was repaired. `left_out`: findings beyond the first of each kind."""
+
+    deep: bool
+    topics: list[str] = field(default_factory=list)
+    partitions: int = 0
+    segments: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    left_out: int = 0
+    repaired: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found, warnings included."""
+        return not self.findings
+
+    @property
+    def errors(self) -> int:
+        """Findings that are not mere warnings."""
+        return sum(finding.severity == ERROR for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, as for JSON."""
+        return {
+            "job": "verify",
+            "deep": self.deep,
+            "ok": self.ok,
+            "topics": self.topics,
+            "partitions": self.partitions,
+            "segments": self.segments,
+            "bytes_read": self.bytes_read,
+            "seconds": round(self.seconds, 3),
+            "errors": self.errors,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "findings_left_out": self.left_out,
+            "repaired": self.repaired,
+        }
+
+    def add(self, findings: Findings) -> None:
+        self.findings += findings.found
+        self.left_out += findings.left_out
+
+
+def verify(
+    log: LogDir,
+    topic: str | None = None,
+    deep: bool = False,
+    repair: bool = False,
+    spark: SparkSession | None = None,
+) -> VerifyReport:
+    """Verifies one topic or all of them, in this process or, where there is a session, on Spark.
+
+    `repair` looks deeply, then builds anew the sidecars that were found wrong, under new names and in one commit a
+    topic; what it mended is in `repaired`, and its findings stay in the report. Raises UnknownTopicError for a `topic`
+    that is not there, LogDirError for a repair of a directory that Kafka wrote; what is wrong with the log is never
+    raised but found.
+    """
+    if repair and log.is_kafka:
+        raise LogDirError(
+            "A Kafka log directory is read-only",
+            path=log.uri,
+            hint="Import it, or start a broker on it: both build indexes anew",
+        )
+    started = time.monotonic()
+    report = VerifyReport(deep or repair)
+    for name in _topics(log, topic):
+        if log.is_kafka:
+            _verify_kafka(log, name, report, spark)
+        else:
+            _verify_managed(log, name, report, spark, repair=repair, must_be_there=topic is not None)
+    if log.is_kafka:
+        findings = Findings("")
+        check_log_directory(log.storage, findings)
+        report.add(findings)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _topics(log: LogDir, topic: str | None) -> list[str]:
+    """The names to look at: a managed topic whose manifest is damaged is one of them."""
+    if log.is_kafka:
+        names = log.topics()
+        if topic is not None and topic not in names:
+            log.snapshot(topic)  # raises
+        return names if topic is None else [topic]
+    if topic is not None:
+        return [topic]
+    return sorted(path.rpartition("/")[2] for path in log.storage.directories(MANIFEST_DIRECTORY))
+
+
+def _verify_managed(
+    log: LogDir, topic: str, report: VerifyReport, spark: SparkSession | None, *, repair: bool, must_be_there: bool
+) -> None:
+    findings = Findings(topic)
+    try:
+        snapshot = log.snapshot(topic)
+        _ = snapshot.segments
+    except UnknownTopicError:
+        if must_be_there:
+            raise
+        return  # deleted
+    except (SegmentsError, DeltaError, OSError, ValueError) as error:
+        findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic}", found=error)
+        report.topics.append(topic)
+        report.add(findings)
+        return
+    try:
+        config = topic_config(snapshot.config, log.defaults)
+    except InvalidOptionError as error:
+        findings.add("The topic's configuration is not valid", expected=error.expected, found=error)
+        config = topic_config({}, {})
+    files = _listing(log.storage, snapshot)
+    check_rows(snapshot, findings)
+    kept_since_ms = log.storage.now_ms() - config.file_delete_delay_ms
+    check_files(snapshot, files, findings, kept_since_ms=kept_since_ms)
+    _count(report, topic, snapshot)
+    if report.deep:
+        facts = _look_deep(log, snapshot, config, files, report, findings, spark)
+        if repair:
+            report.repaired += _repair(log, snapshot, config, facts, findings, spark)
+    report.add(findings)
+
+
+def _verify_kafka(log: LogDir, topic: str, report: VerifyReport, spark: SparkSession | None) -> None:
+    findings = Findings(topic)
+    sources = KafkaDirectory(log.storage).sources(topic)
+    for source in sources:
+        findings.partition = source.partition
+        check_listing(log.storage, source, findings)
+    findings.partition = None
+    if not report.deep:
+        report.topics.append(topic)
+        report.partitions += len(sources)
+        report.add(findings)
+        return
+    try:
+        snapshot = log.snapshot(topic)
+    except (SegmentsError, OSError) as error:
+        findings.add("The topic cannot be opened", found=error)
+        report.topics.append(topic)
+        report.add(findings)
+        return
+    assert isinstance(snapshot, KafkaSnapshot)
+    add_report(snapshot.report, findings)
+    _count(report, topic, snapshot)
+    _look_deep(log, snapshot, topic_config({}, {}), None, report, findings, spark)
+    report.add(findings)
+
+
+def _count(report: VerifyReport, topic: str, snapshot: Snapshot) -> None:
+    report.topics.append(topic)
+    report.partitions += snapshot.partitions.num_rows
+    report.segments += snapshot.live.num_rows
+
+
+def _listing(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
+    directories = {path.rpartition("/")[0] for path in snapshot.segments.column("path").to_pylist()}
+    return {info.path: info for directory in directories if _is_inside(directory) for info in storage.list(directory)}
+
+
+def _is_inside(directory: str) -> bool:
+    """Whether a row's path stays in the log directory; the rows are found wrong for it where not."""
+    return bool(directory) and not directory.startswith("/") and ".." not in directory.split("/")
+
+
+@dataclass(frozen=True, slots=True)
+class _LookAt:
+    """Task function: the facts of several segments."""
+
+    storage: Storage
+
+    def __call__(self, tasks: Sequence[SegmentTask]) -> list[SegmentFacts]:
+        return [look_at(self.storage, task) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Task function: the findings of one partition's clean tail."""
+
+    storage: Storage
+
+    def __call__(self, task: KeysTask) -> list[Finding]:
+        return verify_keys(self.storage, task)
+
+
+def _look_deep(
+    log: LogDir,
+    snapshot: Snapshot,
+    config: TopicConfig,
+    files: Mapping[str, FileInfo] | None,
+    report: VerifyReport,
+    findings: Findings,
+    spark: SparkSession | None,
+) -> dict[int, list[SegmentFacts]]:
+    """Looks at every live segment, then at what they say together; {partition: facts in order}."""
+    by_kafka = files is None
+    named = set() if by_kafka else well_named(snapshot)
+    partitions = {row.partition: row for row in partitions_of(snapshot.partitions)}
+    tasks = [
+        SegmentTask(
+            snapshot.topic,
+            segment,
+            partitions[segment.partition].log_start_offset,
+            partitions[segment.partition].leader_epochs,
+            config.index_interval_bytes,
+            config.segment_index_bytes,
+            by_kafka,
+        )
+        for segment in segments_of(snapshot.live)
+        if files is None or (segment.path in files and segment.path in named and segment.partition in partitions)
+    ]
+    facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
+    for several in run_tasks(_LookAt(log.storage), _grouped(tasks, spark), spark):
+        for one in several:
+            facts[one.segment.partition].append(one)
+            findings.found += one.findings
+            findings.left_out += one.left_out
+            report.bytes_read += one.bytes_read
+    if not by_kafka:  # recovery has compared Kafka's own with the log
+        for number, segments in facts.items():
+            if not any(one.damaged for one in segments):
+                transactions = [one.transactions for one in segments]
+                findings.partition = number
+                check_transactions(transactions, aborted_by(transactions), findings)
+        findings.partition = None
+    _check_keys(log, snapshot, config, by_kafka, partitions, facts, findings, spark)
+    return facts
+
+
+def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
+    groups: list[list[SegmentTask]] = []
+    size = 0
+    for task in tasks:
+        if not groups or spark is None or size + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(task)
+        size += task.segment.log_bytes
+    return groups
+
+
+def _check_keys(
+    log: LogDir,
+    snapshot: Snapshot,
+    config: TopicConfig,
+    by_kafka: bool,
+    partitions: Mapping[int, Partition],
+    facts: Mapping[int, list[SegmentFacts]],
+    findings: Findings,
+    spark: SparkSession | None,
+) -> None:
+    """Looks at the clean tails, where all of their segments are whole."""
+    if not by_kafka and "compact" not in config.cleanup_policy:
+        return
+    tasks = []
+    for number, row in partitions.items():
+        tail = [one for one in facts[number] if one.segment.base_offset < row.first_dirty_offset]
+        if row.first_dirty_offset <= row.log_start_offset or not tail or any(one.damaged for one in tail):
+            continue
+        aborted = AbortedTransactions.concatenate(aborted_by(one.transactions for one in facts[number]).values())
+        segments = tuple(one.segment for one in tail)
+        tasks.append(KeysTask(snapshot.topic, number, segments, row.log_start_offset, row.first_dirty_offset, aborted))
+    for found in run_tasks(_Keys(log.storage), tasks, spark, at_a_time=_KEY_TASKS_AT_A_TIME):
+        findings.found += found
+
+
+def _repair(
+    log: LogDir,
+    snapshot: Snapshot,
+    config: TopicConfig,
+    facts: Mapping[int, list[SegmentFacts]],
+    findings: Findings,
+    spark: SparkSession | None,
+) -> list[dict[str, Any]]:
+    """Builds anew the sidecars of whole segments that have a finding which that would mend."""
+    wanted = {finding.rebuilds for finding in findings.found if finding.rebuilds is not None}
+    tasks = []
+    for segments in facts.values():
+        aborted = aborted_by(one.transactions for one in segments)
+        whole = not any(one.damaged for one in segments)
+        for one in segments:
+            # Which transactions its markers abort takes all segments to tell.
+            known = whole or not one.transactions.events.has_aborts
+            if one.segment.path in wanted and not one.damaged and known:
+                tasks.append(
+                    Rebuild(
+                        snapshot.topic,
+                        one.segment,
+                        aborted[one.segment.path],
+                        config.index_interval_bytes,
+                        config.segment_index_bytes,
+                    )
+                )
+    if not tasks:
+        return []
+    new = run_tasks(Rebuilder(log.storage), tasks, spark)
+    old = [task.segment for task in tasks]
+    committed = {segment.path for segment in commit_repairs(log.manifest(snapshot.topic), old, new)}
+    return [
+        {"topic": snapshot.topic, "partition": after.partition, "path": before.path, "new_path": after.path}
+        for before, after in zip(old, new, strict=True)
+        if after.path in committed
+    ]

@@ -1,0 +1,151 @@
+"""The output of a group: what cleaning leaves of neighbouring segments, written as the segment that takes their place.
+
+Nothing is written for a group of which every batch stays as it is. What happens to a batch is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_segments.config import TopicConfig
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.cleaner.clean import Cleaned
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.segment.copying import rebased
+from spark_segments.log.segment.reader import Window, windows
+from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.storage import Storage
+
+LARGEST_FILE_BYTES = 2**31 - 1  # positions in an index are an int32
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring segments, and those that take their place: one as a rule, none where all stay as they are."""
+
+    inputs: Sequence[Segment]
+    outputs: Sequence[Segment]
+
+    def after(self, start_offset: int) -> tuple[list[Segment], list[Segment]]:
+        """(inputs, outputs) without the inputs below `start_offset`, where retention has taken them meanwhile.
+
+        An output that some of those went into is clipped; one that holds nothing else is left out.
+        """
+        inputs = [segment for segment in self.inputs if segment.base_offset >= start_offset]
+        outputs = []
+        for segment in self.outputs:
+            if inputs and segment.next_offset > inputs[0].base_offset:
+                base_offset = max(segment.base_offset, inputs[0].base_offset)
+                outputs.append(dataclasses.replace(segment, base_offset=base_offset, file_base_offset=base_offset))
+        return inputs, outputs
+
+
+def named(window: Window, segment: Segment) -> BatchTable:
+    """The batches of a window that the segment's row names: a clipped row leaves some of its file's out."""
+    batches, shift = window.batches, segment.offset_shift
+    inside = (batches.last_offset + shift >= segment.base_offset) & (batches.base_offset + shift < segment.next_offset)
+    return batches if inside.all() else batches.take(inside)
+
+
+class GroupRewrite:
+    """Takes what is left of a group, part by part; nothing is written before the first batch that is not as it was.
+
+    `leader_epoch` goes into batches that have none, as those of a chunk that became a segment as it was. As a context
+    manager it leaves no file open where an error comes before `close`.
+    """
+
+    def __init__(
+        self, storage: Storage, topic: str, config: TopicConfig, group: Sequence[Segment], leader_epoch: int
+    ) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._config = config
+        self._group = group
+        self._leader_epoch = leader_epoch
+        self._writer: SegmentWriter | None = None
+        self._outputs: list[Segment] = []
+        self._unchanged: list[tuple[Segment, int, int]] = []
+        self._tombstones = 0
+        self._aborted: list[AbortedTransactions] = []
+
+    def __enter__(self) -> GroupRewrite:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)
+
+    def add(self, segment: Segment, cleaned: Cleaned) -> None:
+        """Takes what is left of the next batches of a segment."""
+        if self._writer is None:
+            if not cleaned.changed:
+                self._leave(segment, cleaned.source)
+                self._note(cleaned)
+                return
+            self._writer = self._begin(self._group[0].base_offset)
+            for data, batches in self._copies():
+                self._append(data, batches)
+        if len(cleaned.batches):
+            whole = Window(cleaned.data, 0, cleaned.batches)
+            self._append(*rebased(whole, cleaned.batches, 0, self._leader_epoch))
+        self._note(cleaned)
+
+    def _leave(self, segment: Segment, batches: BatchTable) -> None:
+        """Remembers batches that stay as they are, in case that a later one does not."""
+        start, end = int(batches.position[0]), int(batches.position[-1] + batches.size[-1])
+        if self._unchanged and self._unchanged[-1][0] is segment and self._unchanged[-1][2] == start:
+            start = self._unchanged.pop()[1]
+        self._unchanged.append((segment, start, end))
+
+    def close(self) -> Group:
+        """The group with the rows of its outputs."""
+        if self._writer is not None:
+            self._finish(self._group[-1].next_offset)
+        return Group(self._group, self._outputs)
+
+    def _note(self, cleaned: Cleaned) -> None:
+        self._tombstones += cleaned.counts.tombstones_kept
+        self._aborted.append(cleaned.aborted)
+
+    def _append(self, data: np.ndarray, batches: BatchTable) -> None:
+        assert self._writer is not None
+        # Horizons, and a codec that does worse than the one before, may make a group larger than it was.
+        if self._writer.log_bytes + len(data) > LARGEST_FILE_BYTES and self._writer.log_bytes:
+            base_offset = int(batches.base_offset[0])
+            self._finish(base_offset)
+            self._writer = self._begin(base_offset)
+        self._writer.append(data, batches)
+
+    def _begin(self, base_offset: int) -> SegmentWriter:
+        return SegmentWriter(
+            self._storage,
+            self._topic,
+            self._group[0].partition,
+            base_offset,
+            index_interval_bytes=self._config.index_interval_bytes,
+            segment_index_bytes=self._config.segment_index_bytes,
+        )
+
+    def _finish(self, next_offset: int) -> None:
+        assert self._writer is not None
+        self._writer.add_tombstones(self._tombstones)
+        for aborted in self._aborted:
+            self._writer.add_aborted(aborted)
+        self._tombstones, self._aborted = 0, []
+        row = self._writer.close(
+            topic_id=self._group[0].topic_id,
+            created_ms=max(segment.created_ms for segment in self._group),
+            state=SEALED,
+        )
+        self._outputs.append(dataclasses.replace(row, next_offset=next_offset))
+
+    def _copies(self) -> Iterator[tuple[np.ndarray, BatchTable]]:
+        for segment, start, end in self._unchanged:
+            for window in windows(self._storage, segment, start, end):
+                if len(window.batches):
+                    yield rebased(window, window.batches, segment.offset_shift, self._leader_epoch)

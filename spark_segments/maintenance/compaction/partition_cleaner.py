@@ -1,0 +1,142 @@
+"""Cleaning one partition of a compacted topic, round by round, and the commit of each.
+
+A round builds the map of latest offsets from the dirty head, as far as its memory goes, rewrites the segments below its
+end in groups, and lands all of that in one commit. What the map could not take in is done by a further round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from spark_segments.format.cleaner.clean import CleanCounts
+from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.maintenance.compaction.group_rewrite import Group
+from spark_segments.maintenance.compaction.plan import plan_compaction
+from spark_segments.maintenance.compaction.round import CleanedRound, CleanSettings, Round, clean_round
+from spark_segments.maintenance.selection import check_young
+from spark_segments.storage import Storage
+
+
+@dataclass(slots=True)
+class CleanResult:
+    """What cleaning a partition did: records and bytes of the segments that it read, and of those it left.
+
+    `indexed`: records of the dirty head that went into the map. `lost`: somebody else changed the partition meanwhile;
+    the round that met it is left to the next run. `unfinished`: what is left asks for another way of cleaning.
+    """
+
+    partition: int
+    rounds: int = 0
+    indexed: int = 0
+    counts: CleanCounts = field(default_factory=CleanCounts)
+    segments_in: int = 0
+    segments_out: int = 0
+    bytes_written: int = 0
+    first_dirty_offset: int = 0
+    lost: bool = False
+    unfinished: bool = False
+
+
+def clean_partition(
+    storage: Storage,
+    settings: CleanSettings,
+    number: int,
+    target: int,
+    *,
+    clean: Callable[[Storage, Round], CleanedRound | None] = clean_round,
+    so_far: CleanResult | None = None,
+) -> CleanResult:
+    """Cleans a partition up to offset `target`, in as many rounds as the map's memory asks for.
+
+    `clean` does a round, or answers None where it cannot: the result is `unfinished` then, and may be given as `so_far`
+    to a call that goes on. Raises CorruptBatchError for damaged bytes: what earlier rounds did stands, and nothing else
+    is changed.
+    """
+    manifest = Manifest(storage, settings.topic)
+    result = CleanResult(number) if so_far is None else dataclasses.replace(so_far, unfinished=False)
+    while True:
+        started_ms = storage.now_ms()
+        snapshot = manifest.snapshot()
+        if snapshot.topic_id != settings.topic_id:
+            result.lost = True
+            return result
+        row = snapshot.partition(number)
+        first_dirty = max(row.first_dirty_offset, row.log_start_offset)
+        bound = min(target, _first_uncleanable(snapshot, settings, number))
+        result.first_dirty_offset = first_dirty
+        if first_dirty >= bound:
+            return result
+        work = Round(settings, row, snapshot.live_of(number), first_dirty, bound)
+        cleaned = clean(storage, work)
+        if cleaned is None:
+            result.unfinished = True
+            return result
+        if not _commit(storage, manifest, snapshot, work, cleaned, started_ms):
+            result.lost = True
+            return result
+        _note(result, cleaned)
+        if cleaned.end_offset >= bound:
+            return result
+
+
+def _first_uncleanable(snapshot: Snapshot, settings: CleanSettings, number: int) -> int:
+    live = snapshot.live_table(number)
+    plan = plan_compaction(live, snapshot.partitions, settings.config, settings.now_ms, force=True)
+    return plan[0].first_uncleanable_offset if plan else 0
+
+
+def _commit(
+    storage: Storage, manifest: Manifest, snapshot: Snapshot, work: Round, cleaned: CleanedRound, started_ms: int
+) -> bool:
+    """Lands a round that began at `started_ms`, by the store's clock; False where the plan did not hold any more."""
+    settings = work.settings
+
+    def change(current: Snapshot) -> Change | None:
+        check_young(storage, started_ms)
+        # What a long job takes out of the log leaves it now, not when the job began.
+        removed_ms = settings.now_ms + max(0, storage.now_ms() - (settings.started_ms or started_ms))
+        return _change(current, snapshot, work.partition, cleaned.groups, cleaned.end_offset, removed_ms)
+
+    return manifest.commit(change).change is not None
+
+
+def _note(result: CleanResult, cleaned: CleanedRound) -> None:
+    result.rounds += 1
+    result.indexed += cleaned.indexed
+    result.counts += cleaned.counts
+    result.segments_in += sum(len(group.inputs) for group in cleaned.groups)
+    result.segments_out += sum(len(group.outputs or group.inputs) for group in cleaned.groups)
+    result.bytes_written += sum(segment.log_bytes for group in cleaned.groups for segment in group.outputs)
+    result.first_dirty_offset = cleaned.end_offset
+
+
+def _change(
+    current: Snapshot, before: Snapshot, row: Partition, done: Sequence[Group], end_offset: int, removed_ms: int
+) -> Change | None:
+    """The commit of a round, or None where it does not hold: another cleaner was quicker, or the topic is another one.
+
+    Segments that retention took in the meantime do not undo the round: their output is clipped, or left out.
+    """
+    if current.topic_id != before.topic_id:
+        return None
+    now = current.partition(row.partition)
+    start = now.log_start_offset
+    if max(now.first_dirty_offset, start) != max(row.first_dirty_offset, start):
+        return None
+    live = {segment.path: segment for segment in current.live_of(row.partition)}
+    added: list[Segment] = []
+    removed: list[Segment] = []
+    for group in done:
+        missing = [segment for segment in group.inputs if live.get(segment.path) != segment]
+        if any(segment.next_offset > start or segment.path in live for segment in missing):
+            return None
+        inputs, outputs = group.after(missing[-1].next_offset if missing else group.inputs[0].base_offset)
+        if outputs:
+            added += outputs
+            removed += [segment.removed(removed_ms) for segment in inputs]
+    moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, start))
+    return Change("compact", add=added, replace=removed, partitions=[moved])

@@ -1,0 +1,201 @@
+"""One round of cleaning a partition, in one task: the map of latest offsets of its dirty head, and the segments below
+the map's end written anew in groups.
+
+Nothing is visible before a commit, which is partition_cleaner.py's business. parallel_round.py does the same by many tasks, out
+of the functions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spark_segments.config import TopicConfig
+from spark_segments.format.cleaner.active_producers import ActiveProducers
+from spark_segments.format.cleaner.clean import CleanCounts, CleaningRound, clean_batches
+from spark_segments.format.cleaner.offset_map import OffsetMap
+from spark_segments.format.cleaner.transactions import CleanedTransactions
+from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
+from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.appending.appender import compression
+from spark_segments.log.manifest.rows import SEALED, Partition, Segment
+from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.maintenance.compaction.group_rewrite import Group, GroupRewrite, named
+from spark_segments.maintenance.compaction.plan import groups
+from spark_segments.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class CleanSettings:
+    """What a task needs beside its partition. `map_bytes` bounds the offset map's memory."""
+
+    topic: str
+    topic_id: str
+    config: TopicConfig
+    now_ms: int
+    map_bytes: int
+    load_factor: float
+    started_ms: int | None = None  # the store's clock when the job began at `now_ms`; None: it is only beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round cleans: a partition as one of its snapshots has it, `live` being its live segments.
+
+    Offsets in [first_dirty_offset, first_uncleanable_offset) are dirty; nothing from the latter on is touched.
+    """
+
+    settings: CleanSettings
+    partition: Partition
+    live: Sequence[Segment]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments that may be cleaned."""
+        return [one for one in self.live if one.state == SEALED and one.base_offset < self.first_uncleanable_offset]
+
+    def groups(self, map_end_offset: int) -> list[list[Segment]]:
+        """The neighbouring segments that become one each, of those that a map up to `map_end_offset` tells about."""
+        return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.settings.config)
+
+    def cleaning(self, offset_map: OffsetMap) -> CleaningRound:
+        """What holds for all batches."""
+        settings, snapshot = self.settings, self.partition.producer_snapshot
+        producers = ProducerState(parse_producer_snapshot(snapshot) if snapshot else ())
+        producers.expire(settings.now_ms)
+        codec, level = None, None
+        if settings.config.compression_type != "producer":
+            codec, level = compression(settings.config, None)
+        return CleaningRound(
+            map=offset_map,
+            now_ms=settings.now_ms,
+            delete_retention_ms=settings.config.delete_retention_ms,
+            first_uncleanable_offset=self.first_uncleanable_offset,
+            producers=ActiveProducers.of(producers.entries()),
+            codec=codec,
+            level=level,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedRound:
+    """What a round makes of a partition: clean up to `end_offset`. `indexed`: records that went into the map."""
+
+    groups: Sequence[Group]
+    counts: CleanCounts
+    indexed: int
+    end_offset: int
+
+
+def clean_round(storage: Storage, work: Round) -> CleanedRound:
+    """Does a round in this task. Raises CorruptBatchError for damaged bytes."""
+    aborted = _aborted(storage, work.live)
+    undone = CleanedTransactions()
+    undone.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
+    offset_map, indexed = build_map(storage, work, undone)
+    cleaning = work.cleaning(offset_map)
+    transactions = CleanedTransactions()
+    transactions.add_aborted(aborted)
+    done: list[Group] = []
+    counts = CleanCounts()
+    for group in work.groups(offset_map.end_offset):
+        rewritten, counted = rewrite_group(storage, work, group, cleaning, transactions)
+        done.append(rewritten)
+        counts += counted
+    return CleanedRound(done, counts, indexed, min(offset_map.end_offset, work.first_uncleanable_offset))
+
+
+def build_map(storage: Storage, work: Round, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
+    """The latest offsets of the keys in the dirty head, or as far as the map's memory goes; and records read."""
+    settings, first, bound = work.settings, work.first_dirty_offset, work.first_uncleanable_offset
+    offset_map = OffsetMap(settings.map_bytes, start_offset=first, load_factor=settings.load_factor)
+    indexed = 0
+    for segment in work.segments:
+        if segment.next_offset <= first:
+            continue
+        begin = locate(storage, segment, first) if first > segment.base_offset else 0
+        # Every segment that the map is made of is cleaned before the commit: its CRCs are checked then.
+        indexed += put_windows(
+            offset_map, segment, windows(storage, segment, begin, check_crc=False), bound, transactions
+        )
+        if offset_map.full:
+            break
+        offset_map.advance(min(segment.next_offset, bound))
+    return offset_map, indexed
+
+
+def put_windows(
+    offset_map: OffsetMap,
+    segment: Segment,
+    found: Iterable[Window],
+    end_offset: int,
+    transactions: CleanedTransactions,
+    *,
+    start_position: int = 0,
+) -> int:
+    """Puts the records of a segment's windows into a map, until it is full; how many there were.
+
+    Batches before `start_position` are passed over, and records from `end_offset` on.
+    """
+    shift, indexed = segment.offset_shift, 0
+    for window in found:
+        batches = named(window, segment)
+        if start_position > window.position:
+            batches = batches.take(batches.position >= start_position)
+        undone, _ = transactions.read(
+            window.data, batches, file_position=window.position, path=segment.path, offset_shift=shift
+        )
+        fits = offset_map.put_batches(
+            window.data,
+            batches,
+            file_position=window.position,
+            path=segment.path,
+            offset_shift=shift,
+            end_offset=end_offset,
+            exclude=undone & ~batches.is_control,
+        )
+        read = batches.last_offset + shift >= offset_map.start_offset
+        read &= batches.base_offset + shift < offset_map.end_offset
+        indexed += int(batches.count[read].sum())
+        if not fits:
+            break
+    return indexed
+
+
+def rewrite_group(
+    storage: Storage,
+    work: Round,
+    group: Sequence[Segment],
+    cleaning: CleaningRound,
+    transactions: CleanedTransactions,
+) -> tuple[Group, CleanCounts]:
+    """Writes what cleaning leaves of a group, and says what became of its records."""
+    settings = work.settings
+    counts = CleanCounts()
+    with GroupRewrite(storage, settings.topic, settings.config, group, work.partition.leader_epoch) as rewrite:
+        for segment in group:
+            for window in windows(storage, segment):
+                for cleaned in clean_batches(
+                    window.data,
+                    named(window, segment),
+                    cleaning,
+                    transactions,
+                    file_position=window.position,
+                    path=segment.path,
+                    offset_shift=segment.offset_shift,
+                ):
+                    rewrite.add(segment, cleaned)
+                    counts += cleaned.counts
+        return rewrite.close(), counts
+
+
+def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:
+    """All aborted transactions of a partition, with the log's offsets."""
+    found = []
+    for segment in segments:
+        if segment.txn_index_bytes:
+            data = storage.read(segment.txn_index_path, 0, segment.txn_index_bytes)
+            found.append(parse_txn_index(data, path=segment.txn_index_path).shifted(segment.offset_shift))
+    return AbortedTransactions.concatenate(found)

@@ -1,0 +1,348 @@
+"""Why a record is still here and when it can be gone, by the rules of the jobs' plans and from the manifest alone.
+
+What is said holds whatever is appended from now on, as long as the topic's settings stay as they are and nobody deletes
+or restores records by hand, or trims the log directory to a size. "At the latest" also wants that every job runs when
+it is to and does not fail, and that records to come have timestamps; the time that a job itself takes is not counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import TopicConfig, server_config, topic_config
+from spark_segments.errors import InvalidOptionError
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.rows import REMOVED as REMOVED_STATE
+from spark_segments.log.manifest.rows import Partition, Segment, segments_of
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
+from spark_segments.log.reading.plan import check_partition
+from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.maintenance.explanation.next_jobs import NEVER, TopicDue, later, topic_due, vacuum_moments
+from spark_segments.maintenance.explanation.record_explanation import (
+    ACTIVE,
+    ACTIVE_SEGMENT,
+    CLEANING,
+    CLEANING_SETTINGS,
+    FILE_DELETE_DELAY_MS,
+    GONE,
+    KEYS,
+    LOG_START,
+    NEWEST_OF_KEY,
+    NOT_WRITTEN,
+    RECORDS,
+    REMOVED,
+    SEALED,
+    SETTINGS,
+    TIMESTAMPS,
+    Explanation,
+    Step,
+    Window,
+)
+from spark_segments.maintenance.explanation.roll_forecast import Sealing, sealing
+from spark_segments.maintenance.retention.plan import (
+    BELOW_LOG_START,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    is_sealed,
+    newest_ms,
+)
+from spark_segments.maintenance.rolling.plan import MERGE, RollRules
+from spark_segments.maintenance.selection import check_managed
+
+HOUR_MS = 3_600_000
+
+
+def explain(
+    log: LogDir,
+    topic: str,
+    partition: int,
+    offset: int | None = None,
+    timestamp_ms: int | None = None,
+    *,
+    every_ms: int = HOUR_MS,
+    now_ms: int | None = None,
+) -> Explanation:
+    """Explains the record at `offset`, or the first one whose timestamp is not before `timestamp_ms`.
+
+    `every_ms`: each job runs again at most so long after it last ran. Only a look-up by time opens a segment. Raises
+    LogDirError for a directory of Kafka's, UnknownTopicError where there is no such topic or partition,
+    InvalidOptionError unless one of offset and time is given.
+    """
+    check_managed(log)
+    if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
+        raise InvalidOptionError("Which record is to be explained?", expected="an offset from 0 on, or a time")
+    snapshot = log.snapshot(topic)
+    check_partition(snapshot, partition)
+    record_ms = None
+    if timestamp_ms is not None:
+        found = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
+        offset, record_ms = found or (snapshot.partition(partition).log_end_offset, None)
+    assert offset is not None
+    return explain_record(
+        snapshot,
+        topic_config(snapshot.config, log.defaults),
+        partition,
+        offset,
+        time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+        every_ms=every_ms,
+        cleaner=server_config({}, log.defaults).log_cleaner_enable,
+        timestamp_ms=record_ms,
+    )
+
+
+def explain_record(
+    snapshot: Snapshot,
+    config: TopicConfig,
+    partition: int,
+    offset: int,
+    now_ms: int,
+    *,
+    every_ms: int,
+    cleaner: bool = True,
+    timestamp_ms: int | None = None,
+) -> Explanation:
+    """The same from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's own, where it is known."""
+    names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
+    effective = config.effective()
+    in_force = {name: effective[name] for name in names}
+    made = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, NOT_WRITTEN)
+    numbers = snapshot.partition(partition)
+    if offset >= numbers.log_end_offset:
+        return made
+    # Of all partitions, because the plans know them by their places, but with the rows of this one only.
+    one = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
+    removed = _that_have(one.segments.filter(pc.equal(one.segments.column("state"), REMOVED_STATE)), offset)
+    moments = vacuum_moments(removed, config)
+    freed_ms = max(now_ms, int(moments.max(initial=0)))
+    if _that_have(one.live, offset).num_rows:
+        cleans = cleaner and config.compact
+        record = _Record(one, config, numbers, offset, timestamp_ms, now_ms, every_ms, cleans)
+        return record.explained(made, freed_ms)
+    if not removed.num_rows:
+        return dataclasses.replace(made, state=GONE)
+    last = segments_of(removed.slice(int(moments.argmax()), 1))[0]
+    deleted = Window.of(freed_ms, freed_ms + every_ms)
+    steps = (Step("vacuum", FILE_DELETE_DELAY_MS, deleted),)
+    return dataclasses.replace(made, state=REMOVED, segment=last, steps=steps, files_deleted=deleted)
+
+
+def _that_have(rows: pa.Table, offset: int) -> pa.Table:
+    below = pc.less_equal(rows.column("base_offset"), offset)
+    return rows.filter(pc.and_(below, pc.greater(rows.column("next_offset"), offset)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """What becomes of the sealed segment that has a record, or of the one that will have it.
+
+    `row`: of the live rows, the file that has it now. `sealed_ms`: it is sealed by then. `retained_ms` and
+    `cleanable_ms`: when retention.ms and min.compaction.lag.ms let it go, the earliest and the latest; `late_ms`: when
+    max.compaction.lag.ms is over at the latest. `sealing`: what is known of it as long as it is not sealed.
+    """
+
+    row: int
+    segment: Segment
+    sealed_ms: int
+    retained_ms: tuple[int, int]
+    cleanable_ms: tuple[int, int]
+    late_ms: int
+    sealing: Sealing | None = None
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A record that a file of the log has. `cleans`: whether its topic is compacted."""
+
+    snapshot: Snapshot
+    config: TopicConfig
+    partition: Partition
+    offset: int
+    timestamp_ms: int | None
+    now_ms: int
+    every_ms: int
+    cleans: bool
+
+    @property
+    def live(self) -> pa.Table:
+        return self.snapshot.live
+
+    @cached_property
+    def due(self) -> TopicDue:
+        return topic_due(self.snapshot, self.config, self.now_ms)
+
+    @cached_property
+    def rules(self) -> RollRules:
+        return RollRules.of(self.snapshot.topic_id, self.config)
+
+    @cached_property
+    def sealed_rows(self) -> int:
+        """How many of the live rows are sealed: the first ones are."""
+        return int(is_sealed(self.live).sum())
+
+    @cached_property
+    def dirty_from(self) -> int:
+        return max(self.partition.first_dirty_offset, self.partition.log_start_offset)
+
+    def explained(self, made: Explanation, freed_ms: int) -> Explanation:
+        """`freed_ms`: when vacuum may take the last of the files that have this record and left the log before."""
+        fate = self._fate()
+        ways = [*self._retention(fate), *self._compaction(fate)]
+        leaves = Window(
+            min((at_ms for way in ways if (at_ms := way.window.earliest_ms) is not None), default=None),
+            min((at_ms for way in ways if (at_ms := way.window.latest_ms) is not None), default=None),
+        )
+        deleted = Window.of(
+            self._deletable_ms(leaves.earliest_ms, freed_ms),
+            self._deletable_ms(leaves.latest_ms, freed_ms) + self.every_ms,
+        )
+        steps = [*self._roll(fate), *ways]
+        if ways:
+            steps.append(Step("vacuum", FILE_DELETE_DELAY_MS, deleted))
+        return dataclasses.replace(
+            made,
+            state=ACTIVE if fate.sealing else SEALED,
+            segment=fate.segment,
+            steps=tuple(steps),
+            leaves_log=leaves if self.offset >= self.partition.log_start_offset else None,
+            files_deleted=deleted,
+        )
+
+    def _deletable_ms(self, removed_ms: int | None, freed_ms: int) -> int:
+        """When vacuum may take the last file with this record, if it leaves the log at `removed_ms`."""
+        if removed_ms is None:
+            return NEVER
+        return max(int(later(removed_ms, self.config.file_delete_delay_ms)), freed_ms)
+
+    def _by(self, at_ms: int) -> int:
+        """When a job that is due at `at_ms` has run at the latest."""
+        return max(at_ms, self.now_ms) + self.every_ms
+
+    def _fate(self) -> _Fate:
+        row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.offset, side="right"))
+        segment = segments_of(self.live.slice(row, 1))[0]
+        if row < self.sealed_rows:
+            first_ms = segment.first_batch_max_timestamp_ms
+            retained_ms, cleanable_ms = self._moments_of(row)
+            return _Fate(row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._late_ms(first_ms))
+        chunks = self.live.slice(self.sealed_rows)
+        one = sealing(chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.timestamp_ms)
+        retained_ms, cleanable_ms = self._moments_of(self.sealed_rows - 1) if self.sealed_rows else (0, 0)
+        return _Fate(
+            row,
+            segment,
+            self._by(one.due_ms),
+            _after(one, self.config.retention_ms, retained_ms),
+            _after(one, self.config.min_compaction_lag_ms - 1, cleanable_ms),
+            self._late_ms(one.first_ms),
+            one,
+        )
+
+    def _moments_of(self, row: int) -> tuple[int, int]:
+        """When retention.ms and min.compaction.lag.ms let a sealed segment, and those before it, go."""
+        retained_ms = 0 if row in self.due.taken else int(self.due.retain_ms[row])
+        return retained_ms, int(self.due.cleanable_ms[row])
+
+    def _late_ms(self, first_ms: int) -> int:
+        return int(later(first_ms, self.config.max_compaction_lag_ms)) if first_ms > 0 else NEVER
+
+    def _roll(self, fate: _Fate) -> Iterator[Step]:
+        if fate.sealing is None:
+            return
+        window = Window.of(self.now_ms, fate.sealed_ms)
+        due = self.due.roll.get(self.partition.partition)
+        facts = {
+            "due": [reason for reason in due.reasons if reason != MERGE] if due else [],
+            "segment_ms": self.rules.segment_ms,
+            "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
+        }
+        yield Step(
+            "roll", ACTIVE_SEGMENT, window, None if window.latest_ms is not None else _missing(fate.sealing), facts
+        )
+
+    def _retention(self, fate: _Fate) -> Iterator[Step]:
+        """The ways in which retention can take the segment."""
+        now_ms, config = self.now_ms, self.config
+        if reason := self.due.taken.get(fate.row):
+            yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
+            return
+        if fate.sealing is not None and self.offset < self.partition.log_start_offset:
+            yield Step("retain", BELOW_LOG_START, Window(now_ms, None), LOG_START)
+        if config.delete and config.retention_bytes >= 0:
+            more = {} if fate.sealing else {"more_bytes": int(self.due.retain_bytes[fate.row])}
+            yield Step("retain", RETENTION_BYTES, Window(now_ms, None), RECORDS, more)
+        earliest_ms, latest_ms = fate.retained_ms
+        if config.delete and config.retention_ms >= 0 and earliest_ms < NEVER:
+            latest_ms = self._by(max(latest_ms, fate.sealed_ms))
+            yield self._retain(RETENTION_MS, earliest_ms, latest_ms, fate.sealing, self._largest(fate))
+
+    def _retain(
+        self, rule: str, earliest_ms: int, latest_ms: int, sealing: Sealing | None, facts: dict[str, Any]
+    ) -> Step:
+        if self.cleans:
+            # Cleaning may take the largest timestamp away, and may join the segment with younger ones.
+            earliest_ms, latest_ms = min(earliest_ms, self._first_cleaning_ms()), NEVER
+        window = Window.of(max(earliest_ms, self.now_ms), latest_ms)
+        waits_for = None if window.latest_ms is not None else CLEANING if self.cleans else _missing(sealing)
+        return Step("retain", rule, window, waits_for, facts)
+
+    def _largest(self, fate: _Fate) -> dict[str, Any]:
+        """The timestamp that retention.ms counts from, and whose it is."""
+        rows = np.setdiff1d(np.arange(min(fate.row + 1, self.sealed_rows)), list(self.due.taken))
+        largest_ms = newest_ms(self.live)[rows]
+        if fate.sealing is not None and largest_ms.max(initial=-1) <= fate.sealing.most_ms:
+            window = Window.of(fate.sealing.least_ms, fate.sealing.most_ms)
+            return {"largest_timestamp_from_ms": window.earliest_ms, "largest_timestamp_to_ms": window.latest_ms}
+        at = int(largest_ms.argmax())
+        base_offset = self.live.column("base_offset")[int(rows[at])].as_py()
+        return {"largest_timestamp_ms": int(largest_ms[at]), "segment_base_offset": base_offset}
+
+    def _first_cleaning_ms(self) -> int:
+        """When anything of the partition can be cleaned at the earliest."""
+        dirty = self.live.column("next_offset").to_numpy()[: self.sealed_rows] > self.dirty_from
+        return int(self.due.cleanable_ms[int(dirty.argmax())]) if dirty.any() else 0
+
+    def _compaction(self, fate: _Fate) -> Iterator[Step]:
+        """What cleaning may do with the record, and when it has looked at it: for the newest of a key that is all."""
+        if not self.cleans:
+            return
+        dirty = self.offset >= self.dirty_from
+        earliest_ms = fate.cleanable_ms[0] if dirty else self._first_cleaning_ms()
+        cleaned_ms = NEVER
+        # Retention may take what makes a partition due; an open transaction holds cleaning back.
+        if dirty and not self.config.delete and self.offset < self.partition.last_stable_offset:
+            due_ms = max(fate.sealed_ms, fate.cleanable_ms[1], fate.late_ms)
+            candidate = self.due.compact.get(self.partition.partition)
+            if candidate and candidate.picked and fate.segment.next_offset <= candidate.first_uncleanable_offset:
+                due_ms = self.now_ms
+            cleaned_ms = self._by(due_ms)
+        facts = {
+            "dirty": dirty,
+            "cleaned_by_ms": cleaned_ms if cleaned_ms < NEVER else None,
+            "first_dirty_offset": self.dirty_from,
+            "tombstones": fate.segment.tombstones,
+            "delete_horizon_ms": fate.segment.delete_horizon_ms,
+        }
+        yield Step("compact", NEWEST_OF_KEY, Window(max(earliest_ms, self.now_ms), None), KEYS, facts)
+
+
+def _after(one: Sealing, wait_ms: int, before_ms: int) -> tuple[int, int]:
+    """When more than `wait_ms` have passed since the largest timestamp of a segment that is not sealed yet, the
+    earliest and the latest; not before `before_ms`.
+    """
+    least_ms = int(later(one.least_ms, wait_ms)) if one.least_ms >= 0 else 0
+    most_ms = int(later(one.most_ms, wait_ms))
+    return (max(before_ms, least_ms), max(before_ms, most_ms)) if wait_ms >= 0 else (before_ms, before_ms)
+
+
+def _missing(one: Sealing | None) -> str:
+    """What it takes where the clock alone does not bring a segment's end."""
+    return TIMESTAMPS if one is None or one.most_ms >= NEVER else RECORDS

@@ -1,0 +1,149 @@
+"""Restoring a topic's segments as an earlier version had them, while vacuum has not taken their files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import topic_config
+from spark_segments.errors import LogDirError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
+from spark_segments.log.appending.appender import NO_LEADER_EPOCH
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.change import RESTORE
+from spark_segments.log.manifest.manifest import Change
+from spark_segments.log.manifest.rows import Partition, Segment, Topic, partitions_of, removed_rows
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
+from spark_segments.maintenance.selection import check_managed
+
+_ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
+"""What of a file's row can change while the file is in the log."""
+
+
+def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]:
+    """Brings a topic's records back to what `version` held, in one commit, while its files are still there.
+
+    Offsets given out since stay given out: the log end does not go back, and what was appended after that version goes.
+    The log start may go back: records that retention took are there again. The configuration stays as it is. A topic
+    that was deleted is there again. Returns {partition: (log start offset, log end offset)}. Raises LogDirError where
+    vacuum has taken a file of that version.
+    """
+    check_managed(log)
+    manifest = log.manifest(topic)
+    wanted = manifest.snapshot(version)
+    fillers = _Fillers(log, topic)
+
+    def change(current: Snapshot) -> Change | None:
+        if wanted.topic_id != current.topic_id:
+            raise LogDirError(
+                f"Version {version} is of another topic of the name {topic}",
+                expected=f"topic id {current.topic_id}",
+                found=wanted.topic_id,
+            )
+        rows = wanted.live
+        _check_files(current, rows, version)
+        taken = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
+        changed = rows.filter(pc.invert(_as_they_are(current, rows)))
+        back = None if current.deleted_ms is None else Topic(current.topic_id, current.config)
+        return Change(
+            RESTORE,
+            add=fillers.after(rows, current),
+            replace=pa.concat_tables([changed, removed_rows(taken, log.storage.now_ms())]),
+            partitions=_partitions_again(wanted, current),
+            topic=back,
+        )
+
+    manifest.commit(change, deleted=True)
+    return log.offsets(topic)
+
+
+class _Fillers:
+    """Segments without records, for the offsets that were given out since and belong to nobody now.
+
+    So the log goes on to its end without a gap, and a broker that it is exported to does not give them out again.
+    """
+
+    def __init__(self, log: LogDir, topic: str) -> None:
+        self._log = log
+        self._topic = topic
+        self._written: dict[tuple[int, int, int], Segment] = {}
+
+    def after(self, rows: pa.Table, current: Snapshot) -> list[Segment]:
+        """What fills the log of each partition from the last of `rows` to its end."""
+        partition, following = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
+        last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
+        ends = current.partitions.column("log_end_offset").to_numpy()
+        found = []
+        for number, start in zip(partition[last].tolist(), following[last].tolist(), strict=True):
+            while start < ends[number]:
+                end = min(int(ends[number]), start + LARGEST_BATCH_OFFSETS)
+                found.append(self._fill(current, number, start, end))
+                start = end
+        return found
+
+    def _fill(self, current: Snapshot, partition: int, start: int, end: int) -> Segment:
+        key = (partition, start, end)
+        if key not in self._written:  # else another commit came first, and it is there already
+            config = topic_config(current.config, self._log.defaults)
+            writer = SegmentWriter(
+                self._log.storage,
+                self._topic,
+                partition,
+                start,
+                index_interval_bytes=config.index_interval_bytes,
+                segment_index_bytes=config.segment_index_bytes,
+            )
+            data = empty_batch(start, end - 1, NO_LEADER_EPOCH)
+            writer.append(pa.py_buffer(data), scan_batches(data).batches)
+            self._written[key] = writer.close(topic_id=current.topic_id, created_ms=self._log.storage.now_ms())
+        return self._written[key]
+
+
+def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
+    removed_ms = pc.fill_null(current.segments.column("removed_ms"), 0)
+    there = current.segments.filter(pc.not_equal(removed_ms, BEING_DELETED_MS))
+    gone = rows.column("path").filter(pc.invert(pc.is_in(rows.column("path"), there.column("path"))))
+    if len(gone):
+        raise LogDirError(
+            f"Version {version} of {current.topic} cannot be restored: vacuum has taken {len(gone)} of its files",
+            path=gone[0].as_py(),
+            hint="Restore a newer version; a larger file.delete.delay.ms keeps files longer",
+        )
+
+
+def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
+    """bool[rows]: which rows are in the log already, and as they are to be."""
+    position = pc.index_in(rows.column("path"), current.live.column("path"))
+    there = current.live.take(position)
+    same = functools.reduce(pc.and_, (pc.equal(there.column(name), rows.column(name)) for name in _ROW))
+    return pc.fill_null(same, False)
+
+
+def _partitions_again(wanted: Snapshot, current: Snapshot) -> list[Partition]:
+    """All partitions as they were at that version, with the log ends and leader epochs of now."""
+    before = {row.partition: row for row in partitions_of(wanted.partitions)}
+    filled = set(pc.unique(wanted.live.column("partition")).to_pylist())
+    rows = []
+    for now in partitions_of(current.partitions):
+        then, end = before.get(now.partition), now.log_end_offset
+        if then is None or now.partition not in filled:  # there was nothing in it, and nobody gets these offsets again
+            rows.append(dataclasses.replace(now, log_start_offset=end, first_dirty_offset=end, last_stable_offset=end))
+            continue
+        stable = then.last_stable_offset
+        rows.append(
+            dataclasses.replace(
+                now,
+                log_start_offset=then.log_start_offset,
+                first_dirty_offset=then.first_dirty_offset,
+                last_stable_offset=end if stable == then.log_end_offset else stable,
+                producer_snapshot=then.producer_snapshot,
+            )
+        )
+    return rows

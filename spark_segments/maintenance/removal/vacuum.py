@@ -1,0 +1,272 @@
+"""Vacuum: the only job that deletes files.
+
+Removed rows go when file.delete.delay.ms has passed: first they are marked as being deleted, so that no restore takes
+them back, then their files go, then the rows; a crash in between leaves rows that say what is still to be done. Files
+that no row names go when they are older than any writer may be. Old versions of the manifest go last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.execution import run_tasks
+from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
+from spark_segments.log.manifest.rows import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    REMOVED,
+    SEGMENT_SCHEMA,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, Vacuumed
+from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.selection import check_managed
+from spark_segments.storage import FileInfo, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[int, int], None]
+
+BEING_DELETED_MS = -1
+"""As removed_ms: vacuum has begun to delete the file."""
+
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+"""What may lie beside a row's .log, it included."""
+
+SEGMENTS_A_TASK = 200
+DIRECTORIES_A_TASK = 20
+SEGMENTS_A_WAVE = 100_000
+DIRECTORIES_A_WAVE = 1000
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
+THREADS = 16  # where this process does it: listing and deleting are waiting, on an object store
+
+
+@dataclass(frozen=True, slots=True)
+class _ListOldFiles:
+    """Task function: the files of some partition directories that are older than `before_ms`."""
+
+    storage: Storage
+    before_ms: int
+
+    def __call__(self, directories: Sequence[str]) -> list[FileInfo]:
+        return [
+            file
+            for directory in directories
+            for file in self.storage.list(directory, recursive=True)
+            if file.mtime_ms < self.before_ms
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _DeleteFiles:
+    """Task function: deletes files; those that are gone already are fine."""
+
+    storage: Storage
+
+    def __call__(self, paths: Sequence[str]) -> None:
+        self.storage.delete(paths)
+
+
+def expired_rows(rows: pa.Table, config: TopicConfig, now_ms: int) -> pa.Table:
+    """The removed rows whose files no reader of an earlier snapshot may count on any more at `now_ms`."""
+    removed = rows.filter(pc.equal(rows.column("state"), REMOVED))
+    removed_ms = removed.column("removed_ms")
+    old = pc.greater(pc.subtract(now_ms, removed_ms), config.file_delete_delay_ms)
+    return removed.filter(pc.or_(old, pc.equal(removed_ms, BEING_DELETED_MS)))
+
+
+def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
+    """The files that belong to none of the rows: neither their .log nor beside it."""
+    files = list(files)
+    if not files:
+        return []
+    stems = pa.array([file.path.rpartition(".")[0] for file in files], pa.string())
+    paths = rows.column("path").combine_chunks()
+    named = pc.utf8_slice_codeunits(paths, 0, -len(LOG_SUFFIX))
+    stray = pc.invert(pc.is_in(stems, named)).to_pylist()
+    return [file for file, flag in zip(files, stray, strict=True) if flag]
+
+
+def vacuum(
+    log: LogDir,
+    spark: SparkSession | None = None,
+    topic: str | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    *,
+    progress: Progress | None = None,
+) -> Report:
+    """Deletes what has left the log of one topic or all (deleted topics included) for long enough, and old manifest
+    files. A topic whose manifest cannot be read loses nothing: see `Report`.
+
+    `now_ms` decides over removed rows; files that no row names go by the store's clock alone, whatever `now_ms` is.
+    """
+    check_managed(log)
+    report = Report("vacuum", dry_run)
+    now_ms = log.storage.now_ms() if now_ms is None else now_ms
+    if topic is not None:
+        log.manifest(topic).snapshot(deleted=True)  # an unknown one is an error
+    directories = defaultdict(list)
+    for directory in log.storage.directories():
+        if match := _PARTITION_DIRECTORY.fullmatch(directory):
+            directories[match["topic"]].append(directory)
+    for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
+        try:
+            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress)
+        except SegmentsError as error:
+            report.fail(name, None, error)
+    return report.finish()
+
+
+def _vacuum_topic(
+    log: LogDir,
+    spark: SparkSession | None,
+    topic: str,
+    directories: Sequence[str],
+    now_ms: int,
+    dry_run: bool,
+    report: Report,
+    progress: Progress | None,
+) -> None:
+    manifest = log.manifest(topic)
+    try:
+        snapshot = manifest.snapshot(deleted=True)
+    except UnknownTopicError:  # only files of a topic that was never made
+        _note_manifest(report, manifest.vacuum(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+        return
+    config = topic_config(snapshot.config, log.defaults)
+    expired = expired_rows(all_rows(snapshot), config, now_ms)
+    if not dry_run:
+        expired = _delete_expired(log, spark, manifest, config, now_ms, progress)
+    stray: list[FileInfo] = []
+    for start in range(0, len(directories), DIRECTORIES_A_WAVE):
+        wave = directories[start : start + DIRECTORIES_A_WAVE]
+        stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
+    _note(report, topic, expired, stray)
+    _note_manifest(report, manifest.vacuum(config.file_delete_delay_ms, now_ms, dry_run=dry_run))
+
+
+def _delete_expired(
+    log: LogDir,
+    spark: SparkSession | None,
+    manifest: Manifest,
+    config: TopicConfig,
+    now_ms: int,
+    progress: Progress | None,
+) -> pa.Table:
+    """Deletes the files of expired rows, then the rows. Returns them."""
+    rows = _claim(manifest, config, now_ms)
+    for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
+        wave = rows.slice(start, SEGMENTS_A_WAVE)
+        stems = [path.removesuffix(LOG_SUFFIX) for path in wave.column("path").to_pylist()]
+        _delete(log, spark, [stem + suffix for stem in stems for suffix in SUFFIXES])
+        _drop(manifest, wave)
+        if progress is not None:
+            progress(start + wave.num_rows, rows.num_rows)
+    return rows
+
+
+def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> None:
+    step = SEGMENTS_A_TASK * len(SUFFIXES)
+    tasks = [files[start : start + step] for start in range(0, len(files), step)]
+    run_tasks(_DeleteFiles(log.storage), tasks, spark, at_a_time=THREADS)
+
+
+def _claim(manifest: Manifest, config: TopicConfig, now_ms: int) -> pa.Table:
+    """Marks the expired rows as being deleted, in one commit, and returns them and those that were marked before."""
+
+    def change(current: Snapshot) -> Change | None:
+        rows = expired_rows(all_rows(current), config, now_ms)
+        rows = rows.filter(pc.not_equal(rows.column("removed_ms"), BEING_DELETED_MS))
+        if rows.num_rows == 0:
+            return None
+        position = SEGMENT_SCHEMA.get_field_index("removed_ms")
+        marked = pa.repeat(pa.scalar(BEING_DELETED_MS, pa.int64()), rows.num_rows)
+        return Change("vacuum", replace=rows.set_column(position, SEGMENT_SCHEMA.field(position), marked))
+
+    manifest.commit(change, deleted=True)
+    rows = all_rows(manifest.snapshot(deleted=True))
+    return in_log_order(rows.filter(pc.fill_null(pc.equal(rows.column("removed_ms"), BEING_DELETED_MS), False)))
+
+
+def _drop(manifest: Manifest, rows: pa.Table) -> None:
+    """Takes rows out of the manifest whose files are gone. Another vacuum may have done so already."""
+    partitions = pc.unique(rows.column("partition")).to_pylist()
+    paths = rows.column("path").combine_chunks()
+
+    def change(current: Snapshot) -> Change | None:
+        there = current.source.read(partitions).column("path")
+        there = there.filter(pc.is_in(there, paths)).to_pylist()
+        return Change("vacuum", drop=there) if there else None
+
+    manifest.commit(change, deleted=True)
+
+
+def _delete_orphans(
+    log: LogDir,
+    spark: SparkSession | None,
+    manifest: Manifest,
+    directories: Sequence[str],
+    dry_run: bool,
+    progress: Progress | None,
+) -> list[FileInfo]:
+    """Deletes what no row names in some partition directories, and returns it."""
+    before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
+    step = DIRECTORIES_A_TASK
+    tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
+    list_old = _ListOldFiles(log.storage, before_ms)
+    listed = run_tasks(list_old, tasks, spark, progress=progress, at_a_time=THREADS)
+    # List first, then read the manifest: whatever a commit named after the listing is not in the list, or too young.
+    old = [file for files in listed for file in files]
+    if not old:
+        return []
+    stray = orphans(old, manifest.snapshot(deleted=True).source.read({_partition_of(path) for path in directories}))
+    if not dry_run:
+        _delete(log, spark, [file.path for file in stray])
+    return stray
+
+
+def all_rows(snapshot: Snapshot) -> pa.Table:
+    """A topic's rows and those that deleted topics of its name have left."""
+    return snapshot.source.read(None)
+
+
+def _partition_of(path: str) -> int:
+    """The number of the partition whose directory this is, or is in."""
+    return int(path.partition("/")[0].rpartition("-")[2])
+
+
+def _note(report: Report, topic: str, expired: pa.Table, stray: Sequence[FileInfo]) -> None:
+    owner = expired.column("partition").to_numpy().astype(np.int64)
+    stray_owner = np.array([_partition_of(file.path) for file in stray], np.int64)
+    count = int(np.concatenate(([-1], owner, stray_owner)).max()) + 1
+    segments, files = np.bincount(owner, minlength=count), np.bincount(stray_owner, minlength=count)
+    log_bytes = np.zeros(count, np.int64)
+    np.add.at(log_bytes, owner, expired.column("log_bytes").to_numpy())
+    np.add.at(log_bytes, stray_owner, np.array([file.size for file in stray], np.int64))
+    for partition in np.flatnonzero(segments + files).tolist():
+        report.add(
+            topic, partition, "vacuum",
+            bytes_in=int(log_bytes[partition]),
+            removed_segments=int(segments[partition]), orphan_files=int(files[partition]),
+        )  # fmt: skip
+
+
+def _note_manifest(report: Report, done: Vacuumed) -> None:
+    report.figures["manifest_files"] += len(done.paths)
+    report.figures["manifest_bytes"] += done.size_bytes

@@ -1,0 +1,92 @@
+"""Which segments have expired, from the manifest's rows alone: the rules of Kafka's UnifiedLog.deleteOldSegments.
+
+What a full log directory takes beyond that is watermark.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import TopicConfig
+from spark_segments.log.manifest.rows import SEALED
+
+BELOW_LOG_START = "log_start_offset"
+RETENTION_BYTES = "retention.bytes"
+RETENTION_MS = "retention.ms"
+MAX_BYTES = "max-bytes"
+REASONS = (BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS, MAX_BYTES)
+"""What `Expired.reason` counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The rows that retention takes: `rows` of the live table, and why (an index into REASONS) for each."""
+
+    rows: np.ndarray
+    reason: np.ndarray
+
+
+def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, now_ms: int) -> Expired:
+    """Which of a topic's live rows (sorted by partition and offset) have expired at `now_ms`.
+
+    `log_start` is int64[partitions]. A prefix of each partition's sealed segments goes: first what lies below the log
+    start, then, oldest first, what is above retention.bytes, then what is older than retention.ms up to the first that
+    is not. A segment in which no record has a timestamp is as old as its file.
+    """
+    count = live.num_rows
+    if count == 0:
+        return Expired(np.empty(0, np.int64), np.empty(0, np.int8))
+    owner = live.column("partition").to_numpy()
+    sealed = is_sealed(live)
+    log_bytes = live.column("log_bytes").to_numpy()
+    first_row, rows = partition_runs(owner)
+    head = prefix(sealed, first_row, rows)
+
+    below = head & prefix(live.column("next_offset").to_numpy() <= log_start[owner], first_row, rows)
+    gone, reason = below.copy(), np.zeros(count, np.int8)
+    if config.delete and config.retention_bytes >= 0:
+        kept_bytes = np.where(gone, 0, log_bytes)
+        total = np.add.reduceat(kept_bytes, first_row)
+        running = np.cumsum(kept_bytes)
+        before_partition = running[first_row] - kept_bytes[first_row]
+        # What would be left once this row and all before it are gone must still be retention.bytes.
+        left = np.repeat(total + before_partition, rows) - running
+        above = head & ~gone & prefix(gone | (left >= config.retention_bytes), first_row, rows)
+        gone |= above
+        reason[above] = 1
+    if config.delete and config.retention_ms >= 0:
+        old = head & ~gone & prefix(gone | (now_ms - newest_ms(live) > config.retention_ms), first_row, rows)
+        gone |= old
+        reason[old] = 2
+    taken = np.flatnonzero(gone)
+    return Expired(taken, reason[taken])
+
+
+def newest_ms(live: pa.Table) -> np.ndarray:
+    """int64[n]: the largest timestamp of each segment; the file's time where no record has one."""
+    largest = live.column("max_timestamp_ms").to_numpy()
+    return np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
+
+
+def is_sealed(live: pa.Table) -> np.ndarray:
+    """bool[n]: which rows are no part of an active segment."""
+    return pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def partition_runs(owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(first row, number of rows) of each partition, where `owner` is the sorted partition of every row, of one at
+    least.
+    """
+    first_row = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+    return first_row, np.diff(np.append(first_row, len(owner)))
+
+
+def prefix(flags: np.ndarray, first_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Keeps of each partition's flags those before its first False."""
+    misses = np.cumsum(~flags)
+    before = misses[first_row] - ~flags[first_row]
+    return misses == np.repeat(before, rows)

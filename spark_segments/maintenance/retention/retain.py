@@ -1,0 +1,162 @@
+"""Retention: whole sealed segments leave a partition's head by age, by size, or because they lie below the log start.
+
+Which these are is plan.py's business; where a whole log directory must stay under a size, watermark.py adds to
+them. The active segment is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.config import topic_config
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.manifest import Change
+from spark_segments.log.manifest.rows import removed_rows
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.retention.plan import MAX_BYTES, REASONS, Expired, newest_ms, plan_retention
+from spark_segments.maintenance.retention.watermark import MIN_RETENTION_MS, Watermark, watermark, with_watermark
+from spark_segments.maintenance.selection import selected_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def retain(
+    log: LogDir,
+    spark: SparkSession | None = None,
+    topic: str | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    *,
+    max_bytes: int | None = None,
+    min_retention_ms: int = MIN_RETENTION_MS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Applies retention.ms, retention.bytes and the log start to one topic or all. Files stay until vacuum.
+
+    With `max_bytes`, further sealed segments go until the live files of all topics (see watermark.py) have no more
+    bytes: the oldest over all partitions of all topics whose cleanup.policy has delete, whatever their retention.ms,
+    but none that has a record younger than `min_retention_ms`. The report says in `shortened_to_ms` of a partition how
+    low retention.ms would have had to be for the same, and in `over_bytes` by how much the size was missed. What leaves
+    is planned once for all topics and then one commit a topic: of several runs at a time none takes what another run
+    has made unnecessary.
+
+    It moves no data, so there is nothing for `spark` to do or `progress` to tell; they are there because all jobs take
+    them. Raises InvalidOptionError for a `topic` with `max_bytes`, or one of them below 0.
+    """
+    report = Report("retain", dry_run)
+    now_ms = log.storage.now_ms() if now_ms is None else now_ms
+    if max_bytes is not None and topic is not None:
+        raise InvalidOptionError("max_bytes is of a whole log directory", expected="no topic", found=topic)
+    topics: Iterable[Snapshot] = (snapshot for snapshot, _ in selected_topics(log, topic, report, load=False))
+    mark = None
+    if max_bytes is not None:
+        topics = [*topics]
+        mark = watermark(log, topics, max_bytes, min_retention_ms, now_ms)
+    for snapshot in topics:
+        try:
+            before, expired = _retain_topic(log, snapshot, now_ms, dry_run, mark)
+            _note(report, before, expired, now_ms)
+            if mark is not None:
+                mark.note(before, expired)
+        except SegmentsError as error:
+            report.fail(snapshot.topic, None, error)
+            if mark is not None:
+                mark.note_failed(snapshot)
+    if mark is not None:
+        report.figures.update(mark.figures())
+    return report.finish()
+
+
+def _retain_topic(
+    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, mark: Watermark | None
+) -> tuple[Snapshot, Expired]:
+    """What leaves a topic, and the snapshot that it leaves."""
+    if not dry_run:
+        commit = log.manifest(snapshot.topic).commit(
+            lambda current: _change(current, _expired(log, current, now_ms, mark), now_ms)
+        )
+        snapshot = commit.snapshot_before
+        if commit.change is None:
+            return snapshot, Expired(np.empty(0, np.int64), np.empty(0, np.int8))
+    return snapshot, _expired(log, snapshot, now_ms, mark)
+
+
+def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, mark: Watermark | None) -> Expired:
+    # By the snapshot's own configuration: a topic that was altered a moment ago keeps what it is to keep from now on.
+    config = topic_config(snapshot.config, log.defaults)
+    starts = snapshot.partitions.column("log_start_offset").to_numpy()
+    expired = plan_retention(snapshot.live, starts, config, now_ms)
+    # By topic id: a topic that was made again meanwhile has other segments.
+    ends = mark.ends.get(snapshot.topic_id) if mark is not None and config.delete else None
+    return expired if ends is None else with_watermark(snapshot.live, expired, ends)
+
+
+def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
+    if len(expired.rows) == 0:
+        return None
+    rows = snapshot.live.take(expired.rows)
+    owner = rows.column("partition").to_numpy()
+    starts = snapshot.partitions.column("log_start_offset").to_numpy().copy()
+    np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
+    changed = np.unique(owner)
+    moved = snapshot.partitions.take(changed)
+    # An open transaction that began below the log start holds back no more than that.
+    for name in ("log_start_offset", "first_dirty_offset", "last_stable_offset"):
+        position = moved.schema.get_field_index(name)
+        raised = np.maximum(moved.column(name).to_numpy(), starts[changed])
+        moved = moved.set_column(position, moved.schema.field(position), pa.array(raised))
+    return Change("retain", replace=removed_rows(rows, now_ms), partitions=moved)
+
+
+def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> None:
+    live = snapshot.live
+    owner = live.column("partition").to_numpy()
+    records, log_bytes = live.column("records").to_numpy(), live.column("log_bytes").to_numpy()
+    next_offset = live.column("next_offset").to_numpy()
+    count = snapshot.partitions.num_rows
+    gone, gone_owner = expired.rows, owner[expired.rows]
+    all_records = _sums(owner, records, count)
+    all_bytes = _sums(owner, log_bytes, count)
+    gone_bytes = _sums(gone_owner, log_bytes[gone], count)
+    gone_segments = np.bincount(gone_owner, minlength=count)
+    for_reason = [expired.reason == number for number in range(len(REASONS))]
+    dropped_records = [_sums(gone_owner[mine], records[gone[mine]], count) for mine in for_reason]
+    dropped_segments = [np.bincount(gone_owner[mine], minlength=count) for mine in for_reason]
+    shortened = expired.reason == REASONS.index(MAX_BYTES)
+    youngest = np.full(count, -1)
+    np.maximum.at(youngest, gone_owner[shortened], newest_ms(live)[gone[shortened]])
+    last = np.searchsorted(gone_owner, np.arange(count), side="right") - 1
+    for partition in np.flatnonzero(gone_segments):
+        dropped = {
+            name: int(dropped_records[number][partition])
+            for number, name in enumerate(REASONS)
+            if dropped_segments[number][partition]
+        }
+        report.add(
+            snapshot.topic,
+            int(partition),
+            "retain",
+            records_in=int(all_records[partition]),
+            records_out=int(all_records[partition]) - sum(dropped.values()),
+            bytes_in=int(all_bytes[partition]),
+            bytes_out=int(all_bytes[partition] - gone_bytes[partition]),
+            dropped=dropped,
+            segments=int(gone_segments[partition]),
+            log_start_offset=int(next_offset[gone[last[partition]]]),
+            # More than so many ms have passed since the youngest record of them.
+            **({"shortened_to_ms": now_ms - int(youngest[partition]) - 1} if MAX_BYTES in dropped else {}),
+        )
+
+
+def _sums(owner: np.ndarray, values: np.ndarray, partitions: int) -> np.ndarray:
+    """int64[partitions]: the sum of the values of each."""
+    sums = np.zeros(partitions, np.int64)
+    np.add.at(sums, owner, values)
+    return sums

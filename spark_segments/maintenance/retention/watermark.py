@@ -1,0 +1,217 @@
+"""Keeping a whole log directory under a size: what retention takes beyond what is due, oldest first over all topics.
+
+The size is that of the files which are live: .log, .index, .timeindex and .txnindex of every segment and chunk of every
+topic. A file that has left the log counts no more, although it takes its space until vacuum deletes it, once
+file.delete.delay.ms has passed; nor do the manifest, and files that nothing names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.maintenance.retention.plan import (
+    MAX_BYTES,
+    REASONS,
+    Expired,
+    is_sealed,
+    newest_ms,
+    partition_runs,
+    plan_retention,
+    prefix,
+)
+
+MIN_RETENTION_MS = 86_400_000
+"""The floor unless another is given: a day, as long as Redpanda keeps records on its disks by default."""
+
+_NOTHING = -1
+_SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What is left of one topic once retention has taken what is due.
+
+    Segments that may go, in log order: `partition`, `next_offset` and `size_bytes` (int64[n]), and `going_ms`
+    (int64[n]): the largest timestamp of a segment and those before it, for it goes with them or after them. Bytes that
+    must stay, by why: in the active segment, because a segment of the partition up to there is younger than the floor,
+    because the topic is only compacted. `partitions`: how many the topic has.
+    """
+
+    partitions: int
+    partition: np.ndarray
+    next_offset: np.ndarray
+    going_ms: np.ndarray
+    size_bytes: np.ndarray
+    active_bytes: int
+    young_bytes: int
+    compacted_bytes: int
+
+    @property
+    def live_bytes(self) -> int:
+        return int(self.size_bytes.sum()) + self.active_bytes + self.young_bytes + self.compacted_bytes
+
+
+def share_of(
+    live: pa.Table, expired: Expired, config: TopicConfig, now_ms: int, min_retention_ms: int, partitions: int
+) -> Share:
+    """A topic's share, of its live rows (sorted by partition and offset) without the `expired` ones."""
+    owner = live.column("partition").to_numpy()
+    left = np.ones(live.num_rows, bool)
+    left[expired.rows] = False
+    sizes = np.where(left, file_bytes(live), 0)
+    may_go, going_ms = np.zeros(live.num_rows, bool), np.where(left, newest_ms(live), -1)
+    active = left & ~is_sealed(live)
+    if config.delete and live.num_rows:
+        first_row, rows = partition_runs(owner)
+        for start, end in zip(first_row.tolist(), (first_row + rows).tolist(), strict=True):
+            np.maximum.accumulate(going_ms[start:end], out=going_ms[start:end])
+        may_go = left & prefix(~left | (~active & (now_ms - going_ms > min_retention_ms)), first_row, rows)
+    stays = int(sizes[~may_go & ~active].sum())
+    return Share(
+        partitions,
+        owner[may_go].astype(np.int64),
+        live.column("next_offset").to_numpy()[may_go],
+        going_ms[may_go],
+        sizes[may_go],
+        active_bytes=int(sizes[active].sum()),
+        young_bytes=stays if config.delete else 0,
+        compacted_bytes=0 if config.delete else stays,
+    )
+
+
+def plan_watermark(shares: Sequence[Share], max_bytes: int) -> list[np.ndarray]:
+    """Up to where each topic's partitions go so that all shares together are within `max_bytes`: int64[partitions] a
+    topic, of next offsets, -1 where nothing goes.
+
+    The oldest segments of all go first, and no more than need be; ties go by topic, partition and offset. Where all
+    that may go is not enough, all of it goes.
+    """
+    ends = [np.full(share.partitions, _NOTHING) for share in shares]
+    over = sum(share.live_bytes for share in shares) - max_bytes
+    if over <= 0:
+        return ends
+    oldest_first = np.argsort(np.concatenate([share.going_ms for share in shares]), kind="stable")
+    running = np.cumsum(np.concatenate([share.size_bytes for share in shares])[oldest_first])
+    taken = np.zeros(len(oldest_first), bool)
+    taken[oldest_first[: np.searchsorted(running, over) + 1]] = True
+    of_topics = np.split(taken, np.cumsum([len(share.size_bytes) for share in shares])[:-1])
+    for end, share, mine in zip(ends, shares, of_topics, strict=True):
+        np.maximum.at(end, share.partition[mine], share.next_offset[mine])
+    return ends
+
+
+def with_watermark(live: pa.Table, expired: Expired, ends: np.ndarray) -> Expired:
+    """The expired rows, and the sealed ones that end at or below `ends`, as `plan_watermark` gives them for the topic.
+
+    Ends that were planned of an earlier snapshot take no more than was planned: what is gone by now is not made up for.
+    """
+    if live.num_rows == 0:
+        return expired
+    owner = live.column("partition").to_numpy()
+    ends = np.append(ends, np.full(max(0, int(owner[-1]) + 1 - len(ends)), _NOTHING))  # partitions that are new
+    goes = live.column("next_offset").to_numpy() <= ends[owner]
+    goes[expired.rows] = True
+    rows = np.flatnonzero(prefix(goes & is_sealed(live), *partition_runs(owner)))
+    reason = np.full(live.num_rows, REASONS.index(MAX_BYTES), np.int8)
+    reason[expired.rows] = expired.reason
+    return Expired(rows, reason[rows])
+
+
+def file_bytes(rows: pa.Table) -> np.ndarray:
+    """int64[n]: the size of each row's files, sidecars included."""
+    return sum((rows.column(name).to_numpy() for name in _SIZES), start=np.zeros(rows.num_rows, np.int64))
+
+
+@dataclass(slots=True)
+class Watermark:
+    """A limit for a log directory while retention goes by it: `ends` and `planned_bytes`, which were live when it was
+    planned, by topic id, and the figures for the report.
+    """
+
+    max_bytes: int
+    ends: dict[str, np.ndarray] = field(default_factory=dict)
+    planned_bytes: dict[str, int] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)
+    live_bytes: int = 0
+    waiting_bytes: int = 0
+
+    def note(self, before: Snapshot, expired: Expired) -> None:
+        """Counts what a topic has left, and what has left it."""
+        sizes = file_bytes(before.live)
+        gone = int(sizes[expired.rows].sum())
+        self.live_bytes += int(sizes.sum()) - gone
+        self.waiting_bytes += gone
+
+    def note_failed(self, snapshot: Snapshot) -> None:
+        """Counts a topic that could not be changed, as it was."""
+        self.live_bytes += self.planned_bytes.get(snapshot.topic_id, 0)
+
+    def figures(self) -> dict[str, int]:
+        """For the report. `over_bytes`: by how much the limit was missed; `held_…`: what could not go, and why;
+        `waiting_bytes`: what has left the log and waits for vacuum.
+        """
+        return {
+            "max_bytes": self.max_bytes,
+            "live_bytes": self.live_bytes,
+            "over_bytes": max(0, self.live_bytes - self.max_bytes),
+            "waiting_bytes": self.waiting_bytes,
+            **self.held,
+        }
+
+
+def watermark(
+    log: LogDir, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int, now_ms: int
+) -> Watermark:
+    """Plans for all topics of a log directory, `snapshots` being those that are not deleted.
+
+    One that cannot be read is left out. Raises InvalidOptionError for a limit or a floor below 0.
+    """
+    for name, value in (("max_bytes", max_bytes), ("min_retention_ms", min_retention_ms)):
+        if value < 0:
+            raise InvalidOptionError(f"{name} is below 0", expected="≥ 0", found=value)
+    found = Watermark(max_bytes)
+    shares: dict[str, Share] = {}
+    for snapshot in snapshots:
+        try:
+            live = live_rows(snapshot.load_segments())
+            live_bytes = int(file_bytes(live).sum())
+            found.waiting_bytes += _all_bytes(snapshot) - live_bytes
+        except SegmentsError:  # retention meets it, too, and reports it
+            continue
+        found.planned_bytes[snapshot.topic_id] = live_bytes
+        config = topic_config(snapshot.config, log.defaults)
+        starts = snapshot.partitions.column("log_start_offset").to_numpy()
+        expired = plan_retention(live, starts, config, now_ms)
+        shares[snapshot.topic_id] = share_of(live, expired, config, now_ms, min_retention_ms, len(starts))
+    for share in shares.values():
+        found.held["held_active_bytes"] += share.active_bytes
+        found.held["held_young_bytes"] += share.young_bytes
+        found.held["held_compacted_bytes"] += share.compacted_bytes
+    found.ends = dict(zip(shares, plan_watermark([*shares.values()], max_bytes), strict=True))
+    there = {snapshot.topic for snapshot in snapshots}
+    for name in log.storage.directories(MANIFEST_DIRECTORY):
+        if name not in there:
+            found.waiting_bytes += _deleted_bytes(log, name)
+    return found
+
+
+def _all_bytes(snapshot: Snapshot) -> int:
+    """Of all files that the manifest names: removed ones, and those of deleted topics of this name, too."""
+    return int(file_bytes(snapshot.source.read(None)).sum())
+
+
+def _deleted_bytes(log: LogDir, topic: str) -> int:
+    try:
+        return _all_bytes(log.manifest(topic).snapshot(deleted=True))
+    except SegmentsError:  # never made, or reported as unreadable already
+        return 0

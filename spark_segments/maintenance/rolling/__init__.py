@@ -1,0 +1,1 @@
+"""Rolling: the chunks of an active segment become sealed segments."""

@@ -1,0 +1,183 @@
+"""Which partitions have something to roll, from the manifest's rows alone, and why.
+
+The rows cannot say between which batches a segment ends, only whether one may end: planned_segments.py looks there. A partition
+that is idle, or made of many small chunks, needs no such look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import TopicConfig
+from spark_segments.format.layout import BATCH_OVERHEAD
+from spark_segments.format.rolling import segment_jitter_ms
+from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
+
+SEGMENT_BYTES = "segment.bytes"
+SEGMENT_MS = "segment.ms"
+SEGMENT_INDEX_BYTES = "segment.index.bytes"
+OFFSET_OVERFLOW = "offset overflow"
+IDLE = "idle"
+MERGE = "merge"
+
+MERGE_CHUNKS = 8
+"""How many neighbouring chunks become one, at least: a record is copied a logarithmic number of times before it is
+sealed."""
+
+SMALL_SHARE = 1 / 16
+"""What part of segment.bytes a chunk has to be below to be merged with others: copying larger ones gains little."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollRules:
+    """What of a topic's configuration decides where its segments end. Times in ms, sizes in bytes."""
+
+    topic_id: str
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+
+    @classmethod
+    def of(cls, topic_id: str, config: TopicConfig) -> RollRules:
+        """The rules of one topic. A compacted one rolls at min(segment.ms, max.compaction.lag.ms)."""
+        return cls(
+            topic_id,
+            config.segment_bytes,
+            config.max_segment_ms,
+            config.segment_jitter_ms,
+            config.segment_index_bytes,
+            config.index_interval_bytes,
+        )
+
+    def roll_ms(self, partition: int, base_offset: int) -> int:
+        """segment.ms less the jitter of the segment that begins at `base_offset`."""
+        return self.segment_ms - self.jitter_ms(partition, base_offset)
+
+    def jitter_ms(self, partition: int, base_offset: int) -> int:
+        """See `format.rolling.segment_jitter_ms`."""
+        return segment_jitter_ms(
+            self.topic_id,
+            partition,
+            base_offset,
+            segment_ms=self.segment_ms,
+            segment_jitter_ms=self.segment_jitter_ms,
+        )
+
+    @property
+    def full_index_bytes(self) -> int:
+        """So many bytes of log may bring an index to its limit; fewer cannot."""
+        entries = min(self.segment_index_bytes // OFFSET_ENTRY_BYTES, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
+        # More than index.interval.bytes lie between two entries, and a whole batch anyway.
+        return max(0, entries) * max(self.index_interval_bytes + 1, BATCH_OVERHEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A partition with something to roll or merge, and why: rows [first_row, first_row + rows) of the plan's chunks."""
+
+    partition: int
+    reasons: tuple[str, ...]
+    first_row: int
+    rows: int
+    records: int
+    log_bytes: int
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether a segment may end within a chunk: then batch headers are to be read."""
+        return not {IDLE, MERGE}.issuperset(self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class RollPlan:
+    """`chunks`: the rows of all active segments, by partition and offset; `due`: what is to be done with them."""
+
+    chunks: pa.Table
+    due: list[Due]
+
+    def chunks_of(self, one: Due) -> tuple[Segment, ...]:
+        return tuple(segments_of(self.chunks.slice(one.first_row, one.rows)))
+
+
+def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
+    """The partitions with something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
+    chunks = live.filter(pc.equal(live.column("state"), CHUNK)).combine_chunks()
+    if chunks.num_rows == 0:
+        return RollPlan(chunks, [])
+    partition = chunks.column("partition").to_numpy()
+    first = np.flatnonzero(np.concatenate(([True], partition[1:] != partition[:-1])))
+    rows = np.diff(np.append(first, len(partition)))
+    partitions = partition[first]
+    log_bytes = chunks.column("log_bytes").to_numpy()
+    size = np.add.reduceat(log_bytes, first)
+    records = np.add.reduceat(chunks.column("records").to_numpy(), first)
+    base = chunks.column("base_offset").to_numpy()[first]
+    end = chunks.column("next_offset").to_numpy()[first + rows - 1]
+    largest = np.maximum.reduceat(chunks.column("max_timestamp_ms").to_numpy(), first)
+    created = chunks.column("created_ms").to_numpy()
+    # An imported active segment may be an empty file: the first batch is in the next one then.
+    filled = np.minimum(np.searchsorted(np.cumsum(log_bytes), np.cumsum(size) - size, side="right"), first + rows - 1)
+    first_timestamp = chunks.column("first_batch_max_timestamp_ms").to_numpy()[filled]
+    waited = np.where(first_timestamp >= 0, largest - first_timestamp, created[first + rows - 1] - created[filled])
+    if rules.segment_jitter_ms > 0:
+        bases = zip(partitions.tolist(), base.tolist(), strict=True)
+        roll_ms = np.array([rules.roll_ms(number, offset) for number, offset in bases], np.int64)
+    else:
+        roll_ms = np.full(len(first), rules.segment_ms, np.int64)
+    idle = now_ms - np.maximum(first_timestamp, created[filled]) > roll_ms
+    found = {
+        SEGMENT_BYTES: size > rules.segment_bytes,
+        SEGMENT_MS: waited > roll_ms,
+        SEGMENT_INDEX_BYTES: size >= rules.full_index_bytes,
+        OFFSET_OVERFLOW: end - 1 - base > MAX_RELATIVE_OFFSET,
+        IDLE: idle,
+        MERGE: np.zeros(len(first), bool),
+    }
+    for row in np.flatnonzero(rows >= MERGE_CHUNKS):
+        sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
+        found[MERGE][row] = bool(merges(sizes, rules.segment_bytes))
+    names = list(found)
+    flags = np.column_stack(list(found.values())) & (size > 0)[:, None]
+    due = [
+        Due(
+            int(partitions[row]),
+            tuple(name for name, flag in zip(names, flags[row].tolist(), strict=True) if flag),
+            int(first[row]),
+            int(rows[row]),
+            int(records[row]),
+            int(size[row]),
+        )
+        for row in np.flatnonzero(flags.any(axis=1))
+    ]
+    return RollPlan(chunks, due)
+
+
+def merges(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
+    """[start, end) runs of chunks, given by their bytes, to be put into one: MERGE_CHUNKS or more neighbours that are
+    small, none larger than the rest of the run together.
+
+    So a chunk is merged only with as much as itself, and a byte copied O(log(segment.bytes)) times.
+    """
+    limit = segment_bytes * SMALL_SHARE
+    runs = []
+    end = len(sizes)
+    while end >= MERGE_CHUNKS:
+        total, largest, start = 0, 0, end
+        while start > 0 and sizes[start - 1] < limit and (end - start < MERGE_CHUNKS or sizes[start - 1] <= total):
+            start -= 1
+            total += sizes[start]
+            largest = max(largest, sizes[start])
+        if end - start >= MERGE_CHUNKS and largest * 2 <= total:
+            runs.append((start, end))
+            end = start
+        else:
+            end -= 1
+    return runs[::-1]

@@ -1,0 +1,10 @@
+"""File systems and object stores behind one small interface, and which one an address means.
+
+Nothing here knows what a file holds.
+"""
+
+from __future__ import annotations
+
+from spark_segments.storage.files import CLOCK_PROBE, OPEN_FILES, FileInfo, Storage, WriteStream
+
+__all__ = ["CLOCK_PROBE", "OPEN_FILES", "FileInfo", "Storage", "WriteStream"]
