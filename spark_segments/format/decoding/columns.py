@@ -1,4 +1,4 @@
-"""The Arrow columns of records: memory for the kernels of record_kernels.py to fill, and RecordBatches of what they filled in.
+"""The Arrow columns of records: memory that kernels fill (record_kernels.py), and RecordBatches of it.
 
 Memory is taken by upper bounds, from Arrow's pool, which gives the same pages again and again; what was not needed goes
 back before a column is given away.

@@ -1,7 +1,7 @@
 """Batches → Arrow, for whoever reads a log.
 
-What is wanted is cut into portions (batch_groups.py), whose records kernels read (record_kernels.py) into columns (columns.py);
-entries of magic 0 and 1 are left to message_sets.py.
+Wanted batches are cut into portions (batch_groups.py). Kernels (record_kernels.py) read the records of a portion into
+columns (columns.py). Entries of magic 0 and 1 are left to message_sets.py.
 """
 
 from __future__ import annotations

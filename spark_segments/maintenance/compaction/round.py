@@ -1,8 +1,8 @@
 """One round of cleaning a partition, in one task: the map of latest offsets of its dirty head, and the segments below
 the map's end written anew in groups.
 
-Nothing is visible before a commit, which is partition_cleaner.py's business. parallel_round.py does the same by many tasks, out
-of the functions here.
+Nothing is visible before a commit, which partition_cleaner.py makes. parallel_round.py does the same by many tasks,
+out of the functions here.
 """
 
 from __future__ import annotations

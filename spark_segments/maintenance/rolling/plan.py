@@ -1,7 +1,7 @@
 """Which partitions have something to roll, from the manifest's rows alone, and why.
 
-The rows cannot say between which batches a segment ends, only whether one may end: planned_segments.py looks there. A partition
-that is idle, or made of many small chunks, needs no such look.
+The rows cannot say between which batches a segment ends, only whether a segment may end: planned_segments.py looks
+there. A partition that is idle, or made of many small chunks, needs no such look.
 """
 
 from __future__ import annotations
