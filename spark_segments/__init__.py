@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_segments import errors
+    from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.logdir import LogDir
+    from spark_segments.spark.session import spark_session
 
 __version__ = "0.1.0"
-__all__ = ["LogDir", "__version__"]
+__all__ = ["LogDir", "ProducerOptions", "__version__", "errors", "spark_session"]
+
+_HOME = {
+    "LogDir": "spark_segments.log.logdir",
+    "ProducerOptions": "spark_segments.log.appending.appender",
+    "spark_session": "spark_segments.spark.session",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Spark's planner and workers import this package by way of pyspark_segments: numba and Arrow come when they are
     # used.
-    if name == "LogDir":
-        from spark_segments.log.logdir import LogDir
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name == "errors":
+        return import_module("spark_segments.errors")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-        return LogDir
-    raise AttributeError(name)
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

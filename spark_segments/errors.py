@@ -49,8 +49,18 @@ class SegmentsError(Exception):
         return _rebuild, (type(self), *fields)
 
 
-def _rebuild(cls: type[SegmentsError], message: str, path, position, expected, found, hint) -> SegmentsError:
-    return cls(message, path=path, position=position, expected=expected, found=found, hint=hint)
+def _rebuild(
+    cls: type[SegmentsError],
+    message: str,
+    path: str | None,
+    position: int | None,
+    expected: object,
+    found: object,
+    hint: str | None,
+) -> SegmentsError:
+    error = cls.__new__(cls)
+    SegmentsError.__init__(error, message, path=path, position=position, expected=expected, found=found, hint=hint)
+    return error
 
 
 class CorruptBatchError(SegmentsError):
@@ -87,3 +97,13 @@ class OffsetOutOfRangeError(SegmentsError):
 
 class StorageError(SegmentsError):
     """The file system failed after bounded retries; nothing was committed."""
+
+
+class MissingExtraError(SegmentsError, ImportError):
+    """A package that an extra of spark-segments brings is not installed: the hint has the command."""
+
+    def __init__(self, extra: str, needed_by: str, package: str) -> None:
+        super().__init__(
+            f"{needed_by} need the package {package}, which is not installed",
+            hint=f"pip install 'spark-segments[{extra}]'",
+        )

@@ -24,6 +24,15 @@ settings.register_profile("repeatable", derandomize=True, database=None)
 settings.load_profile("repeatable")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks `spark` what uses its fixture, and `fast` what is neither spark, nor network, nor slow."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+        if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):
+            item.add_marker("fast")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small Spark for all tests, not in UTC: a timestamp that is taken for local time somewhere shows."""

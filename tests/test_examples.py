@@ -36,6 +36,8 @@ def run(tmp_path, python_environment):
     return run
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_the_quickstart_leaves_the_log_that_it_speaks_of(run, tmp_path: Path) -> None:
     uri = str(tmp_path / "log")
     printed = run("quickstart.py", uri)
@@ -45,6 +47,8 @@ def test_the_quickstart_leaves_the_log_that_it_speaks_of(run, tmp_path: Path) ->
     assert f"{records:,} records, CRC of every batch checked" in printed
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None:
     printed = run("cluster/run.py", str(tmp_path / "log"), "append", "maintain")
     reports = {report["job"]: report for report in map(json.loads, printed.splitlines())}
@@ -57,6 +61,8 @@ def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None
     assert {record["key"] for record in left} == {b"customer-%d" % number for number in range(100)}
 
 
+@pytest.mark.network
+@pytest.mark.slow
 def test_airflow_runs_the_dag(run, log: LogDir, tmp_path: Path) -> None:
     before = all_records(busy_log(log))
     defaults = tmp_path / "defaults.properties"

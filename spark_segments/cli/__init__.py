@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli import append, describe, dump, explain, kafka, maintenance, records, topics, verify
+from spark_segments.cli import append, describe, dump, explain, job_path, kafka, maintenance, records, topics, verify
 from spark_segments.cli.output import errors_in_one_line
 
 _FIRST = ("topic", "offsets", "produce", "append", "consume", "delete-records")
@@ -43,6 +43,7 @@ app.command("retain", rich_help_panel="Maintenance")(maintenance.retain)
 app.command("compact", rich_help_panel="Maintenance")(maintenance.compact)
 app.command("vacuum", rich_help_panel="Maintenance")(maintenance.vacuum)
 app.command("maintain", rich_help_panel="Maintenance")(maintenance.maintain)
+app.command("job-path", rich_help_panel="Maintenance")(job_path.job_path)
 app.command("describe", rich_help_panel="Inspection")(describe.describe)
 app.command("explain", rich_help_panel="Inspection")(explain.explain)
 app.command("verify", rich_help_panel="Inspection")(verify.verify)

@@ -124,4 +124,5 @@ def size_bytes(text: str) -> int:
         raise InvalidOptionError("Not a size", expected="bytes, or such as 500GiB or 1.5TB", found=text)
     number, prefix, suffix = match.groups()
     base = 1000 if (suffix or "").lower() == "b" else 1024
-    return round(float(number) * base ** ("KMGTP".index(prefix.upper()) + 1 if prefix else 0))
+    size: int = round(float(number) * base ** ("KMGTP".index(prefix.upper()) + 1 if prefix else 0))
+    return size

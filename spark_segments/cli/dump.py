@@ -98,7 +98,7 @@ class _Files:
 
     def size(self, path: str) -> int:
         storage, name = self._place(path)
-        return storage.size(name)
+        return int(storage.size(name))
 
     def _place(self, path: str) -> tuple[Any, str]:
         from spark_segments.storage import Storage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -118,7 +118,7 @@ def export(
     )
 
 
-def _print_topics(topics: list[dict]) -> None:
+def _print_topics(topics: list[dict[str, Any]]) -> None:
     columns = ["topic", "partitions", "segments", "records", "bytes"]
     print_table(columns, ([one[name] for name in columns] for one in topics))
     total = sum(one["bytes"] for one in topics)

@@ -31,7 +31,9 @@ DEFAULT = "default"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
-def _setting(kind: str, default: Any, doc: str, *, server: Iterable[str | Synonym] = (), effect=True, **valid) -> Any:
+def _setting(
+    kind: str, default: Any, doc: str, *, server: Iterable[str | Synonym] = (), effect: bool = True, **valid: Any
+) -> Any:
     synonyms = tuple(Synonym(name) if isinstance(name, str) else name for name in server)
     metadata = {"type": kind, "valid": Valid(**valid), "doc": doc, "server": synonyms, "has_effect": effect}
     return field(default=default, metadata=metadata)

@@ -96,17 +96,20 @@ class BatchTable:
     @property
     def is_transactional(self) -> np.ndarray:
         """bool"""
-        return (self.attributes & TRANSACTIONAL_MASK) != 0
+        values: np.ndarray = (self.attributes & TRANSACTIONAL_MASK) != 0
+        return values
 
     @property
     def is_control(self) -> np.ndarray:
         """bool"""
-        return (self.attributes & CONTROL_MASK) != 0
+        values: np.ndarray = (self.attributes & CONTROL_MASK) != 0
+        return values
 
     @property
     def has_delete_horizon(self) -> np.ndarray:
         """bool"""
-        return (self.attributes & DELETE_HORIZON_MASK) != 0
+        values: np.ndarray = (self.attributes & DELETE_HORIZON_MASK) != 0
+        return values
 
     @property
     def timestamp_type(self) -> np.ndarray:

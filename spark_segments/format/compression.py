@@ -154,7 +154,8 @@ _kept = threading.local()  # contexts hold the state of what they work at, so no
 def _zstd_reader() -> zstandard.ZstdDecompressor:
     if not hasattr(_kept, "zstd_reader"):
         _kept.zstd_reader = zstandard.ZstdDecompressor()
-    return _kept.zstd_reader
+    reader: zstandard.ZstdDecompressor = _kept.zstd_reader
+    return reader
 
 
 def _compressor(codec: int, level: int | None) -> Compressor:
@@ -169,7 +170,8 @@ def _compressor(codec: int, level: int | None) -> Compressor:
 
 def _new_compressor(codec: int, level: int | None) -> Compressor:
     if codec == SNAPPY:
-        return pa.Codec("snappy").compress
+        snappy: Compressor = pa.Codec("snappy").compress
+        return snappy
     wanted = DEFAULT_LEVELS[codec] if level is None else level
     low, high = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}[codec]
     if not (low <= wanted <= high or (codec == GZIP and wanted == -1)):
@@ -182,7 +184,8 @@ def _new_compressor(codec: int, level: int | None) -> Compressor:
         return lambda data: zlib_ng.compress(data, gzip_level, _GZIP_WBITS)
     # lz4-java: the default level means the fast compressor, any other one the high compressor.
     lz4_level = None if wanted == DEFAULT_LEVELS[LZ4] else min(max(wanted, 3), 12)
-    return pa.Codec("lz4_raw", compression_level=lz4_level).compress
+    lz4: Compressor = pa.Codec("lz4_raw", compression_level=lz4_level).compress
+    return lz4
 
 
 def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
@@ -234,7 +237,7 @@ def _decompress_zstd(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
 
 
 def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
-    return min(max(8 * buffer.size, 64 * 1024), limit)
+    return int(min(max(8 * buffer.size, 64 * 1024), limit))
 
 
 def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:

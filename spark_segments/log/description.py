@@ -73,4 +73,7 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
 
 def _owner_rows(snapshot: Snapshot, segments: pa.Table) -> np.ndarray:
     """int64[]: the row of `snapshot.partitions` that each segment belongs to; partitions of Kafka's may have gaps."""
-    return np.searchsorted(snapshot.partitions.column("partition").to_numpy(), segments.column("partition").to_numpy())
+    values: np.ndarray = np.searchsorted(
+        snapshot.partitions.column("partition").to_numpy(), segments.column("partition").to_numpy()
+    )
+    return values

@@ -1,11 +1,28 @@
-"""The jobs that keep a log in order. Each can be repeated, and run beside any other, without harm."""
+"""The jobs that keep a log in order, and what explains, checks and undoes them.
+
+Each job can be repeated, and run beside any other, without harm. What the files of a log mean is log/'s to say.
+"""
 
 from __future__ import annotations
 
+from spark_segments.log.verification.verify import VerifyReport, verify
 from spark_segments.maintenance.compaction.compact import compact
+from spark_segments.maintenance.explanation.explain import explain, explain_record
+from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.retention.retain import retain
 from spark_segments.maintenance.rolling.roll import roll
 
-__all__ = ["Report", "compact", "retain", "roll", "vacuum"]
+__all__ = [
+    "Report",
+    "VerifyReport",
+    "compact",
+    "explain",
+    "explain_record",
+    "restore",
+    "retain",
+    "roll",
+    "vacuum",
+    "verify",
+]

@@ -124,7 +124,7 @@ def size_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*(?:([kmgtp])b?|b)?", text.strip().lower())
     if match is None or int(match.group(1)) == 0:
         raise ValueError(text)
-    return int(match.group(1)) * _SIZE_UNITS[match.group(2) or "b"]
+    return int(int(match.group(1)) * _SIZE_UNITS[match.group(2) or "b"])
 
 
 def json_object(text: str) -> dict[str, Any]:

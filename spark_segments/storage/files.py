@@ -140,11 +140,11 @@ class Storage:
 
     def size(self, path: str) -> int:
         """Size of a file in bytes, looked up afresh."""
-        return self._retried(path, lambda store, full: store.size(full))
+        return int(self._retried(path, lambda store, full: store.size(full)))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a directory of this name."""
-        return self._retried(path, lambda store, full: store.exists(full))
+        return bool(self._retried(path, lambda store, full: store.exists(full)))
 
     def list(self, path: str = "", recursive: bool = False) -> list[FileInfo]:
         """The files of a directory (`recursive`: and below), sorted by path; none where the directory is missing."""
@@ -248,7 +248,7 @@ class WriteStream:
 
     @property
     def closed(self) -> bool:
-        return self._file.closed
+        return bool(self._file.closed)
 
     def write(self, data: Any) -> int:
         """Appends a buffer of bytes; returns its size."""
@@ -388,10 +388,10 @@ class _Objects:
         info = self._info(path)
         if not info.is_file:
             raise FileNotFoundError(path)
-        return info.size
+        return int(info.size)
 
     def exists(self, path: str) -> bool:
-        return self._info(path).type.name != "NotFound"
+        return bool(self._info(path).type.name != "NotFound")
 
     def list(self, path: str, recursive: bool) -> Found:
         below = len(path.rstrip("/")) + 1
@@ -420,7 +420,7 @@ class _Objects:
     def touch(self, path: str) -> int:
         with self._filesystem.open_output_stream(path, compression=None) as stream:
             stream.write(uuid.uuid4().bytes)
-        return self._info(path).mtime_ns // 1_000_000
+        return int(self._info(path).mtime_ns // 1_000_000)
 
 
 def _is_transient(error: BaseException, is_local: bool) -> bool:

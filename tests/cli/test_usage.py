@@ -10,7 +10,7 @@ import spark_segments
 COMMANDS = [
     *(("topic", name) for name in ("create", "list", "describe", "alter", "delete", "restore")),
     *((name,) for name in ("offsets", "produce", "append", "consume", "delete-records")),
-    *((name,) for name in ("roll", "retain", "compact", "vacuum", "maintain")),
+    *((name,) for name in ("roll", "retain", "compact", "vacuum", "maintain", "job-path")),
     *((name,) for name in ("describe", "explain", "verify", "dump", "import", "export")),
 ]
 

@@ -50,6 +50,7 @@ def submit(master: str, package: Path, job: str, *arguments: str) -> list[dict]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_plain_python_runs_maintain(busy, tmp_path):
     before = all_records(busy)
     # A setting of topics and one of the jobs alone.
@@ -59,6 +60,7 @@ def test_plain_python_runs_maintain(busy, tmp_path):
     assert_vacuumed(busy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["roll", "retain", "vacuum"])
 def test_each_job_has_a_script_with_a_dry_run(busy, job):
     version = busy.snapshot("orders").version
@@ -67,11 +69,15 @@ def test_each_job_has_a_script_with_a_dry_run(busy, job):
     assert busy.snapshot("orders").version == version
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_spark_submit_runs_maintain_on_two_executors(busy, package_zip):
     before = all_records(busy)
     assert_maintained(busy, submit("local-cluster[2,1,1024]", package_zip, "maintain", busy.uri), before)
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_spark_submit_compacts_on_two_executors(busy, package_zip):
     roll(busy)
     before = contents(busy, "latest")

@@ -126,6 +126,8 @@ def test_values_of_any_type_become_bytes_or_text(spark):
     assert json.loads(as_records(spark.sql("select 2 as value, 3 as key")).head().value) == {"value": 2, "key": 3}
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_spark_submit_runs_it_on_executors_of_their_own(log, orders_json, python_environment):
     submit = os.path.join(os.path.dirname(sys.executable), "spark-submit")
     command = [
@@ -146,6 +148,8 @@ def test_spark_submit_runs_it_on_executors_of_their_own(log, orders_json, python
     assert [value for _, _, value in records(log)] == [None, b"a"]
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_topic_that_is_not_there_is_an_error_in_one_line(log, orders_json, python_environment):
     command = [sys.executable, SCRIPT, log.uri, "orders", "--input", orders_json]
     done = subprocess.run(command, env=python_environment, capture_output=True, text=True, timeout=300)

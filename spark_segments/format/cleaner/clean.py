@@ -195,7 +195,8 @@ def _actions(batches: BatchTable, cleaning: CleaningRound, discardable: np.ndarr
     discarded = discardable & (~control | expired)
     ends_round = batches.last_offset + (offset_shift + 1) == cleaning.first_uncleanable_offset
     keep_empty = ends_round | cleaning.producers.mask(batches, offset_shift)
-    return np.where(discarded, 0, READ) + keep_empty * KEEP_EMPTY + (discardable & control) * SET_HORIZON
+    values: np.ndarray = np.where(discarded, 0, READ) + keep_empty * KEEP_EMPTY + (discardable & control) * SET_HORIZON
+    return values
 
 
 def _codecs(batches: BatchTable, cleaning: CleaningRound) -> np.ndarray:

@@ -37,7 +37,7 @@ class Sections:
 
 def address_of(buffer: Any) -> int:
     """The address of a buffer's first byte."""
-    return byte_view(buffer).__array_interface__["data"][0]
+    return int(byte_view(buffer).__array_interface__["data"][0])
 
 
 def sections(

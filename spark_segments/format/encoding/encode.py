@@ -245,7 +245,7 @@ class _Encoder:
         )
 
 
-def _plain(*views: tuple) -> tuple[tuple, ...]:
+def _plain(*views: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(view) for view in views)
 
 

@@ -47,12 +47,12 @@ class _Locator:
     archive: Path  # set where the package is in one
     contents: str  # says what it holds
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable[..., Any]):
         self._line = function.__code__.co_firstlineno
         self._directory = Path(os.environ.get("NUMBA_CACHE_DIR") or private_directory()) / f"zip-{self.contents}"
 
     @classmethod
-    def from_function(cls, function: Callable, file: str) -> _Locator | None:
+    def from_function(cls, function: Callable[..., Any], file: str) -> _Locator | None:
         return cls(function) if cls.archive in Path(file).parents else None
 
     def ensure_cache_path(self) -> None:

@@ -164,4 +164,4 @@ else:
 def crc32c(buffer: Any) -> int:
     """CRC-32C of all bytes of a buffer."""
     view = byte_view(buffer)
-    return crc32c_range(view, 0, len(view))
+    return int(crc32c_range(view, 0, len(view)))

@@ -42,7 +42,7 @@ def njit(*args: Any, **options: Any) -> Any:
     return lambda function: _compile(function, args, options)
 
 
-def _compile(function: Callable, signature: tuple, options: dict[str, Any]) -> Any:
+def _compile(function: Callable[..., Any], signature: tuple[Any, ...], options: dict[str, Any]) -> Any:
     settings = {"cache": True, "nogil": True, "error_model": "numpy", **options}
     try:
         kernel = numba.njit(**settings)(function)
@@ -58,7 +58,7 @@ def _compile(function: Callable, signature: tuple, options: dict[str, Any]) -> A
     return kernel
 
 
-def _watch_sources(kernel: Any, function: Callable) -> None:
+def _watch_sources(kernel: Any, function: Callable[..., Any]) -> None:
     files = {function.__code__.co_filename, __file__}
     for name in function.__code__.co_names:
         called = function.__globals__.get(name)

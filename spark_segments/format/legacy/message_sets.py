@@ -184,7 +184,8 @@ def read_messages(
 def crc_holds(buffer: Any, batches: BatchTable, *, file_position: int = 0) -> np.ndarray:
     """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
     starts = batches.position - file_position
-    return _crcs(byte_view(buffer), starts, starts + batches.size) == batches.crc
+    values: np.ndarray = _crcs(byte_view(buffer), starts, starts + batches.size) == batches.crc
+    return values
 
 
 def with_first_offsets(buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "") -> BatchTable:

@@ -228,7 +228,8 @@ class Appender:
         written = opened.sticky_bytes + np.cumsum(sizes, dtype=np.int64) - sizes
         opened.sticky_bytes += int(sizes.sum())
         turns = written // self._options.batch_bytes
-        return ((opened.sticky_partition + turns) % opened.target.partitions).astype(np.int32)
+        values: np.ndarray = ((opened.sticky_partition + turns) % opened.target.partitions).astype(np.int32)
+        return values
 
     def _chunk(self, opened: _Open, partition: int) -> ChunkWriter:
         writer = opened.writers.pop(partition, None)

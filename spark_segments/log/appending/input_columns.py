@@ -72,7 +72,8 @@ def record_batches(data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):
-        return data.to_batches()
+        batches: list[pa.RecordBatch] = data.to_batches()
+        return batches
     return data
 
 
@@ -83,11 +84,11 @@ def _accepted(field: pa.Field) -> bool:
     if field.name in ("key", "value"):
         return _is_bytes(kind)
     if field.name == "topic":
-        return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     if field.name == "partition":
-        return pa.types.is_integer(kind)
+        return bool(pa.types.is_integer(kind))
     if field.name == "timestamp":
-        return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
     names = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]

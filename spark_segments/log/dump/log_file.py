@@ -154,7 +154,8 @@ def _or_none(known: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _timestamp_types(batches: BatchTable) -> np.ndarray:
-    return np.array(["CreateTime", "LogAppendTime", "NoTimestampType"], object)[batches.timestamp_type]
+    values: np.ndarray = np.array(["CreateTime", "LogAppendTime", "NoTimestampType"], object)[batches.timestamp_type]
+    return values
 
 
 def _records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Iterable[Entry]]:
@@ -168,7 +169,7 @@ def _records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> 
         for row in range(len(batches)):
             yield from _records(window, start, batches.take(slice(row, row + 1)), path)
         return
-    rest: Iterator[tuple] = itertools.chain.from_iterable(_rows(part) for part in rows)
+    rest: Iterator[tuple[Any, ...]] = itertools.chain.from_iterable(_rows(part) for part in rows)
     for batch in _batches(batches):
         yield (_record(fields, batch) for fields in itertools.islice(rest, batch["count"]))
 
@@ -186,7 +187,7 @@ def _decoded(window: np.ndarray, start: int, batches: BatchTable, path: str) -> 
     )
 
 
-def _rows(part: Any) -> Iterator[tuple]:
+def _rows(part: Any) -> Iterator[tuple[Any, ...]]:
     for first in range(0, part.num_rows, RECORD_ROWS):
         rows = part.slice(first, RECORD_ROWS)
         offset, timestamp, key, value, headers = rows.columns
@@ -201,7 +202,7 @@ def _rows(part: Any) -> Iterator[tuple]:
         )
 
 
-def _record(fields: tuple, batch: Entry) -> Entry:
+def _record(fields: tuple[Any, ...], batch: Entry) -> Entry:
     offset, timestamp, key, value, headers = fields
     entry = {
         "kind": "record",

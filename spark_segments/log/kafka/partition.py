@@ -166,7 +166,7 @@ class _Directory:
         info = self.files.get(f"{offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}")
         if info is None:
             return None
-        content = self.storage.read(info.path).to_pybytes()
+        content: bytes = self.storage.read(info.path).to_pybytes()
         try:
             parse_producer_snapshot(content, path=info.path)
         except SegmentsError as error:

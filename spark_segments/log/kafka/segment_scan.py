@@ -198,7 +198,7 @@ class SegmentScan:
             columns=("offset",),
         )
         try:
-            return records + sum(batch.num_rows for batch in decoded)
+            return int(records + sum(batch.num_rows for batch in decoded))
         except CorruptBatchError as error:
             self._note(self._info.path, f"record counts are too low: {error}")
             return records

@@ -185,7 +185,8 @@ def later(since_ms: np.ndarray | int, wait_ms: int) -> np.ndarray:
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    return table.column(name).to_numpy()
+    values: np.ndarray = table.column(name).to_numpy()
+    return values
 
 
 def _runs(owner: np.ndarray) -> Iterator[tuple[int, int]]:

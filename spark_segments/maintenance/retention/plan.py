@@ -69,12 +69,14 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
 def newest_ms(live: pa.Table) -> np.ndarray:
     """int64[n]: the largest timestamp of each segment; the file's time where no record has one."""
     largest = live.column("max_timestamp_ms").to_numpy()
-    return np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
+    values: np.ndarray = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
+    return values
 
 
 def is_sealed(live: pa.Table) -> np.ndarray:
     """bool[n]: which rows are no part of an active segment."""
-    return pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
+    values: np.ndarray = pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
+    return values
 
 
 def partition_runs(owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,4 +91,5 @@ def prefix(flags: np.ndarray, first_row: np.ndarray, rows: np.ndarray) -> np.nda
     """Keeps of each partition's flags those before its first False."""
     misses = np.cumsum(~flags)
     before = misses[first_row] - ~flags[first_row]
-    return misses == np.repeat(before, rows)
+    values: np.ndarray = misses == np.repeat(before, rows)
+    return values

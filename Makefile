@@ -1,0 +1,28 @@
+# Everything that a change has to pass, by the Python of this environment: make PYTHON=.venv/bin/python test
+PYTHON ?= python
+
+.PHONY: all lint types fast test docs bench
+all: lint types docs test
+
+lint:  ## style and formatting
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+types:  ## mypy, strict, on the package
+	$(PYTHON) -m mypy
+
+fast:  ## the tests that need no Spark, no network and little time: under a minute
+	$(PYTHON) -m pytest -m fast
+
+test:  ## all tests
+	$(PYTHON) -m pytest
+
+docs:  ## the site, in site/
+	$(PYTHON) -m mkdocs build --strict --quiet
+
+bench:  ## the figures of tests/benchmarks/README.md, an hour
+	$(PYTHON) -m tests.benchmarks codec
+	$(PYTHON) -m tests.benchmarks compact
+	$(PYTHON) -m tests.benchmarks spark
+	$(PYTHON) -m tests.benchmarks copy
+	$(PYTHON) -m tests.benchmarks plan

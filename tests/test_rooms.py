@@ -1,0 +1,86 @@
+"""Who may import whom: layers downwards only, rooms without circles, folders that a reader can take in."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "spark_segments"
+MOST_MODULES = 16
+
+# From the bottom up. A module may import from its own layer and from those before it.
+LAYERS = ["errors", "format", "storage", "config", "execution", "log", "maintenance", "spark", "cli"]
+# What two layers may not know of each other although the order would allow it.
+STRANGERS = {("storage", "format"), ("config", "format"), ("config", "storage"), ("execution", "format")}
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"), path
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules of this package that a file imports, relative to the package, those of type checkers included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("spark_segments."):
+            base = node.module.removeprefix("spark_segments.")
+            found |= {f"{base}.{alias.name}" if _is_module(f"{base}.{alias.name}") else base for alias in node.names}
+    return found
+
+
+def _is_module(name: str) -> bool:
+    path = PACKAGE / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+MODULES = dict(_modules())
+LAYERED = [name for name in MODULES if name.partition(".")[0] in LAYERS]
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert set(MODULES) - set(LAYERED) == {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_imports_go_downwards(name: str) -> None:
+    layer = name.partition(".")[0]
+    below = LAYERS[: LAYERS.index(layer) + 1]
+    for imported in _imports(MODULES[name]):
+        other = imported.partition(".")[0]
+        assert other in below, f"{name} imports {imported}, which is above it"
+        assert (layer, other) not in STRANGERS, f"{name} imports {imported}"
+
+
+def test_only_spark_and_the_command_line_import_pyspark_when_they_run() -> None:
+    for name, path in MODULES.items():
+        if name.partition(".")[0] in ("spark", "cli"):
+            continue
+        for node in ast.parse(path.read_text()).body:  # what stands under TYPE_CHECKING or in a function is no import
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(module.partition(".")[0] == "pyspark" for module in modules), name
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    graph = {name: {other for other in _imports(path) if other in MODULES} for name, path in MODULES.items()}
+    while free := [name for name, others in graph.items() if not others & graph.keys() - {name}]:
+        for name in free:
+            del graph[name]
+    assert not graph, f"in or behind a circle: {sorted(graph)}"
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_take_in() -> None:
+    for folder in {path.parent for path in MODULES.values()}:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= MOST_MODULES, folder.relative_to(PACKAGE)
+
+
+def test_every_room_says_what_lives_in_it() -> None:
+    for path in PACKAGE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(PACKAGE)
