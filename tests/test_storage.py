@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import FileType, LocalFileSystem, SubTreeFileSystem
 
-import spark_segments.storage.files as storage_module
+import spark_segments.storage.storage as storage_module
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage import CLOCK_PROBE, OPEN_FILES, FileInfo, Storage, WriteStream
+from spark_segments.storage.objects import ObjectStore
 from tests.s3_server import BUCKET
 
 S3_OPTIONS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
@@ -51,10 +52,13 @@ class FlakyFileSystem:
 @pytest.fixture
 def flaky(tmp_path, monkeypatch):
     (tmp_path / "bucket/log").mkdir(parents=True)  # an object store needs no parents
-    filesystem = FlakyFileSystem(tmp_path)
-    monkeypatch.setattr(storage_module, "open_filesystem", lambda location: filesystem)
     monkeypatch.setattr(Storage, "retry_backoff_seconds", 0)
-    return filesystem
+    return FlakyFileSystem(tmp_path)
+
+
+def objects(flaky: FlakyFileSystem) -> Storage:
+    """An object store's storage over the file system that fails as told."""
+    return Storage("s3://bucket/log", S3_OPTIONS, filesystem=ObjectStore(flaky))
 
 
 # On every store
@@ -281,7 +285,7 @@ def test_a_local_failure_is_not_tried_again(tmp_path):
 
 
 def test_transient_failures_are_tried_again(flaky):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     storage.write("a", b"x")
     flaky.failures = [
         OSError("AWS Error SLOW_DOWN during GetObject"),
@@ -296,7 +300,7 @@ def test_transient_failures_are_tried_again(flaky):
 
 
 def test_retries_are_bounded(flaky):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     flaky.failures = [OSError("AWS Error SLOW_DOWN")] * 100
     with pytest.raises(StorageError, match=r"SLOW_DOWN.*s3://bucket/log/a.*nothing was committed") as raised:
         storage.size("a")
@@ -318,12 +322,12 @@ def test_retries_are_bounded(flaky):
 def test_lasting_failures_are_told_at_once(flaky, error):
     flaky.failures = [error]
     with pytest.raises(StorageError):
-        Storage("s3://bucket/log", S3_OPTIONS).size("a")
+        objects(flaky).size("a")
     assert len(flaky.calls) == 1
 
 
 def test_a_write_is_not_tried_again(flaky):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     flaky.failures = [OSError("AWS Error SLOW_DOWN")]
     with pytest.raises(StorageError):
         storage.write("a", b"x")
@@ -331,7 +335,7 @@ def test_a_write_is_not_tried_again(flaky):
 
 
 def test_range_reads_of_one_object_open_it_once(flaky):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     storage.write("a", bytes(1000))
     flaky.calls.clear()
     for offset in range(0, 1000, 10):
@@ -340,7 +344,7 @@ def test_range_reads_of_one_object_open_it_once(flaky):
 
 
 def test_few_objects_are_kept_open(flaky):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     for number in range(OPEN_FILES + 5):
         storage.write(f"f{number}", b"x")
         storage.read(f"f{number}", 0, 1)
@@ -352,7 +356,7 @@ def test_few_objects_are_kept_open(flaky):
 
 
 def test_an_object_that_grew_shows_its_new_bytes(flaky, tmp_path):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     storage.write("a", b"abc")
     assert storage.read("a", 0, 100).to_pybytes() == b"abc"
     (tmp_path / "bucket/log/a").write_bytes(b"abcdef")
@@ -360,7 +364,7 @@ def test_an_object_that_grew_shows_its_new_bytes(flaky, tmp_path):
 
 
 def test_the_clock_of_an_object_store_is_its_own_and_read_once_a_minute(flaky, monkeypatch, tmp_path):
-    storage = Storage("s3://bucket/log", S3_OPTIONS)
+    storage = objects(flaky)
     monkeypatch.setattr(storage_module.time, "time_ns", lambda: 1_700_000_000_000 * 1_000_000)
     seconds = [100.0]
     monkeypatch.setattr(storage_module.time, "monotonic", lambda: seconds[0])

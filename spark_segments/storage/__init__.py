@@ -5,6 +5,8 @@ Nothing here knows what a file holds.
 
 from __future__ import annotations
 
-from spark_segments.storage.files import CLOCK_PROBE, OPEN_FILES, FileInfo, Storage, WriteStream
+from spark_segments.storage.filesystem import FileSystem
+from spark_segments.storage.objects import OPEN_FILES
+from spark_segments.storage.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream
 
-__all__ = ["CLOCK_PROBE", "OPEN_FILES", "FileInfo", "Storage", "WriteStream"]
+__all__ = ["CLOCK_PROBE", "OPEN_FILES", "FileInfo", "FileSystem", "Storage", "WriteStream"]

@@ -1,0 +1,110 @@
+"""Objects of S3, GCS or Azure, through pyarrow.fs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.storage.filesystem import Found, Names
+
+OPEN_FILES = 32
+"""How many input files are kept open: opening one costs a request, a range read another."""
+
+CLOCK_MS = 60_000
+"""How long a reading of the store's clock is trusted before the probe is written again."""
+
+
+class ObjectStore:
+    """Files of an object store through pyarrow.fs, with a bounded number of input files kept open."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        # (time.monotonic() of the last reading, store's clock - time.time() in ms)
+        self._clock: tuple[float, int] | None = None
+
+    def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
+        with self._lock:
+            file = self._open.get(path)
+            if file is not None:
+                self._open.move_to_end(path)
+        # An open file knows the size it was opened with, so one that seems to end too early is looked at anew.
+        if file is None or length is None or offset + length > file.size():
+            file = self._filesystem.open_input_file(path)
+            with self._lock:
+                self._open[path] = file
+                while len(self._open) > OPEN_FILES:
+                    self._open.popitem(last=False)  # not closed: another thread may be reading it
+        rest = max(file.size() - offset, 0)
+        wanted = rest if length is None else min(length, rest)
+        if wanted == 0:
+            return pa.py_buffer(b"")
+        try:
+            return pa.py_buffer(file.read_at(wanted, offset))
+        except (OSError, pa.ArrowException):
+            self._forget(path)
+            raise
+
+    def _forget(self, path: str) -> None:
+        with self._lock:
+            self._open.pop(path, None)
+
+    def _info(self, path: str) -> Any:
+        return self._filesystem.get_file_info(path)
+
+    def size(self, path: str) -> int:
+        info = self._info(path)
+        if not info.is_file:
+            raise FileNotFoundError(path)
+        return int(info.size)
+
+    def exists(self, path: str) -> bool:
+        return bool(self._info(path).type.name != "NotFound")
+
+    def list(self, path: str, recursive: bool) -> Found:
+        below = len(path.rstrip("/")) + 1
+        files = [info for info in self._select(path, recursive) if info.is_file]
+        return [(info.path[below:], info.size, info.mtime_ns // 1_000_000) for info in files]
+
+    def directories(self, path: str) -> Names:
+        return [info.base_name for info in self._select(path, False) if not info.is_file]
+
+    def _select(self, path: str, recursive: bool) -> Any:
+        from pyarrow.fs import FileSelector
+
+        return self._filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
+
+    def create(self, path: str) -> Any:
+        # The store would replace an object of this name without a word. Names are unique, so asking first is enough.
+        if self._info(path).type.name != "NotFound":
+            raise FileExistsError(path)
+        return self._filesystem.open_output_stream(path, compression=None)
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(path)
+
+    def now_ms(self, probe: str) -> int:
+        """As `Storage.now_ms` says: read from the probe at most once in CLOCK_MS."""
+        with self._lock:
+            clock = self._clock
+        if clock is None or (time.monotonic() - clock[0]) * 1000 >= CLOCK_MS:
+            taken, before_ms = time.monotonic(), time.time_ns() // 1_000_000
+            clock = (taken, self._touch(probe) - before_ms)
+            with self._lock:
+                self._clock = clock
+        return time.time_ns() // 1_000_000 + clock[1]
+
+    def _touch(self, path: str) -> int:
+        """Writes a file and returns its modification time in ms."""
+        with self._filesystem.open_output_stream(path, compression=None) as stream:
+            stream.write(uuid.uuid4().bytes)
+        return int(self._info(path).mtime_ns // 1_000_000)
