@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import struct
-import zlib
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +16,11 @@ from spark_segments.format.compression import LZ4, decompress
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
 from spark_segments.format.legacy import message_sets as legacy
 from spark_segments.format.legacy.message_sets import decode_legacy, read_messages, with_first_offsets
+from tests.format.legacy_messages import message, wrapper
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 ATTRIBUTES_POSITION = 17
-
-
-def message(offset: int, value: bytes | None, *, key: bytes | None = None, magic: int = 1, timestamp: int = 0,
-            attributes: int = 0) -> bytes:  # fmt: skip
-    """One message, CRC included, by the layout in the format's own words."""
-
-    def sized(content: bytes | None) -> bytes:
-        return struct.pack(">i", -1) if content is None else struct.pack(">i", len(content)) + content
-
-    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
-    body += sized(key) + sized(value)
-    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
-
-
-def wrapper(offset: int, inner: bytes, *, magic: int = 1, timestamp: int = 0, attributes: int = 0) -> bytes:
-    return message(offset, gzip.compress(inner), magic=magic, timestamp=timestamp, attributes=attributes | 1)
 
 
 def decoded(data: bytes, **options) -> list[dict]:

@@ -26,7 +26,7 @@ from spark_segments.format.sidecars.checkpoints import (
 )
 from spark_segments.log.kafka.leftovers import file_name, is_log_name, is_tiered_name
 from spark_segments.log.kafka.partition import ZERO_TOPIC_ID, PartitionSource, recover_partition
-from spark_segments.log.kafka.recovered import Cut, Note
+from spark_segments.log.kafka.recovered import Cut, Note, Overlap
 from spark_segments.log.manifest.rows import partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage
@@ -41,10 +41,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What of the files is not in the log (`cuts`), and what else is not used as it is (`notes`)."""
+    """What of the files is not in the log (`cuts`, `overlaps`), and what else is not used as it is (`notes`)."""
 
     cuts: tuple[Cut, ...] = ()
     notes: tuple[Note, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,10 @@ class KafkaDirectory:
         report = RecoveryReport(
             tuple(cut for one in recovered for cut in one.found.cuts),
             (*notes, *(note for one in recovered for note in one.found.notes)),
+            tuple(overlap for one in recovered for overlap in one.found.overlaps),
         )
-        for cut in report.cuts:
-            _logger.warning("%s", cut)
+        for left_out in (*report.cuts, *report.overlaps):
+            _logger.warning("%s", left_out)
         segments = [replace(row, topic_id=topic_id) for one in recovered for row in one.found.segments]
         return KafkaSnapshot(
             topic=topic,

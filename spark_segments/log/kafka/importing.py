@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.execution import run_tasks
@@ -36,9 +37,9 @@ from spark_segments.log.manifest.rows import (
     partitions_of,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.copying import copy_batches, copy_file, rebased
-from spark_segments.log.segment.reader import locate, windows
-from spark_segments.log.segment.writer import SegmentWriter, segment_stem
+from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
+from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class _Copy:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
             return _converted(self, task.topic, row)
-        partly = task.base_offset > row.base_offset
+        partly = max(task.base_offset, row.base_offset) > row.name_offset
         if partly or not _has_indexes(self.source, row):
             # A part of a file, or one whose indexes cannot be used: its batches are copied and indexed anew.
             copied = copy_batches(
@@ -259,8 +260,9 @@ def _batch_at(storage: Storage, segment: Segment, offset: int) -> tuple[int, int
     for window in windows(storage, segment, locate(storage, segment, offset), check_crc=False):
         for batch in range(len(window.batches)):
             if int(window.batches.last_offset[batch]) + shift >= offset:
-                if int(window.batches.magic[batch]) < 2:
-                    return None
+                first_offset = int(window.batches.base_offset[batch]) + shift
+                if int(window.batches.magic[batch]) < 2 or first_offset < segment.base_offset:
+                    return None  # the copy is not byte for byte
                 return int(window.batches.last_offset[batch]) + shift, int(window.batches.crc[batch])
     return None
 
@@ -351,7 +353,7 @@ def _with_transactions(
 ) -> Segment:
     """Copies the .txnindex and the .snapshot that lie beside a segment, if they can be read; `aborted` stands in."""
     snapshot = row.stem + PRODUCER_SNAPSHOT_SUFFIX
-    if source.exists(snapshot) and copied.base_offset == row.base_offset:
+    if source.exists(snapshot) and copied.base_offset == row.name_offset:
         copy_file(source, snapshot, target, copied.stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))
     if aborted is not None:
         data = txn_index_bytes(aborted.overlapping(copied.base_offset, copied.next_offset))
@@ -400,11 +402,16 @@ def _converted(copy: _Copy, topic: str, row: Segment) -> Segment:
         edges = [0, *(i for i in range(1, len(legacy)) if legacy[i] != legacy[i - 1]), len(legacy)]
         for start, stop in itertools.pairwise(edges):
             batches = window.batches.take(slice(start, stop))
-            if len(batches) and legacy[start]:
+            batches = batches.take(batches.last_offset >= row.base_offset)
+            if not len(batches):
+                continue
+            part = Window(window.data, window.position, batches)
+            if legacy[start]:
                 encoded = to_magic2(window.data, batches, file_position=window.position, path=row.path)
-                writer.append(encoded.buffer, encoded.batches)
-                writer.add_tombstones(encoded.tombstones)
-            elif len(batches):
-                writer.append(*rebased(window, batches, 0))
+                part = Window(encoded.buffer, 0, encoded.batches)
+            for piece in trimmed(part, row.base_offset, row.path):
+                data, batches = rebased(piece, piece.batches, 0)
+                writer.append(data, batches)
+                writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
     written = writer.close(topic_id=row.topic_id, created_ms=row.created_ms, state=row.state)
     return dataclasses.replace(written, next_offset=row.next_offset)

@@ -99,6 +99,7 @@ class _Directory:
         found = recover(
             self.storage,
             files,
+            log_start_offset=log_start_offset,
             leader_epochs=self._leader_epochs(),
             producers=self._producers_at_start(log_start_offset),
         )
@@ -107,6 +108,9 @@ class _Directory:
         end = found.log_end_offset
         epochs = _epochs_between(found.leader_epochs, log_start_offset, end)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
+        # Behind an overlap lies what a cleaning was to replace, whatever the cleaner's checkpoint says.
+        overlapped = [row.base_offset for row in found.segments if row.base_offset > row.name_offset]
+        dirty = max(start, min([dirty, *overlapped]))
         partition = Partition(
             topic_id=topic_id,
             partition=self.source.partition,

@@ -53,6 +53,30 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """Offsets of a segment (both inclusive) that are not in the log: reads take what there is from `served` instead.
+
+    A broker that was killed while it swapped files leaves a compacted segment beside one that it was made from.
+    `problem`: why a segment that is passed over as a whole cannot be read to its end.
+    """
+
+    topic: str
+    partition: int
+    path: str
+    first_offset: int
+    last_offset: int
+    served: str
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.path}: its offsets {self.first_offset} to {self.last_offset} overlap {self.served} and are not in "
+            "the log: a broker reads a segment to its end, then goes on in the one that holds the next offset"
+        )
+        return text if self.problem is None else f"{text}; the file is damaged, too: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFiles:
     """What recovery is given: the .log files by base offset, and by path every file that may be a sidecar of them."""
 
@@ -76,4 +100,5 @@ class Recovered:
     offset_indexes: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     aborted: dict[str, AbortedTransactions] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)

@@ -3,16 +3,21 @@
 Every .log is scanned batch by batch with its CRC. The log ends before the first batch that is bad; segments behind it
 are dropped. Indexes, producer state, transactions and leader epochs follow from the scan; a sidecar file is used where
 the scan shows that it is true. No file is touched: what Kafka would cut or delete is reported.
+
+Where segments overlap, the log is what a broker serves to a reader that begins at the log start: a segment to its end,
+then the one with the largest base offset at or below the next offset. What that walk passes over is not in the log,
+wherever a read begins.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
-from spark_segments.log.kafka.recovered import Cut, LeaderEpochs, Note, PartitionFiles, Recovered
+from spark_segments.log.kafka.recovered import Cut, LeaderEpochs, Overlap, PartitionFiles, Recovered
 from spark_segments.log.kafka.segment_scan import SegmentScan, scan_windows
-from spark_segments.log.manifest.rows import CHUNK
+from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.storage import FileInfo, Storage
 
 
@@ -20,6 +25,7 @@ def recover(
     storage: Storage,
     files: PartitionFiles,
     *,
+    log_start_offset: int = 0,
     leader_epochs: LeaderEpochs = (),
     producers: tuple[ProducerEntry, ...] = (),
 ) -> Recovered:
@@ -29,26 +35,30 @@ def recover(
     """
     found = Recovered(leader_epochs=leader_epochs)
     state = ProducerState(producers)
+    bases = [base_offset for base_offset, _ in files.logs]
+    begin = max(0, bisect_right(bases, log_start_offset) - 1)  # the segment that a read from the log start begins in
     for number, (base_offset, info) in enumerate(files.logs):
-        scan = SegmentScan(storage, files, base_offset, info, state, found)
+        next_offset = found.segments[-1].next_offset if found.segments else base_offset
+        if number + 1 < len(bases) and bases[number + 1] <= next_offset:
+            _pass_over(storage, files, number, found, served=found.segments[-1].path)
+            continue
+        start_offset = max(base_offset, next_offset)
+        end_offset = bases[begin] if number < begin else None
+        scan = SegmentScan(storage, files, base_offset, info, state, found, start_offset, end_offset)
         segment = scan.run()
-        if found.segments:
-            _end_before(found, base_offset, files)
-        found.segments.append(segment)
-        if scan.problem is not None:
-            dropped = [later for _, later in files.logs[number + 1 :]]
-            found.cuts.append(
-                Cut(
-                    files.topic,
-                    files.partition,
-                    info.path,
-                    segment.log_bytes,
-                    info.size - segment.log_bytes,
-                    scan.problem,
-                    tuple(later.path for later in dropped),
-                    sum(later.size for later in dropped),
-                )
+        if scan.first_offset < start_offset:
+            last_offset = min(start_offset, scan.next_offset) - 1
+            served = found.segments[-1].path
+            found.overlaps.append(
+                Overlap(files.topic, files.partition, info.path, scan.first_offset, last_offset, served)
             )
+        if scan.ended:
+            served = files.logs[begin][1].path
+            _pass_over(storage, files, number, found, served=served, first_offset=segment.next_offset)
+        if segment.batches or start_offset == base_offset:
+            _append(found, segment)
+        if scan.problem is not None:
+            _cut(files, number, scan, found)
             break
     if found.segments:
         last = found.segments[-1]
@@ -62,23 +72,53 @@ def recover(
 
 def next_offset_of(storage: Storage, info: FileInfo, base_offset: int) -> int:
     """The offset after the last good batch of a .log, `base_offset` where it has none."""
-    next_offset = base_offset
+    return _span(storage, info, base_offset)[1]
+
+
+def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int, str | None]:
+    """(first offset, offset after the last, problem) of the good batches of a .log."""
+    first_offset = next_offset = base_offset
+    problem = None
     for scan in scan_windows(storage, info):
         if len(scan.batches):
+            first_offset = int(scan.batches.base_offset[0]) if scan.position == 0 else first_offset
             next_offset = int(scan.batches.last_offset[-1]) + 1
-    return next_offset
+        problem = scan.problem
+    return first_offset, next_offset, problem
 
 
-def _end_before(found: Recovered, base_offset: int, files: PartitionFiles) -> None:
-    """A segment's offsets go up to the base offset of the next one: compaction may have emptied what is between."""
-    last = found.segments[-1]
-    if last.next_offset > base_offset:
-        found.notes.append(
-            Note(
-                files.topic,
-                files.partition,
-                last.path,
-                f"offsets {base_offset} to {last.next_offset - 1} belong to the next segment and are taken from there",
-            )
+def _append(found: Recovered, segment: Segment) -> None:
+    """A segment's offsets go up to the base offset of the next one: compaction may have emptied the gap."""
+    if found.segments:
+        found.segments[-1] = replace(found.segments[-1], next_offset=segment.base_offset)
+    found.segments.append(segment)
+
+
+def _pass_over(
+    storage: Storage, files: PartitionFiles, number: int, found: Recovered, *, served: str, first_offset: int = 0
+) -> None:
+    """Reports the offsets of a segment, from `first_offset` on, that no read from the log start comes to."""
+    base_offset, info = files.logs[number]
+    begin, end, problem = _span(storage, info, base_offset)
+    if end > base_offset or problem is not None:
+        begin = max(begin, first_offset)
+        last_offset = max(begin, end - 1)
+        found.overlaps.append(Overlap(files.topic, files.partition, info.path, begin, last_offset, served, problem))
+
+
+def _cut(files: PartitionFiles, number: int, scan: SegmentScan, found: Recovered) -> None:
+    """Reports where the log ends in the file of this number, and which later segments that drops."""
+    info = files.logs[number][1]
+    dropped = [later for _, later in files.logs[number + 1 :]]
+    found.cuts.append(
+        Cut(
+            files.topic,
+            files.partition,
+            info.path,
+            scan.log_bytes,
+            info.size - scan.log_bytes,
+            scan.problem or "",
+            tuple(later.path for later in dropped),
+            sum(later.size for later in dropped),
         )
-    found.segments[-1] = replace(last, next_offset=base_offset)
+    )

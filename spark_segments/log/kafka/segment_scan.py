@@ -79,7 +79,10 @@ def _reason(error: CorruptBatchError) -> str:
 
 
 class SegmentScan:
-    """Scans one .log and checks its sidecars; adds what it finds of the partition to `found`."""
+    """Scans one .log and checks its sidecars; adds what it finds of the partition to `found`.
+
+    Only batches with offsets at or above `start_offset` are in the log, and of them those that end below `end_offset`.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,8 @@ class SegmentScan:
         info: FileInfo,
         state: ProducerState,
         found: Recovered,
+        start_offset: int,
+        end_offset: int | None = None,
     ) -> None:
         self._storage = storage
         self._files = files
@@ -98,14 +103,20 @@ class SegmentScan:
         self._completed: list[CompletedTransaction] = []
         self._sparse: list[tuple[np.ndarray, np.ndarray]] = []
         self._base_offset = base_offset
+        self._start_offset = start_offset
+        self._end_offset = end_offset
+        self.first_offset = start_offset  # of the file's batches, whether or not they are in the log
+        self.next_offset = base_offset  # after the file's last good batch
+        self.log_bytes = 0  # up to there
+        self.ended = False  # whether batches at `end_offset` or above were left out
         self.problem: str | None = None
         self._row = Segment(
             topic_id=files.topic_id,
             partition=files.partition,
-            base_offset=base_offset,
-            next_offset=base_offset,
+            base_offset=start_offset,
+            next_offset=start_offset,
             path=info.path,
-            file_base_offset=base_offset,
+            file_base_offset=start_offset,
             log_bytes=0,
             index_bytes=0,
             time_index_bytes=0,
@@ -128,22 +139,29 @@ class SegmentScan:
         for scanned in scan_windows(self._storage, self._info):
             self.problem = scanned.problem
             self._add(scanned)
-            if self.problem is not None:
+            if self.problem is not None or self.ended:
                 break
         self._check_indexes()
         self._check_transactions()
         return self._row
 
     def _add(self, scanned: Scanned) -> None:
-        batches = self._rising(self._with_good_crcs(scanned))
+        batches = self._before_end(self._rising(self._with_good_crcs(scanned)))
         batches = self._take_producers(scanned, batches)
         if not len(batches):
             return
+        if self.log_bytes == 0:
+            self.first_offset = int(batches.base_offset[0])
+        self.next_offset = int(batches.last_offset[-1]) + 1
+        self.log_bytes = int(batches.position[-1] + batches.size[-1])
         if self._index is not None:
             self._index.add(batches)
         if self._time_index is not None:
             self._time_index.add(batches)
         self._add_sparse(batches)
+        batches = from_offset(batches, self._start_offset)
+        if not len(batches):
+            return
         epochs = self._found.leader_epochs
         self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
         self._row = with_batches(self._row, batches, self._records(scanned, batches))
@@ -161,7 +179,7 @@ class SegmentScan:
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches up to the first whose offset is not above the one before (Kafka may find it by its index)."""
-        before = np.append(self._row.next_offset - 1, batches.last_offset[:-1])
+        before = np.append(self.next_offset - 1, batches.last_offset[:-1])
         falls = np.flatnonzero(batches.base_offset <= before)
         if not len(falls):
             return batches
@@ -169,22 +187,34 @@ class SegmentScan:
         self.problem = f"offsets do not rise (expected {before[bad] + 1} or more, found {batches.base_offset[bad]})"
         return batches.take(slice(0, bad))
 
+    def _before_end(self, batches: BatchTable) -> BatchTable:
+        """The batches that end below `end_offset`."""
+        if self._end_offset is None:
+            return batches
+        before = batches.last_offset < self._end_offset
+        self.ended = not before.all()
+        return batches.take(before) if self.ended else batches
+
     def _take_producers(self, scanned: Scanned, batches: BatchTable) -> BatchTable:
         """Takes producers' batches into the state; the batches up to the first control batch that is none."""
-        if not (batches.producer_id > NO_PRODUCER_ID).any():
+        producers = from_offset(batches, self._start_offset)
+        if not (producers.producer_id > NO_PRODUCER_ID).any():
             return batches
         data, position, path = scanned.data, scanned.position, self._info.path
         try:
-            self._completed += self._state.add(data, batches, file_position=position, path=path)
+            self._completed += self._state.add(data, producers, file_position=position, path=path)
         except CorruptBatchError as error:
             self.problem = _reason(error)
             batches = batches.take(batches.position < error.position)
-            self._completed += self._state.add(data, batches, file_position=position, path=path)
+            producers = from_offset(batches, self._start_offset)
+            self._completed += self._state.add(data, producers, file_position=position, path=path)
         return batches
 
     def _records(self, scanned: Scanned, batches: BatchTable) -> int:
-        """Records in the batches; only compressed messages of the old magics must be opened for that."""
-        known = batches.count != COUNT_UNKNOWN
+        """Records in the batches; a batch must be opened for that where it is compressed and of an old magic, or where
+        it begins before `start_offset`.
+        """
+        known = (batches.count != COUNT_UNKNOWN) & (batches.base_offset >= self._start_offset)
         records = int(batches.count[known].sum(dtype=np.int64))
         if known.all():
             return records
@@ -195,7 +225,9 @@ class SegmentScan:
             path=self._info.path,
             topic=self._files.topic,
             partition=self._files.partition,
+            start_offset=self._start_offset,
             columns=("offset",),
+            include_control=True,
         )
         try:
             return int(records + sum(batch.num_rows for batch in decoded))
@@ -227,33 +259,27 @@ class SegmentScan:
 
     def _goes_on(self) -> bool:
         """Whether there is, or was, more of the log than was scanned: its indexes may then speak of that."""
-        return self.problem is not None or self._storage.size(self._info.path) > self._info.size
+        return self.problem is not None or self.ended or self._storage.size(self._info.path) > self._info.size
 
     def _check_transactions(self) -> None:
         """The .txnindex is used only if it says just what the scan says."""
         aborted = aborted_transactions(self._completed)
         path = self._row.txn_index_path
         info = self._sidecar(path)
-        if info is not None and self._says(info, aborted):
+        said = None if info is None else self._said(info)
+        if info is not None and said is not None and _agrees(said, aborted):
             self._row = replace(self._row, txn_index_bytes=info.size)
         elif len(aborted):
             self._found.aborted[self._row.path] = aborted
-            self._note(path, "says what the log does not; the log is read instead" if info else _MISSING)
+            if said is None or not _agrees(said.take(said.last_offset >= self._start_offset), aborted):
+                self._note(path, "says what the log does not; the log is read instead" if info else _MISSING)
 
-    def _says(self, info: FileInfo, aborted: AbortedTransactions) -> bool:
+    def _said(self, info: FileInfo) -> AbortedTransactions | None:
         try:
-            said = parse_txn_index(self._storage.read(info.path, 0, info.size), path=info.path)
+            return parse_txn_index(self._storage.read(info.path, 0, info.size), path=info.path)
         except CorruptBatchError as error:
             self._note(info.path, str(error))
-            return False
-        # A transaction may have begun before the first segment that is still there, so earlier offsets are no lies.
-        return (
-            len(said) == len(aborted)
-            and bool((said.producer_id == aborted.producer_id).all())
-            and bool((said.last_offset == aborted.last_offset).all())
-            and bool((said.first_offset <= aborted.first_offset).all())
-            and bool((said.last_stable_offset <= aborted.last_stable_offset).all())
-        )
+            return None
 
     def _open_index(self) -> OffsetIndexCheck | None:
         data = self._read_sidecar(self._row.index_path)
@@ -287,6 +313,25 @@ class SegmentScan:
 
     def _note(self, path: str, message: str) -> None:
         self._found.notes.append(Note(self._files.topic, self._files.partition, path, message))
+
+
+def from_offset(batches: BatchTable, start_offset: int) -> BatchTable:
+    """The batches that hold `start_offset` or come after it; all of them where they begin there."""
+    if not len(batches) or int(batches.base_offset[0]) >= start_offset:
+        return batches
+    return batches.take(batches.last_offset >= start_offset)
+
+
+def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:
+    """Whether a .txnindex says what the scan of its .log says."""
+    # A transaction may have begun before the first segment that is still there, so earlier offsets are no lies.
+    return (
+        len(said) == len(aborted)
+        and bool((said.producer_id == aborted.producer_id).all())
+        and bool((said.last_offset == aborted.last_offset).all())
+        and bool((said.first_offset <= aborted.first_offset).all())
+        and bool((said.last_stable_offset <= aborted.last_stable_offset).all())
+    )
 
 
 def with_batches(row: Segment, batches: BatchTable, records: int) -> Segment:

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
-from spark_segments.format.batches import BatchTable
+from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.trim import batch_from
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment.reader import WINDOW_BYTES, Window, locate, windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
@@ -104,7 +105,8 @@ def _copy(
 ) -> int:
     """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
     shift = source.offset_shift
-    begin = locate(storage, source, start) if start > source.base_offset else 0
+    from_start = start == source.base_offset and source.file_base_offset == source.name_offset
+    begin = 0 if from_start else locate(storage, source, start)
     records = 0
     # Nearly all of it is wanted, and nobody else has it.
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
@@ -112,8 +114,8 @@ def _copy(
         past_end = len(batches) and int(batches.base_offset[-1]) + shift >= end
         wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
         batches = batches.take(wanted)
-        if len(batches):
-            data, batches = rebased(window, batches, shift, leader_epoch)
+        for piece in trimmed(Window(window.data, window.position, batches), start - shift, source.path):
+            data, batches = rebased(piece, piece.batches, shift, leader_epoch)
             writer.append(data, batches)
             if with_tombstones:
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
@@ -121,6 +123,24 @@ def _copy(
         if past_end:
             break
     return records
+
+
+def trimmed(window: Window, start_offset: int, path: str) -> list[Window]:
+    """A window's batches (magic 2) without records below an offset of the file: the same window, or what is left of a
+    first batch that begins before the offset, and the rest.
+    """
+    batches = window.batches
+    if not len(batches):
+        return []
+    if int(batches.base_offset[0]) >= start_offset:
+        return [window]
+    batches = batches.take(batches.last_offset >= start_offset)
+    if not len(batches) or int(batches.base_offset[0]) >= start_offset:
+        return [dataclasses.replace(window, batches=batches)] if len(batches) else []
+    first, rest = batches.take(slice(0, 1)), batches.take(slice(1, None))
+    data = pa.py_buffer(batch_from(window.data, first, start_offset, file_position=window.position, path=path))
+    piece = Window(data, 0, scan_batches(data, path=path).batches)
+    return [piece, dataclasses.replace(window, batches=rest)] if len(rest) else [piece]
 
 
 def rebased(

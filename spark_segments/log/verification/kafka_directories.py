@@ -93,6 +93,16 @@ def add_report(report: RecoveryReport, findings: Findings) -> None:
             found=f"{cut.bytes} bytes that are not in the log"
             + (f", nor are the {len(cut.dropped)} later segments" if cut.dropped else ""),
         )
+    for overlap in report.overlaps:
+        findings.add(
+            f"A segment overlaps {overlap.served}, as after a crash of the cleaner; a broker that starts keeps both",
+            severity=WARNING,
+            partition=overlap.partition,
+            path=overlap.path,
+            expected="offsets that no other segment holds",
+            found=f"offsets {overlap.first_offset} to {overlap.last_offset}, which are not in the log"
+            + (f"; the file is damaged, too: {overlap.problem}" if overlap.problem else ""),
+        )
     known = {finding.path for finding in findings.found}
     for note in report.notes:
         if note.path not in known:

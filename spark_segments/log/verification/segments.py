@@ -25,7 +25,7 @@ from spark_segments.format.sidecars.index import (
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.kafka.recovered import LeaderEpochs
-from spark_segments.log.kafka.segment_scan import with_batches
+from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
@@ -107,6 +107,9 @@ class _Look:
             tombstones=0,
             delete_horizon_ms=None,
         )
+        # A row of Kafka's directory gives the figures of that part of the file that is in the log.
+        self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
+        self._next_offset = segment.name_offset
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
@@ -184,11 +187,14 @@ class _Look:
         batches = self._rising(batches)
         if not len(batches):
             return
+        self._next_offset = int(batches.last_offset[-1]) + 1
+        in_log = from_offset(batches, self._start_offset)
         self._check_range(batches)
-        self._check_epochs(batches)
+        self._check_epochs(in_log)
         tombstones, records = self._check_records(data, position, batches)
-        seen = with_batches(self._seen, batches, records)
-        self._seen = replace(seen, tombstones=self._seen.tombstones + tombstones)
+        if len(in_log):
+            seen = with_batches(self._seen, in_log, records)
+            self._seen = replace(seen, tombstones=self._seen.tombstones + tombstones)
         for check in (self._index_check, self._time_index_check, self._look_up_check):
             if check is not None:
                 check.add(batches)
@@ -200,7 +206,7 @@ class _Look:
                 self._damage_of(error)
         shift = self._segment.offset_shift
         try:
-            events = events_of(data, batches, file_position=position, path=self._segment.path, offset_shift=shift)
+            events = events_of(data, in_log, file_position=position, path=self._segment.path, offset_shift=shift)
         except CorruptBatchError as error:
             self._damage_of(error)
         else:
@@ -208,7 +214,7 @@ class _Look:
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches whose offsets are above all before them; nothing more is said of the others."""
-        highest = np.maximum.accumulate(np.append(self._seen.next_offset - 1, batches.last_offset))[:-1]
+        highest = np.maximum.accumulate(np.append(self._next_offset - 1, batches.last_offset))[:-1]
         falls = batches.base_offset <= highest
         for row in np.flatnonzero(falls):
             self._damage(
@@ -293,8 +299,9 @@ class _Look:
                 )
             last_offset = int(offset[-1])
             nulls = decoded.column(2).is_null().to_numpy(zero_copy_only=False)
-            tombstones += int((nulls & ~batches.is_control[of_batch]).sum())
-            records += decoded.num_rows
+            in_log = offset >= self._start_offset
+            tombstones += int((nulls & in_log & ~batches.is_control[of_batch]).sum())
+            records += int(in_log.sum())
         self._last_record_offset = last_offset
         for row in np.flatnonzero(largest > batches.max_timestamp):
             self._findings.add(
