@@ -129,4 +129,6 @@ def _records_from(data, count, dropped, out):
             kept += 1
             largest = max(largest, timestamp_delta)
         position = record_end
+    if count > 0 and position != end:
+        return -1 - position, np.int64(0), np.int64(0)
     return at, kept, largest

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import zlib
 
 import numpy as np
 import pyarrow as pa

@@ -15,6 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
+from spark_segments.format.batches import scan_batches
 from spark_segments.log.reading.plan import offset_bounds, read_ranges
 from spark_segments.log.verification.findings import WARNING
 from spark_segments.log.verification.verify import verify
@@ -299,3 +300,26 @@ def test_a_copy_of_segments_that_overlap_is_the_walk(segments, log_start, indexe
     with tempfile.TemporaryDirectory() as root:
         write_partition(Path(root), segments, log_start=log_start, indexes=indexes)
         assert_copies_are_equal(Path(root), TOPIC, records, max(end, log_start, segments[0].base))
+
+
+@pytest.mark.parametrize("batches", [1, 7, 30, 10**6])
+def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log, tmp_path):
+    """The second segment's .txnindex speaks of transactions that end in the part that no read comes to."""
+    directory = tmp_path / "txn-0"
+    shutil.copytree(golden_dir("txn-0"), directory)
+    first, second, *_ = sorted(directory.glob("*.log"))
+    content = second.read_bytes()
+    table = scan_batches(content).batches
+    end = int(table.position[batches]) if batches < len(table) else len(content)
+    with open(first, "ab") as file:
+        file.write(content[:end])
+    expected = expected_records("txn-0")
+    kafka = LogDir.open(str(directory))
+    log.import_kafka(str(directory))
+    for one in (kafka, log):
+        committed = records_of(one.read("txn", isolation_level="read_committed"))
+        assert committed == as_records(expected, where=lambda line: line["committed"])
+        assert records_of(one.read("txn")) == as_records(expected, where=lambda line: not line["isControl"])
+    assert kafka.snapshot("txn").partition(0).last_stable_offset == log.snapshot("txn").partition(0).last_stable_offset
+    assert verify(log, deep=True).findings == []
+    assert not [one for one in verify(kafka, deep=True).findings if one.severity != WARNING]
