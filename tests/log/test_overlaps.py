@@ -88,7 +88,7 @@ def test_a_segment_is_read_to_its_end_and_then_the_one_that_holds_the_next_offse
     assert [message.getMessage() for message in caplog.records] == [str(overlap)]
     [finding] = verify(log, deep=True).findings
     assert (finding.severity, finding.partition, finding.path) == (WARNING, 0, overlap.path)
-    assert finding.found == "offsets 63 to 473, which are not in the log"
+    assert finding.found == f"offsets 63 to 473, for which {overlap.served} is read instead"
     assert_copies_are_equal(tmp_path, TOPIC, found, 520)
 
 

@@ -95,12 +95,12 @@ def add_report(report: RecoveryReport, findings: Findings) -> None:
         )
     for overlap in report.overlaps:
         findings.add(
-            f"A segment overlaps {overlap.served}, as after a crash of the cleaner; a broker that starts keeps both",
+            "A segment overlaps another, as after a crash of the cleaner, and a broker that starts keeps both",
             severity=WARNING,
             partition=overlap.partition,
             path=overlap.path,
             expected="offsets that no other segment holds",
-            found=f"offsets {overlap.first_offset} to {overlap.last_offset}, which are not in the log"
+            found=f"offsets {overlap.first_offset} to {overlap.last_offset}, for which {overlap.served} is read instead"
             + (f"; the file is damaged, too: {overlap.problem}" if overlap.problem else ""),
         )
     known = {finding.path for finding in findings.found}
