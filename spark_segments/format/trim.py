@@ -95,7 +95,7 @@ def batch_from(buffer: Any, batches: BatchTable, offset: int, *, file_position: 
 
 
 @njit
-def _records_from(data, count, dropped, out):
+def _records_from(data: Any, count: int, dropped: int, out: Any) -> Any:
     """Writes the records of uint8[] `data` whose offset delta is at least `dropped`, each delta less by that.
 
     (bytes, records, largest timestamp delta), or (-1 - p, 0, 0) where the record at position p is not what it says.
