@@ -91,6 +91,16 @@ class RecordTooLargeError(SegmentsError, ValueError):
     """A record does not fit max.message.bytes: raise the topic's limit or drop the record."""
 
 
+class InvalidRecordError(SegmentsError, ValueError):
+    """A record that its topic refuses, such as a record without key where the topic is compacted; nothing was appended:
+    correct the record, or the topic's configuration.
+    """
+
+
+class PolicyViolationError(SegmentsError):
+    """The topic's cleanup.policy does not allow this: alter it first."""
+
+
 class OffsetOutOfRangeError(SegmentsError):
     """The wanted offsets are not in the log any more (or not yet): data may have been lost to retention."""
 

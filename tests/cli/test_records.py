@@ -75,6 +75,15 @@ def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
     assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
 
 
+def test_a_line_without_a_key_on_a_compacted_topic_is_an_error_that_names_the_line(run, segments, uri):
+    segments("topic", "create", uri, "prices", "--config", "cleanup.policy=compact")
+    lines = b'{"key": "a", "value": "1"}\n{"value": "2"}\n'
+    ran = run("produce", uri, "prices", "--format", "json", stdin=lines)
+    assert ran.code == 1
+    assert ran.error.startswith("error: Topic prices is compacted") and "no key in row 2" in ran.error
+    assert segments("offsets", uri, "prices").lines == ["prices:0:0"]
+
+
 def test_json_lines_round_trip(segments, uri):
     rows = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}, {"key": "n", "value": None}]},

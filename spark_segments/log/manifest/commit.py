@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from deltalake.exceptions import CommitFailedError
 
 from spark_segments.errors import CommitConflictError, SegmentsError, StorageError
-from spark_segments.log.manifest.change import Change, ChangeWriter
+from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
 from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, TableState, reason
+from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 
 TRIES = 50
@@ -42,6 +43,17 @@ class Commit:
     snapshot_before: Snapshot
     change: Change | None
     repeated: bool = False
+
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """{partition: (log start offset, log end offset)} right after the commit.
+
+        What a caller answers with is taken from the commit: another look at the log could fail, and what was committed
+        must not look as if it had not been.
+        """
+        rows = partitions_of(self.snapshot_before.partitions)
+        if self.change is not None:
+            rows += partitions_of(partition_rows(self.change.partitions))
+        return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}
 
 
 def commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool) -> Commit:
