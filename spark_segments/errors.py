@@ -106,7 +106,15 @@ class OffsetOutOfRangeError(SegmentsError):
 
 
 class StorageError(SegmentsError):
-    """The file system failed after bounded retries; nothing was committed."""
+    """The file system failed after bounded retries, and nothing was committed: run the same again."""
+
+
+class UnknownOutcomeError(SegmentsError):
+    """The store failed during a commit that may have happened, or may happen yet.
+
+    No StorageError, so that whoever catches that to send records again does not send these twice. With a transaction
+    (txn) the same append can be sent again: it is added once. A job can be run again: it plans from what is there.
+    """
 
 
 class MissingExtraError(SegmentsError, ImportError):

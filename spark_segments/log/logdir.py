@@ -29,6 +29,7 @@ from spark_segments.log.description import describe
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.kafka.importing import import_topic
+from spark_segments.log.manifest.commit import check_transaction
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -209,18 +210,21 @@ class LogDir:
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
 
         Takes the columns of a writer (value, key, headers, partition, timestamp): without timestamp a record gets the
-        time of now. `txn` is (application id, version): a version not above the application's last one adds nothing.
+        time of now. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
+        one adds nothing, and that is so after an append of no rows, too.
 
-        Raises InvalidRecordError, and appends nothing, where the topic is compacted and a row has no key.
+        Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
+        compacted and a row has no key. Nothing is appended then.
         """
-        self._check_writable()
-        with Appender(self.storage, self.target, topic=topic, options=options) as appender:
+        if txn is not None:
+            check_transaction(txn)
+        target = self.target(topic)
+        with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
             for batch in record_batches(table):
                 appender.write(batch)
             written = appender.close()
-        for chunks in written:
-            return self.commit_chunks([chunks], txn)
-        return {}
+        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+        return self.commit_chunks(written or [Chunks(topic, target.topic_id)], txn)
 
     def target(self, topic: str) -> Target:
         """The topic as a writer's tasks need it."""
@@ -231,12 +235,13 @@ class LogDir:
         )
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
-        """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that
-        was written to, or where it is compacted by now and a row has no key.
+        """Gives the chunks of one topic their offsets, in the order given; chunks without records record `txn` alone.
+
+        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key.
         """
-        segments = [segment for one in chunks for segment in one.segments]
-        if not segments:
+        if not chunks:
             return {}
+        segments = [segment for one in chunks for segment in one.segments]
         manifest = self._topic_manifest(chunks[0].topic)
         return commit_append(
             manifest, segments, txn, check=lambda snapshot: check_written(snapshot, chunks, self.defaults)

@@ -83,8 +83,15 @@ class Writer(DataSourceArrowWriter):
         return ChunksMessage(written)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """One commit a topic, its chunks in the order of tasks and then of rows."""
+        """One commit a topic, its chunks in the order of tasks and then of rows.
+
+        A transaction is recorded in every topic that got rows, and in the one that the option topic names.
+        """
+        from spark_segments.log.appending.appender import Chunks
+
         topics: dict[str, list[Chunks]] = {}
+        if self._target is not None:  # a write of no rows records its transaction, too
+            topics[self._target.topic] = [Chunks(self._target.topic, self._target.topic_id)]
         for message in messages:  # Spark gives them by task number
             assert isinstance(message, ChunksMessage)
             for chunks in message.chunks:

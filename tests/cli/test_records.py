@@ -146,6 +146,21 @@ def test_a_transaction_is_appended_once(segments, uri):
     assert segments("consume", uri, "orders").lines == ["a"]
 
 
+@pytest.mark.parametrize("version", ["9223372036854775808", "-1", "²"])
+def test_a_transaction_version_that_cannot_be_kept_is_an_error(run, segments, uri, version):
+    ran = run("produce", uri, "orders", "--txn", f"app:{version}", stdin=b"a\n")
+    assert ran.code == 1 and ran.error.startswith("error: ") and len(ran.error.splitlines()) == 1
+    assert segments("offsets", uri, "orders").lines == ["orders:0:0"]
+
+
+def test_no_lines_are_a_transaction_too(segments, uri):
+    empty = segments("produce", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"")
+    assert empty.json == {"topic": "orders", "partitions": [], "repeated": False}
+    again = segments("produce", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"late\n")
+    assert again.json == {"topic": "orders", "partitions": [], "repeated": True}
+    assert segments("offsets", uri, "orders").lines == ["orders:0:0"]
+
+
 def test_the_partition_option_beats_the_key(segments, tmp_path):
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders", "--partitions", 3)

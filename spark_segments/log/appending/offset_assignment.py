@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.appender import Chunks, key_missing
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.change import APPEND, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -35,12 +35,13 @@ def commit_append(
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
     Chunks of a partition get the next offsets in the order given, which is to be (task, row). A `txn` that was
-    committed before adds nothing and returns {}. `check` is called with the snapshot that each try appends to; what it
-    raises ends the append. Raises UnknownTopicError for a partition that is not there,
-    CommitConflictError where the topic is not the one that the chunks were written for, or where they are too old.
+    committed before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the
+    snapshot that each try appends to; what it raises ends the append. Raises UnknownTopicError for a partition that is
+    not there, CommitConflictError where the topic is not the one that the chunks were written for, or where they are
+    too old.
     """
     chunks = [chunk for chunk in chunks if chunk.records]
-    if not chunks:
+    if not chunks and txn is None:
         return {}
     check_age(manifest.storage, chunks)
 
@@ -73,7 +74,7 @@ def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
             log_end_offset=placed.next_offset,
             last_stable_offset=placed.next_offset if stable else row.last_stable_offset,
         )
-    return Change("append", add=added, partitions=list(there.values()))
+    return Change(APPEND, add=added, partitions=list(there.values()))
 
 
 def check_written(snapshot: Snapshot, written: Sequence[Chunks], defaults: Mapping[str, str]) -> None:
