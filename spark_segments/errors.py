@@ -91,12 +91,30 @@ class RecordTooLargeError(SegmentsError, ValueError):
     """A record does not fit max.message.bytes: raise the topic's limit or drop the record."""
 
 
+class InvalidRecordError(SegmentsError, ValueError):
+    """A record that its topic refuses, such as a record without key where the topic is compacted; nothing was appended:
+    correct the record, or the topic's configuration.
+    """
+
+
+class PolicyViolationError(SegmentsError):
+    """The topic's cleanup.policy does not allow this: alter it first."""
+
+
 class OffsetOutOfRangeError(SegmentsError):
     """The wanted offsets are not in the log any more (or not yet): data may have been lost to retention."""
 
 
 class StorageError(SegmentsError):
-    """The file system failed after bounded retries; nothing was committed."""
+    """The file system failed after bounded retries, and nothing was committed: run the same again."""
+
+
+class UnknownOutcomeError(SegmentsError):
+    """The store failed during a commit that may have happened, or may happen yet.
+
+    No StorageError, so that whoever catches that to send records again does not send these twice. With a transaction
+    (txn) the same append can be sent again: it is added once. A job can be run again: it plans from what is there.
+    """
 
 
 class MissingExtraError(SegmentsError, ImportError):

@@ -85,10 +85,13 @@ def append(
     --key-column order_id --partitions 6 --txn-app-id landing --txn-version 7
     """
     from spark_segments import LogDir
+    from spark_segments.log.manifest.commit import check_transaction
     from spark_segments.spark.frames import as_records
     from spark_segments.spark.session import spark_session
 
     started = time.monotonic()
+    if txn_app_id is not None and txn_version is not None:
+        check_transaction((txn_app_id, txn_version))
     storage_settings = storage_options(storage)
     log = LogDir.create(log_dir, storage_settings)
     if partitions is not None and topic not in log.topics():

@@ -66,18 +66,26 @@ def produce(
     """
     from spark_segments.log.appending.appender import ProducerOptions
 
+    transaction = _transaction(txn)
     log = open_log(log_dir, storage)
-    log.target(topic)  # raises where there is no such topic, however little there is to append
     options = ProducerOptions(compression_codec, batch_size)
     stream: BinaryIO = sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb")
     with stream:
         rows = read_lines(stream, line_format, Properties.of(properties), partition)
-        offsets = log.append(topic, rows, _transaction(txn), options=options)
+        given = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal given
+            for batch in rows:
+                given += batch.num_rows
+                yield batch
+
+        offsets = log.append(topic, counted(), transaction, options=options)
     rows_out = [
         {"partition": number, "first_offset": a, "last_offset": b} for number, (a, b) in sorted(offsets.items())
     ]
     if output is Output.JSON:
-        print_json({"topic": topic, "partitions": rows_out, "repeated": txn is not None and not offsets})
+        print_json({"topic": topic, "partitions": rows_out, "repeated": given > 0 and not offsets})
     elif rows_out:
         print_table(["partition", "first_offset", "last_offset"], (list(row.values()) for row in rows_out))
     else:
@@ -261,9 +269,13 @@ def _start(offset: str, log_start: int, log_end: int) -> int:
 
 
 def _transaction(text: str | None) -> tuple[str, int] | None:
+    from spark_segments.log.manifest.commit import check_transaction
+
     if text is None:
         return None
     application, _, version = text.rpartition(":")
-    if not application or not version.isdigit():
+    if not application or not (version.isascii() and version.isdigit()):
         raise InvalidOptionError("Not a transaction", expected="APP:VERSION, such as nightly:42", found=text)
-    return application, int(version)
+    txn = application, int(version)
+    check_transaction(txn)
+    return txn

@@ -18,16 +18,18 @@ from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
     OffsetOutOfRangeError,
+    PolicyViolationError,
     UnknownTopicError,
 )
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.input_columns import record_batches
-from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.appending.offset_assignment import check_written, commit_append
 from spark_segments.log.description import describe
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.kafka.importing import import_topic
+from spark_segments.log.manifest.commit import check_transaction
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -208,15 +210,21 @@ class LogDir:
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
 
         Takes the columns of a writer (value, key, headers, partition, timestamp): without timestamp a record gets the
-        time of now. `txn` is (application id, version): a version not above the application's last one adds nothing.
+        time of now. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
+        one adds nothing, and that is so after an append of no rows, too.
+
+        Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
+        compacted and a row has no key. Nothing is appended then.
         """
-        self._check_writable()
-        appender = Appender(self.storage, self.target, topic=topic, options=options)
-        for batch in record_batches(table):
-            appender.write(batch)
-        for chunks in appender.close():
-            return self.commit_chunks([chunks], txn)
-        return {}
+        if txn is not None:
+            check_transaction(txn)
+        target = self.target(topic)
+        with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
+            for batch in record_batches(table):
+                appender.write(batch)
+            written = appender.close()
+        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+        return self.commit_chunks(written or [Chunks(topic, target.topic_id)], txn)
 
     def target(self, topic: str) -> Target:
         """The topic as a writer's tasks need it."""
@@ -227,13 +235,17 @@ class LogDir:
         )
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
-        """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that
-        was written to.
+        """Gives the chunks of one topic their offsets, in the order given; chunks without records record `txn` alone.
+
+        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key.
         """
-        segments = [segment for one in chunks for segment in one.segments]
-        if not segments:
+        if not chunks:
             return {}
-        return commit_append(self._topic_manifest(chunks[0].topic), segments, txn)
+        segments = [segment for one in chunks for segment in one.segments]
+        manifest = self._topic_manifest(chunks[0].topic)
+        return commit_append(
+            manifest, segments, txn, check=lambda snapshot: check_written(snapshot, chunks, self.defaults)
+        )
 
     def read(
         self,
@@ -288,11 +300,23 @@ class LogDir:
         """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start
         offset}.
 
-        Files go with the next retention and vacuum. Raises OffsetOutOfRangeError for an offset above the log end.
+        Files go with the next retention and vacuum. Raises OffsetOutOfRangeError for an offset above the log end, and
+        PolicyViolationError where the topic's cleanup.policy is without delete: as a broker does, for in a compacted
+        topic a deleted record may be the newest value of its key.
         """
         self._check_writable()
 
         def plan(snapshot: Snapshot) -> Change | None:
+            config = topic_config(snapshot.config, self.defaults)
+            if not config.delete:
+                raise PolicyViolationError(
+                    f"Records of topic {topic} cannot be deleted by offset",
+                    path=self.uri,
+                    expected="a cleanup.policy with delete",
+                    found=",".join(sorted(config.cleanup_policy)) or "none",
+                    hint="Set cleanup.policy=compact,delete for as long as it takes: retention.ms and retention.bytes "
+                    "apply from then on, and -1 keeps all that they would take",
+                )
             rows = []
             for number, before in before_offsets.items():
                 check_partition(snapshot, number)
@@ -305,12 +329,11 @@ class LogDir:
                         found=before,
                     )
                 if before > row.log_start_offset:
-                    first_dirty = max(before, row.first_dirty_offset)
-                    rows.append(replace(row, log_start_offset=before, first_dirty_offset=first_dirty))
+                    rows.append(replace(row, log_start_offset=before))
             return Change(partitions=rows, operation="delete-records") if rows else None
 
-        self._topic_manifest(topic).commit(plan)
-        bounds = self.offsets(topic)
+        done = self._topic_manifest(topic).commit(plan)
+        bounds = done.bounds()
         return {number: bounds[number][0] for number in before_offsets}
 
     # Kafka's directories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from spark_segments.errors import UnknownTopicError
 FAILED = "failed"
 LOST = "lost to another job"
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass
 class Report:
@@ -20,7 +23,7 @@ class Report:
 
     What an error kept a job from has a line, too, of action FAILED with the `error` in one line: the job leaves that
     partition as it was (or that topic: `partition` is None then) and goes on with the others. Nothing is raised for it,
-    so a caller looks at `failed`.
+    so a caller looks at `failed`. `warnings` are sentences about what the job did as it should and a user may not want.
     """
 
     job: str
@@ -32,6 +35,7 @@ class Report:
     dropped: Counter[str] = field(default_factory=Counter)
     partitions: list[dict[str, Any]] = field(default_factory=list)
     figures: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
     _started: float = field(default_factory=time.monotonic, repr=False)
 
@@ -72,6 +76,11 @@ class Report:
         else:
             self.add(topic, partition, FAILED, error=str(error))
 
+    def warn(self, text: str) -> None:
+        """Keeps a warning, and logs it."""
+        self.warnings.append(text)
+        _logger.warning(text)
+
     @property
     def failed(self) -> list[dict[str, Any]]:
         """The lines of what failed, each with its `error`."""
@@ -94,6 +103,7 @@ class Report:
             "bytes_out": self.bytes_out,
             "dropped": dict(self.dropped),
             "failed": len(self.failed),
+            "warnings": self.warnings,
             "partitions": self.partitions,
             **self.figures,
         }

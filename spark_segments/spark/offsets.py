@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import check_partition, offset_bounds
+from spark_segments.log.reading.plan import check_partition, offset_bounds, readable_bounds
 from spark_segments.spark.option_values import TopicPartition
-from spark_segments.spark.options import EARLIEST, READ_COMMITTED, Limit, ReadOptions, Topics
+from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics
 
 # Kafka's own topics, which a subscription by pattern leaves out.
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
@@ -62,10 +62,8 @@ def offset_ranges(
     for topic, numbers in partitions.items():
         snapshot = snapshots[topic]
         bounds = offset_bounds(snapshot)
-        ends = {number: bounds[number][1] for number in numbers}
-        if options.isolation_level == READ_COMMITTED:
-            stable = dict(zip(bounds, snapshot.partitions.column("last_stable_offset").to_pylist(), strict=True))
-            ends = {number: min(end, stable[number]) for number, end in ends.items()}
+        readable = readable_bounds(snapshot, options.isolation_level)
+        ends = {number: readable[number][1] for number in numbers}
         starts = _resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
         stops = _resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
         for number in numbers:

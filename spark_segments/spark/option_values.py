@@ -86,7 +86,10 @@ class OptionValues:
                 raise ValueError(value)
             return number
 
-        return self.parsed(name, parse, f"a whole number of at least {at_least}")
+        expected = f"a whole number of at least {at_least}"
+        if len(self.text(name) or "") >= len(str(2**63)):
+            expected += f" and at most {2**63 - 1}"
+        return self.parsed(name, parse, expected)
 
     def flag(self, name: str, default: bool) -> bool:
         """true or false, in any case."""

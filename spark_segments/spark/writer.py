@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, InvalidRecordError
 from spark_segments.log.appending.input_columns import WRITER_SCHEMA, check_columns
 from spark_segments.log.logdir import LogDir
 from spark_segments.spark.options import WriteOptions
@@ -39,7 +40,9 @@ class Writer(DataSourceArrowWriter):
     """Appends a DataFrame's rows to topics: none of them is in the log before the commit, all of them are after it."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        """Raises what is wrong before any task starts: InvalidOptionError, UnknownTopicError, LogDirError."""
+        """Raises what is wrong before any task starts: InvalidOptionError, InvalidRecordError,
+        UnknownTopicError, LogDirError.
+        """
         if overwrite:
             raise InvalidOptionError(
                 "Topics are appended to, never overwritten",
@@ -49,6 +52,13 @@ class Writer(DataSourceArrowWriter):
         self._options = options
         self._log_dir = LogDir.open(options.location.uri, options.location.storage_options)
         self._target = None if options.topic is None else self._log_dir.target(options.topic)
+        if self._target is not None and self._target.config.compact and "key" not in schema.names:
+            raise InvalidRecordError(
+                f"Topic {options.topic} is compacted: records without a key cannot be appended",
+                expected="a column key",
+                found=", ".join(schema.names),
+                hint="Name the key's column key, or take compact out of the topic's cleanup.policy",
+            )
         freeze_imports()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ChunksMessage:
@@ -60,16 +70,28 @@ class Writer(DataSourceArrowWriter):
 
         options = self._options
         producer = ProducerOptions(options.compression_type, options.batch_bytes or DEFAULT_BATCH_BYTES)
-        appender = Appender(self._log_dir.storage, self._resolve, topic=options.topic, options=producer)
-        for batch in iterator:
-            appender.write(batch)
-        written = tuple(appender.close())
+        try:
+            with Appender(self._log_dir.storage, self._resolve, topic=options.topic, options=producer) as appender:
+                for batch in iterator:
+                    appender.write(batch)
+                written = tuple(appender.close())
+        except InvalidRecordError as error:
+            task = TaskContext.get()  # None on servers other than Spark's own
+            error.message += "" if task is None else f" (task {task.partitionId()})"
+            raise
         freeze_imports()
         return ChunksMessage(written)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """One commit a topic, its chunks in the order of tasks and then of rows."""
+        """One commit a topic, its chunks in the order of tasks and then of rows.
+
+        A transaction is recorded in every topic that got rows, and in the one that the option topic names.
+        """
+        from spark_segments.log.appending.appender import Chunks
+
         topics: dict[str, list[Chunks]] = {}
+        if self._target is not None:  # a write of no rows records its transaction, too
+            topics[self._target.topic] = [Chunks(self._target.topic, self._target.topic_id)]
         for message in messages:  # Spark gives them by task number
             assert isinstance(message, ChunksMessage)
             for chunks in message.chunks:

@@ -75,6 +75,15 @@ def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
     assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
 
 
+def test_a_line_without_a_key_on_a_compacted_topic_is_an_error_that_names_the_line(run, segments, uri):
+    segments("topic", "create", uri, "prices", "--config", "cleanup.policy=compact")
+    lines = b'{"key": "a", "value": "1"}\n{"value": "2"}\n'
+    ran = run("produce", uri, "prices", "--format", "json", stdin=lines)
+    assert ran.code == 1
+    assert ran.error.startswith("error: Topic prices is compacted") and "no key in row 2" in ran.error
+    assert segments("offsets", uri, "prices").lines == ["prices:0:0"]
+
+
 def test_json_lines_round_trip(segments, uri):
     rows = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}, {"key": "n", "value": None}]},
@@ -135,6 +144,21 @@ def test_a_transaction_is_appended_once(segments, uri):
     again = segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
     assert again.text == "Nothing appended.\n"
     assert segments("consume", uri, "orders").lines == ["a"]
+
+
+@pytest.mark.parametrize("version", ["9223372036854775808", "-1", "²"])
+def test_a_transaction_version_that_cannot_be_kept_is_an_error(run, segments, uri, version):
+    ran = run("produce", uri, "orders", "--txn", f"app:{version}", stdin=b"a\n")
+    assert ran.code == 1 and ran.error.startswith("error: ") and len(ran.error.splitlines()) == 1
+    assert segments("offsets", uri, "orders").lines == ["orders:0:0"]
+
+
+def test_no_lines_are_a_transaction_too(segments, uri):
+    empty = segments("produce", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"")
+    assert empty.json == {"topic": "orders", "partitions": [], "repeated": False}
+    again = segments("produce", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"late\n")
+    assert again.json == {"topic": "orders", "partitions": [], "repeated": True}
+    assert segments("offsets", uri, "orders").lines == ["orders:0:0"]
 
 
 def test_the_partition_option_beats_the_key(segments, tmp_path):

@@ -12,10 +12,18 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from spark_segments.errors import CommitConflictError, StorageError, TopicExistsError
+from spark_segments.errors import (
+    CommitConflictError,
+    LogDirError,
+    SegmentsError,
+    StorageError,
+    TopicExistsError,
+    UnknownOutcomeError,
+)
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.change import ChangeWriter
 from spark_segments.log.manifest.delta_log import DeltaLog
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
@@ -277,7 +285,7 @@ def test_a_creator_that_the_store_fails_makes_no_topic(tmp_path, monkeypatch):
         raise OSError("\x1b[31m↳\x1b[0m connection\n refused")
 
     monkeypatch.setattr(DeltaLog, "create", create)
-    with pytest.raises(StorageError, match="could not be made: connection refused"):
+    with pytest.raises(UnknownOutcomeError, match="may have been made, or may be made yet: connection refused"):
         new_manifest(tmp_path)
     assert not Manifest(Storage(str(tmp_path)), TOPIC).exists()
 
@@ -289,10 +297,10 @@ def test_a_store_that_fails_for_a_moment_is_tried_again(tmp_path, monkeypatch):
     assert len(assert_log_is_whole(manifest)[0]) == 1
 
 
-def test_a_store_that_keeps_failing_is_an_error_and_adds_nothing(tmp_path, monkeypatch):
+def test_a_store_that_keeps_failing_is_an_error_that_promises_nothing(tmp_path, monkeypatch):
     manifest = new_manifest(tmp_path)
     attempts = Attempts(monkeypatch, *[store_failed] * 100)
-    with pytest.raises(StorageError, match="connection refused"):
+    with pytest.raises(UnknownOutcomeError, match=r"may happen yet.*connection refused"):
         commit_append(manifest, [new_chunk()])
     assert attempts.calls == commit_module.FAILURES
     assert manifest.snapshot().version == 0
@@ -327,14 +335,182 @@ def test_a_log_that_cannot_be_read_after_a_failure_is_not_taken_for_a_failure(tm
     def committed_and_cut_off(go) -> None:
         go()
         broken.set()
+        monkeypatch.setattr(DeltaLog, "versions", state)
         raise OSError("connection reset by peer")
 
     monkeypatch.setattr(DeltaLog, "state", state)
     Attempts(monkeypatch, committed_and_cut_off)
-    with pytest.raises(StorageError, match="may have happened"):
+    with pytest.raises(UnknownOutcomeError, match=r"may have happened.*added once"):
         commit_append(manifest, [new_chunk()], ("app", 1))
     broken.clear()
+    monkeypatch.undo()
     assert commit_append(manifest, [new_chunk()], ("app", 1)) == {}
+
+
+def carried_out_late(waiting: list):
+    """A store that has the request, gives no answer, and carries it out when `waiting` is called."""
+
+    def late(go) -> None:
+        waiting.append(go)
+        raise OSError("timed out")
+
+    return late
+
+
+def at_the_second_call(plan, happening):
+    """`plan`, but for its second call, where `happening` raises or answers instead."""
+    calls = []
+
+    def called(snapshot):
+        calls.append(snapshot)
+        return happening(snapshot) if len(calls) == 2 else plan(snapshot)
+
+    return called
+
+
+def alter(snapshot) -> Change:
+    return Change("alter", config={"retention.ms": "5"})
+
+
+def test_an_error_of_the_plan_after_a_try_that_happened_late_is_no_failure(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    waiting: list = []
+
+    def late_then_refused(snapshot):
+        waiting.pop()()
+        raise SegmentsError("the plan does not hold")
+
+    Attempts(monkeypatch, carried_out_late(waiting))
+    done = manifest.commit(at_the_second_call(alter, late_then_refused))
+    assert done.version == 1 and done.change == alter(None)
+    assert manifest.snapshot().config == {"retention.ms": "5"}
+
+
+def test_an_error_of_the_plan_while_a_try_may_still_happen_says_so(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    waiting: list = []
+
+    def refused(snapshot):
+        raise SegmentsError("the plan does not hold", hint="run it again: nothing was committed")
+
+    Attempts(monkeypatch, carried_out_late(waiting))
+    with pytest.raises(UnknownOutcomeError, match=r"alter may have happened.*does not hold") as raised:
+        manifest.commit(at_the_second_call(alter, refused))
+    assert not isinstance(raised.value, StorageError)
+    assert "nothing was committed" not in str(raised.value)
+    waiting.pop()()
+    assert manifest.snapshot().config == {"retention.ms": "5"}
+
+
+def test_an_error_of_the_plan_after_another_commit_took_the_version_is_itself(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    waiting: list = []
+
+    def overtaken(go) -> None:
+        commit_append(manifest, [new_chunk()])
+        carried_out_late(waiting)(go)
+
+    def refused(snapshot):
+        raise SegmentsError("the plan does not hold")
+
+    Attempts(monkeypatch, overtaken)
+    with pytest.raises(SegmentsError, match="the plan does not hold") as raised:
+        manifest.commit(at_the_second_call(alter, refused))
+    assert not isinstance(raised.value, UnknownOutcomeError)
+    with pytest.raises(CommitFailedError):  # the version is taken: it comes too late
+        waiting.pop()()
+
+
+def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+    waiting: list = []
+
+    def nothing_to_do(snapshot):
+        waiting.pop()()
+        return None
+
+    Attempts(monkeypatch, carried_out_late(waiting))
+    done = manifest.commit(at_the_second_call(alter, nothing_to_do))
+    assert done.version == 1 and done.change == alter(None)
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_an_error_of_writing_after_a_try_of_unknown_outcome_is_told_apart(tmp_path, monkeypatch, lands):
+    manifest = new_manifest(tmp_path)
+    waiting: list = []
+    original = ChangeWriter.write
+    calls = []
+
+    def write(self, *args):
+        calls.append(args)
+        if len(calls) == 2:
+            if lands:
+                waiting.pop()()
+            raise StorageError("No space left", hint="Free space there, then run it again: nothing was committed")
+        return original(self, *args)
+
+    monkeypatch.setattr(ChangeWriter, "write", write)
+    Attempts(monkeypatch, carried_out_late(waiting))
+    if lands:
+        assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
+        assert manifest.snapshot().version == 1
+        return
+    with pytest.raises(UnknownOutcomeError, match=r"append may have happened.*No space left.*with a txn") as raised:
+        commit_append(manifest, [new_chunk()])
+    assert "nothing was committed" not in str(raised.value)
+
+
+def test_an_error_of_writing_before_anything_was_sent_is_sure(tmp_path, monkeypatch):
+    manifest = new_manifest(tmp_path)
+
+    def write(self, *args):
+        raise OSError("No space left")
+
+    monkeypatch.setattr(ChangeWriter, "write", write)
+    attempts = Attempts(monkeypatch)
+    with pytest.raises(StorageError, match="No space left"):
+        commit_append(manifest, [new_chunk()])
+    assert attempts.calls == 0
+
+
+def test_a_topic_that_is_made_newer_meanwhile_does_not_hide_the_commit(tmp_path, monkeypatch):
+    """The log can be listed and looked through although this version cannot open it any more."""
+    manifest = new_manifest(tmp_path)
+    broken = threading.Event()
+    original = DeltaLog.state
+
+    def state(self, version=None):
+        if broken.is_set():
+            raise LogDirError("Topic orders was written by a newer version of this package")
+        return original(self, version)
+
+    def committed_then_upgraded(go) -> None:
+        go()
+        broken.set()
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(DeltaLog, "state", state)
+    Attempts(monkeypatch, committed_then_upgraded)
+    assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
+
+
+def test_a_creator_that_cannot_write_again_after_a_lost_request_does_not_call_it_a_failure(tmp_path, monkeypatch):
+    original = ChangeWriter.write
+    calls = []
+
+    def write(self, *args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise StorageError("No space left")
+        return original(self, *args)
+
+    def create(self, *args) -> None:
+        raise OSError("timed out")
+
+    monkeypatch.setattr(ChangeWriter, "write", write)
+    monkeypatch.setattr(DeltaLog, "create", create)
+    with pytest.raises(UnknownOutcomeError, match="may have been made"):
+        new_manifest(tmp_path)
 
 
 def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_path):

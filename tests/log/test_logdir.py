@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pyarrow as pa
@@ -12,11 +13,16 @@ from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
     OffsetOutOfRangeError,
+    PolicyViolationError,
     RecordTooLargeError,
+    StorageError,
     TopicExistsError,
     UnknownTopicError,
 )
 from spark_segments.log.logdir import MARKER
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.verification.verify import verify
 from tests import golden_files
 
 TIME_US = 1_700_000_000_000_000
@@ -210,6 +216,64 @@ def test_delete_records_moves_the_log_start_only_up(log):
         log.delete_records("orders", {0: 11})
     assert log.delete_records("orders", {0: -1}) == {0: 10}
     assert log.offsets("orders") == {0: (10, 10)}
+
+
+@pytest.mark.parametrize("policy", ["compact", ""])
+def test_delete_records_is_refused_where_the_policy_is_without_delete(log, policy):
+    log.create_topic("prices", config={"cleanup.policy": policy})
+    log.append("prices", rows(10))
+    with pytest.raises(PolicyViolationError, match=r"prices.*expected a cleanup.policy with delete") as raised:
+        log.delete_records("prices", {0: 4})
+    assert raised.value.found == (policy or "none")
+    assert "compact,delete" in (raised.value.hint or "")
+    assert log.offsets("prices") == {0: (0, 10)}
+    log.alter_topic("prices", {"cleanup.policy": "compact,delete", "retention.ms": "-1"})
+    assert log.delete_records("prices", {0: 4}) == {0: 4}
+
+
+def test_delete_records_takes_the_last_stable_offset_along(log):
+    """An open transaction holds it; below the log start there is nothing left of that to hold it."""
+    log.import_kafka(str(golden_files.golden_dir("txn-0")), config={"cleanup.policy": "delete", "retention.ms": "-1"})
+    (topic,) = log.topics()
+    end = log.offsets(topic)[0][1]
+    held = dataclasses.replace(log.snapshot(topic).partition(0), last_stable_offset=5)
+    log.manifest(topic).commit(lambda _: Change("test", partitions=[held]))
+    assert log.delete_records(topic, {0: 8}) == {0: 8}
+    assert log.snapshot(topic).partition(0).last_stable_offset == 8
+    assert read(log, topic, "offset", isolation_level="read_committed") == []
+    assert log.delete_records(topic, {0: -1}) == {0: end}
+    assert log.snapshot(topic).partition(0).last_stable_offset == end
+    log.append(topic, rows(3))
+    assert len(read(log, topic, "offset", isolation_level="read_committed")) == 3
+    assert verify(log, topic).errors == 0
+
+
+def test_what_moves_a_log_start_takes_the_other_offsets_along(log):
+    log.create_topic("orders")
+    log.append("orders", rows(10))
+    moved = dataclasses.replace(
+        log.snapshot("orders").partition(0), log_start_offset=7, first_dirty_offset=2, last_stable_offset=3
+    )
+    done = log.manifest("orders").commit(lambda _: Change("test", partitions=[moved]))
+    row = log.snapshot("orders").partition(0)
+    assert (row.log_start_offset, row.first_dirty_offset, row.last_stable_offset) == (7, 7, 7)
+    assert done.bounds() == log.offsets("orders") == {0: (7, 10)}
+
+
+def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log, monkeypatch):
+    log.create_topic("orders")
+    log.append("orders", rows(10))
+    original = DeltaLog.commit_at
+
+    def commit_and_go_down(self, *args, **kwargs) -> None:
+        original(self, *args, **kwargs)
+        monkeypatch.setattr(DeltaLog, "state", down)
+
+    def down(self, version=None):
+        raise StorageError("the network is down")
+
+    monkeypatch.setattr(DeltaLog, "commit_at", commit_and_go_down)
+    assert log.delete_records("orders", {0: 4}) == {0: 4}
 
 
 def test_large_appends_are_cut_into_chunks_of_segment_bytes(log):

@@ -88,7 +88,7 @@ def test_a_topic_is_made_once(manifest):
 
 def test_an_import_makes_topic_and_segments_in_one_commit(tmp_path):
     manifest = Manifest(Storage(str(tmp_path)), TOPIC)
-    partition = Partition(TOPIC_ID, 0, log_start_offset=5, log_end_offset=30, leader_epochs=((0, 0), (3, 20)))
+    partition = Partition(TOPIC_ID, 0, 5, 30, 10, 25, leader_epochs=((0, 0), (3, 20)))
     segment = dataclasses.replace(new_chunk().at(20), state="sealed")
     manifest.create(TOPIC_ID, {}, [partition], [segment])
     snapshot = manifest.snapshot()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +84,15 @@ def append_one_by_one(log: LogDir, topic: str, table: pa.Table, *, partition: in
 def append_in_batches(log: LogDir, topic: str, table: pa.Table, batch_bytes: int) -> None:
     """Appends records in batches of at most that size, as a producer with this batch.size would."""
     log.append(topic, table, options=ProducerOptions("none", batch_bytes))
+
+
+@contextlib.contextmanager
+def under_policy(log: LogDir, topic: str, policy: str) -> Iterator[None]:
+    """Meanwhile the topic has this cleanup.policy: for records that a compacted topic has from before it was one."""
+    before = log.snapshot(topic).config.get("cleanup.policy")
+    log.alter_topic(topic, {"cleanup.policy": policy})
+    yield
+    log.alter_topic(topic, {"cleanup.policy": before})
 
 
 def live(log: LogDir, topic: str, partition: int = 0) -> list[Segment]:

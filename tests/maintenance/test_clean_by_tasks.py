@@ -28,7 +28,7 @@ from spark_segments.maintenance.compaction.plan import count_large
 from spark_segments.maintenance.compaction.round import CleanedRound, CleanSettings, Round
 from spark_segments.storage import Storage
 from tests import golden_files
-from tests.maintenance.appending import contents, live
+from tests.maintenance.appending import contents, live, under_policy
 from tests.maintenance.rows import run
 
 NOW_MS = 1_700_000_000_000
@@ -44,7 +44,8 @@ def prices(log) -> LogDir:
         keys = [None if number % 29 == turn else f"k{number % 83}" for number in range(turn, turn + 100)]
         values = [None if number % 17 == turn else f"{turn}-{number}" * 5 for number in range(100)]
         times = pa.array([NOW_MS] * 100, pa.timestamp("ms"))
-        log.append("prices", pa.table({"key": keys, "value": values, "timestamp": times}))
+        with under_policy(log, "prices", "delete"):
+            log.append("prices", pa.table({"key": keys, "value": values, "timestamp": times}))
     roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
     log.append("prices", pa.table({"key": ["k0"], "value": ["last"]}))
     return log

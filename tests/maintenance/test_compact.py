@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
 from unittest import mock
@@ -20,6 +21,7 @@ from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
 from spark_segments.maintenance.compaction.plan import groups, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanSettings, clean_round
+from tests.maintenance.appending import under_policy
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000
@@ -34,9 +36,9 @@ CONFIG = {
 def append(log: LogDir, rows: list[tuple[str | None, str | None]], time_ms: int) -> None:
     keys, values = [list(column) for column in zip(*rows, strict=True)]
     times = pa.array([time_ms * 1000] * len(rows), pa.timestamp("us", tz="UTC"))
-    log.append(
-        "t", pa.table({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string()), "timestamp": times})
-    )
+    table = pa.table({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string()), "timestamp": times})
+    with under_policy(log, "t", "delete") if None in keys else contextlib.nullcontext():
+        log.append("t", table)
 
 
 def records(log: LogDir) -> dict[int, tuple[bytes | None, bytes | None]]:
@@ -70,6 +72,27 @@ def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
     roll(log, now_ms=START_MS + 1300)
     compact(log, now_ms=START_MS + 1300)
     assert [f"{k.decode()}:{v.decode()}" for k, v in records(log).values()] == ["p3:11", "p6:12", "p5:14", "p5:17"]
+
+
+def test_records_without_a_key_that_were_there_already_are_cleaned_away_with_one_warning_a_topic(log, caplog):
+    log.create_topic("other", 2, config=CONFIG | {"cleanup.policy": "delete"})
+    log.create_topic("t", config=CONFIG | {"cleanup.policy": "delete"})
+    both = pa.table({"key": ["a", None] * 4, "value": ["1", "2"] * 4, "partition": [0, 0, 1, 1] * 2})
+    log.append("other", both)
+    append(log, [("a", "1"), (None, "2"), ("b", "3"), (None, None)], START_MS)
+    seal(log)
+    for topic in ("other", "t"):
+        log.alter_topic(topic, {"cleanup.policy": "compact"})
+    report = compact(log)
+    assert report.dropped["no_key"] == 6
+    assert [warning.split(":")[0] for warning in report.warnings] == [
+        "Topic other is compacted and held 4 records without a key, appended before it was or imported",
+        "Topic t is compacted and held 2 records without a key, appended before it was or imported",
+    ]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == report.warnings
+    assert report.to_dict()["warnings"] == report.warnings
+    assert list(records(log).values()) == [(b"a", b"1"), (b"b", b"3")]
+    assert compact(log, force=True).warnings == []
 
 
 actions = st.lists(
@@ -115,7 +138,8 @@ def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(
                 now_ms += value
             elif action == "delete-records":
                 start, end = log.offsets("t")[0]
-                log.delete_records("t", {0: min(start + value, end)})
+                with under_policy(log, "t", "compact,delete"):
+                    log.delete_records("t", {0: min(start + value, end)})
                 retain(log, now_ms=now_ms)
             else:
                 compacted(log, now_ms, *value)

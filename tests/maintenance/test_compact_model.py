@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from unittest import mock
@@ -15,7 +16,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.storage import Storage
-from tests.maintenance.appending import DAY_MS, contents, live
+from tests.maintenance.appending import DAY_MS, contents, live, under_policy
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
 
 START_MS = 1_700_000_000_000
@@ -81,7 +82,8 @@ class Work:
         keys, values = zip(*rows, strict=True)
         times = pa.array([self.now_ms] * len(rows), pa.timestamp("ms", "UTC"))
         table = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "timestamp": times}
-        self.log.append("t", pa.table(table))
+        with under_policy(self.log, "t", "delete") if None in keys else contextlib.nullcontext():
+            self.log.append("t", pa.table(table))
         self.model.append(rows, self.now_ms)
         self.written += rows
 
@@ -92,7 +94,8 @@ class Work:
         """Retention, after so many further records were deleted by their offsets."""
         if delete_before:
             before = min(self.model.start_offset + delete_before, self.model.end_offset)
-            self.log.delete_records("t", {0: before})
+            with under_policy(self.log, "t", "compact,delete"):
+                self.log.delete_records("t", {0: before})
             self.model.delete_records(before)
         self.model.retain(self.sealed(), self.now_ms)
         retain(self.log)

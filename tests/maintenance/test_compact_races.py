@@ -17,7 +17,7 @@ from spark_segments.maintenance import compact, retain, roll
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
 
-CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
 
 
 def append(log: LogDir, *pairs: str) -> None:

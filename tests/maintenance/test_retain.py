@@ -30,6 +30,7 @@ from tests.maintenance.appending import (
     live,
     records,
     topic_with,
+    under_policy,
 )
 from tests.maintenance.rows import chunk, row, run, table
 
@@ -127,7 +128,8 @@ def test_log_start_and_end_never_go_back(tmp_path_factory, found, overrides, clo
         rows = [Segment(**{**_fields(one), "topic_id": topic_id, "created_ms": log.storage.now_ms()}) for one in rows]
         commit_append(log.manifest("orders"), rows)
         end = log.offsets("orders")[number][1]
-        log.delete_records("orders", {number: min(start, end)})
+        with under_policy(log, "orders", "delete"):
+            log.delete_records("orders", {number: min(start, end)})
     before = log.offsets("orders")
     for now_ms in clocks:
         retain(log, topic="orders", now_ms=now_ms)
@@ -239,7 +241,8 @@ def test_the_log_start_of_deleted_records_takes_whole_segments(log):
     append_one_by_one(log, "orders", records(40))
     roll(log, now_ms=GOLDEN_MS)
     bases = [segment.base_offset for segment in live(log, "orders")]
-    log.delete_records("orders", {0: bases[2] + 1})
+    with under_policy(log, "orders", "compact,delete"):
+        log.delete_records("orders", {0: bases[2] + 1})
     (line,) = retain(log, now_ms=GOLDEN_MS).partitions
     assert line["segments"] == 2 and set(line["dropped"]) == {"log_start_offset"}
     assert [segment.base_offset for segment in live(log, "orders")] == bases[2:]

@@ -76,6 +76,17 @@ def test_a_repeated_run_adds_nothing(append, log, orders_json):
     assert append(*arguments)["partitions"][0] == {"partition": 0, "log_end_offset_before": 2, "log_end_offset": 2}
 
 
+def test_a_run_without_rows_counts_as_a_run(append, log, tmp_path, orders_json):
+    log.create_topic("orders")
+    (tmp_path / "empty.json").write_text("")
+    transaction = ("--txn-app-id", "landing", "--txn-version", "1")
+    append(log.uri, "orders", "--input", tmp_path / "empty.json", "--schema", "id long", *transaction)
+    append(log.uri, "orders", "--input", orders_json, *transaction)
+    assert log.offsets("orders") == {0: (0, 0)}
+    append(log.uri, "orders", "--input", orders_json, *transaction[:-1], "2")
+    assert log.offsets("orders") == {0: (0, 2)}
+
+
 def test_csv_with_columns_to_choose_from(append, log, tmp_path):
     log.create_topic("orders", partitions=3)
     (tmp_path / "orders.csv").write_text("id;item;target\n1;apple;2\n2;;0\n")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.config.values import LONG_MAX
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, InvalidRecordError
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
@@ -53,11 +53,15 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The chunks that one task wrote into one topic, in the order of its rows within each partition."""
+    """The chunks that one task wrote into one topic, in the order of its rows within each partition.
+
+    `row_without_key`: the first row of the task without a key, counted from 1; None where every row has a key.
+    """
 
     topic: str
     topic_id: str
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment, ...] = ()
+    row_without_key: int | None = None
 
 
 @dataclass
@@ -72,6 +76,7 @@ class _Open:
     sticky_bytes: int = 0
     writers: dict[int, ChunkWriter] = field(default_factory=dict)
     finished: list[Segment] = field(default_factory=list)
+    row_without_key: int | None = None
 
 
 class Appender:
@@ -82,6 +87,8 @@ class Appender:
 
     At most MAX_OPEN_CHUNKS chunks are open at a time; where a topic has more partitions, the chunk that was written to
     least recently is closed and a further one is begun later.
+
+    As a context manager it leaves no file open where an error comes before `close`.
     """
 
     def __init__(
@@ -101,11 +108,23 @@ class Appender:
         self._buffer_bytes = buffer_bytes
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
+        self._flushed_rows = 0
         self._topics: dict[str, _Open] = {}
         self._checked: pa.Schema | None = None
 
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for opened in self._topics.values():
+            for writer in opened.writers.values():
+                writer.__exit__(kind, error, trace)
+
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows of any schema that `check_columns` accepts; rows of a partition keep their order."""
+        """Takes rows of any schema that `check_columns` accepts; rows of a partition keep their order.
+
+        Raises InvalidRecordError for a row without key where its topic is compacted.
+        """
         if batch.num_rows == 0:
             return
         if self._checked is not batch.schema and self._checked != batch.schema:
@@ -133,7 +152,7 @@ class Appender:
             for partition in list(opened.writers):
                 self._close_chunk(opened, partition)
         return [
-            Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished))
+            Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished), opened.row_without_key)
             for opened in self._topics.values()
         ]
 
@@ -143,9 +162,15 @@ class Appender:
         rows = pa.Table.from_batches(self._pending).combine_chunks().to_batches()
         self._pending, self._pending_bytes = [], 0
         for batch in rows:
-            if self._topic is not None:
-                self._encode(self._open(self._topic), batch)
-                continue
+            self._encode_topics(batch)
+            self._flushed_rows += batch.num_rows
+
+    def _encode_topics(self, batch: pa.RecordBatch) -> None:
+        if self._topic is not None:
+            opened = self._open(self._topic)
+            self._check_keys(opened, batch.column("key").is_null())
+            self._encode(opened, batch)
+        else:
             topics = batch.column("topic").dictionary_encode()
             if topics.null_count:
                 raise InvalidOptionError(
@@ -155,8 +180,21 @@ class Appender:
                     hint="Give the option topic, or fill the column",
                 )
             for number, name in enumerate(topics.dictionary.to_pylist()):
-                chosen = batch if len(topics.dictionary) == 1 else batch.filter(pc.equal(topics.indices, number))
-                self._encode(self._open(name), chosen)
+                opened = self._open(name)
+                mine = pc.equal(topics.indices, number)
+                self._check_keys(opened, pc.and_(mine, batch.column("key").is_null()))
+                self._encode(opened, batch if len(topics.dictionary) == 1 else batch.filter(mine))
+
+    def _check_keys(self, opened: _Open, without_key: pa.Array) -> None:
+        """Keeps the first row without a key, or refuses it; `without_key` is bool[rows] of the batch to be flushed."""
+        position = pc.index(without_key, True).as_py()
+        if position < 0:
+            return
+        row = self._flushed_rows + position + 1
+        if opened.target.config.compact:
+            raise key_missing(opened.target.topic, row)
+        if opened.row_without_key is None:
+            opened.row_without_key = row
 
     def _open(self, topic: str) -> _Open:
         if topic not in self._topics:
@@ -253,6 +291,16 @@ class Appender:
     @staticmethod
     def _close_chunk(opened: _Open, partition: int) -> None:
         opened.finished.extend(opened.writers.pop(partition).close())
+
+
+def key_missing(topic: str, row: int) -> InvalidRecordError:
+    """The error for a row (counted from 1) without key, which a compacted topic refuses: Kafka's LogValidator."""
+    return InvalidRecordError(
+        f"Topic {topic} is compacted: a record without a key cannot be appended",
+        expected="a key in every row",
+        found=f"no key in row {row}",
+        hint="Give every row a key, or take compact out of the topic's cleanup.policy",
+    )
 
 
 def check_timestamps(timestamps: pa.Array, target: Target, now_ms: int) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.appending.appender import Chunks, key_missing
+from spark_segments.log.manifest.change import APPEND, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -24,19 +26,31 @@ _SURELY_YOUNG_MS = 60 * 60 * 1000
 
 
 def commit_append(
-    manifest: Manifest, chunks: Sequence[Segment], txn: tuple[str, int] | None = None
+    manifest: Manifest,
+    chunks: Sequence[Segment],
+    txn: tuple[str, int] | None = None,
+    *,
+    check: Callable[[Snapshot], None] | None = None,
 ) -> dict[int, tuple[int, int]]:
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
     Chunks of a partition get the next offsets in the order given, which is to be (task, row). A `txn` that was
-    committed before adds nothing and returns {}. Raises UnknownTopicError for a partition that is not there,
-    CommitConflictError where the topic is not the one that the chunks were written for, or where they are too old.
+    committed before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the
+    snapshot that each try appends to; what it raises ends the append. Raises UnknownTopicError for a partition that is
+    not there, CommitConflictError where the topic is not the one that the chunks were written for, or where they are
+    too old.
     """
     chunks = [chunk for chunk in chunks if chunk.records]
-    if not chunks:
+    if not chunks and txn is None:
         return {}
     check_age(manifest.storage, chunks)
-    done = manifest.commit(lambda snapshot: plan_append(snapshot, chunks), txn=txn)
+
+    def plan(snapshot: Snapshot) -> Change:
+        if check is not None:
+            check(snapshot)
+        return plan_append(snapshot, chunks)
+
+    done = manifest.commit(plan, txn=txn)
     offsets: dict[int, tuple[int, int]] = {}
     for segment in done.change.add if done.change is not None else ():
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
@@ -49,13 +63,7 @@ def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
     there = _rows_of(snapshot, {chunk.partition for chunk in chunks})
     added = []
     for chunk in chunks:
-        if chunk.topic_id != snapshot.topic_id:
-            raise CommitConflictError(
-                f"Topic {snapshot.topic} was deleted and made again since these records were written",
-                expected=f"topic id {chunk.topic_id}",
-                found=snapshot.topic_id,
-                hint="Run the job again to append to the new topic",
-            )
+        _check_topic_id(snapshot, chunk.topic_id)
         row = there[chunk.partition]
         placed = chunk.at(row.log_end_offset)
         added.append(placed)
@@ -66,7 +74,30 @@ def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
             log_end_offset=placed.next_offset,
             last_stable_offset=placed.next_offset if stable else row.last_stable_offset,
         )
-    return Change("append", add=added, partitions=list(there.values()))
+    return Change(APPEND, add=added, partitions=list(there.values()))
+
+
+def check_written(snapshot: Snapshot, written: Sequence[Chunks], defaults: Mapping[str, str]) -> None:
+    """Raises where the topic no longer takes what was written for it: CommitConflictError where it was made again,
+    InvalidRecordError where it was altered to a compacted topic meanwhile and a row has no key.
+
+    A broker validates records under the configuration at the moment of the append; here that moment is the commit.
+    """
+    for chunks in written:
+        _check_topic_id(snapshot, chunks.topic_id)
+    rows = [chunks.row_without_key for chunks in written if chunks.row_without_key is not None]
+    if rows and topic_config(snapshot.config, defaults).compact:
+        raise key_missing(snapshot.topic, rows[0])
+
+
+def _check_topic_id(snapshot: Snapshot, topic_id: str) -> None:
+    if topic_id != snapshot.topic_id:
+        raise CommitConflictError(
+            f"Topic {snapshot.topic} was deleted and made again since these records were written",
+            expected=f"topic id {topic_id}",
+            found=snapshot.topic_id,
+            hint="Run the job again to append to the new topic",
+        )
 
 
 def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:

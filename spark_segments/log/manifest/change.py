@@ -30,6 +30,8 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
 
+APPEND = "append"
+
 RESTORE = "restore"
 """The one operation that may take a log start back: to records whose files are still there."""
 
@@ -70,7 +72,7 @@ class ChangeWriter:
         """Checks `change` against the snapshot and its files, and writes the files that make it so."""
         add = _segment_rows(change.add)
         replace = _segment_rows(change.replace)
-        partitions = _partition_rows(change.partitions)
+        partitions = partition_rows(change.partitions)
         check(snapshot, change, add, replace, partitions)
         done = FileChange([], [])
         self._write_topic(snapshot, files, change, done)
@@ -252,5 +254,15 @@ def _segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
     return rows.cast(SEGMENT_SCHEMA) if isinstance(rows, pa.Table) else segments_table(rows)
 
 
-def _partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
-    return rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)
+def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
+    """Rows of a change as they are written: what moves a log start takes first dirty and last stable offset along.
+
+    An open transaction that began below the log start holds back no more than that (Kafka's
+    UnifiedLog.maybeIncrementFirstUnstableOffset).
+    """
+    table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)
+    for name in ("first_dirty_offset", "last_stable_offset"):
+        position = PARTITION_SCHEMA.get_field_index(name)
+        raised = pc.max_element_wise(table.column(name), table.column("log_start_offset"))
+        table = table.set_column(position, PARTITION_SCHEMA.field(position), raised)
+    return table

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
-from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownTopicError
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.row_files import STATISTICS, FileChange, RowFile, RowFiles, concat, files_of
 from spark_segments.log.manifest.rows import (
     FORMAT_VERSION,
@@ -190,9 +190,10 @@ class DeltaLog:
             try:
                 info = commit_info(self.actions(version))
             except FileNotFoundError as error:
-                raise StorageError(
+                raise UnknownOutcomeError(
                     "The log lacks a version, so that nobody can tell whether a commit happened",
                     path=str(error.filename),
+                    hint="Look at the topic before it is sent again; an append with a txn is added once",
                 ) from error
             if info.get("commitId") == commit_id:
                 return version, int(info["attempt"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from spark_segments.errors import StorageError, TopicExistsError, UnknownTopicError
+from spark_segments.errors import SegmentsError, TopicExistsError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.change import Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, CommitNote, DeltaLog, commit_info, reason
@@ -83,21 +83,28 @@ class Manifest:
     ) -> None:
         """Makes the topic with these rows in one commit; of several creators at once one wins.
 
-        Raises TopicExistsError where there is a topic. A deleted one of this name leaves its rows to vacuum.
+        Raises TopicExistsError where there is a topic, UnknownOutcomeError where the store failed and the topic may
+        have been made. A deleted one of this name leaves its rows to vacuum.
         """
         change = Change("create", add=segments, partitions=partitions, topic=Topic(topic_id, config))
         note = CommitNote(uuid.uuid4().hex, 0, change.operation)
         failure: Exception | None = None
-        for _ in range(FAILURES):
-            if self._has_table():
-                break
-            failure = self._make_table(change, note)
-            if failure is None:
-                return
-        if not self._has_table():
-            why = f"Topic {self.topic} could not be made: {reason(failure)}"
-            raise StorageError(why, path=self.log.location) from failure
-        if failure is None or self.log.find(note.commit_id, [0]) is None:
+        try:
+            for _ in range(FAILURES):
+                if self._has_table():
+                    break
+                failure = self._make_table(change, note)
+                if failure is None:
+                    return
+            there = self._has_table()
+            ours = there and failure is not None and self.log.find(note.commit_id, [0]) is not None
+        except SegmentsError as error:
+            if failure is None:  # nothing was sent
+                raise
+            raise self._may_be_there(failure) from error
+        if not there:
+            raise self._may_be_there(failure) from failure
+        if not ours:
             self.commit(self._made_again(change), deleted=True)
 
     def delete(self, now_ms: int) -> Commit:
@@ -116,8 +123,10 @@ class Manifest:
         is to do, or that it does not hold any more. `txn` is (application id, version): a version that is not above
         the application's last one on this topic adds nothing. `deleted` shows the plan a deleted topic, too.
 
-        Raises what `plan` raises; UnknownTopicError; CommitConflictError when every try lost its race; StorageError
-        when the store failed: the commit may have happened then, and only a `txn` makes it safe to send again.
+        Raises InvalidOptionError for a version of `txn` that is out of range; what `plan` raises; UnknownTopicError;
+        CommitConflictError when every try lost its race; StorageError when the store failed. None of these was
+        committed. UnknownOutcomeError: the store failed, and the commit may have happened or may happen yet; only a
+        `txn` makes it safe to send again.
         """
         done = commit(self.log, plan, txn, deleted=deleted)
         if done.change is not None:
@@ -162,6 +171,13 @@ class Manifest:
         except Exception as error:  # another creator came first, or the reply was lost: the log knows
             return error
         return None
+
+    def _may_be_there(self, failure: Exception | None) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"Topic {self.topic} may have been made, or may be made yet: {reason(failure)}",
+            path=self.log.location,
+            hint="Create it again: a TopicExistsError says that it was made",
+        )
 
     def _made_again(self, change: Change) -> Plan:
         def plan(snapshot: Snapshot) -> Change:

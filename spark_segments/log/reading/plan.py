@@ -88,7 +88,7 @@ def read_ranges(
     larger than `max_partition_bytes` gives several ranges of about that size.
     """
     committed = check_isolation_level(isolation_level) == READ_COMMITTED
-    bounds = _readable(snapshot, committed)
+    bounds = readable_bounds(snapshot, isolation_level)
     ranges: list[ReadRange] = []
     for partition, (start, end) in sorted(offsets.items()):
         log_start, log_end = bounds[partition]
@@ -130,13 +130,17 @@ def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[Transactio
     return tuple(indexes[bisect_left(indexes, base_offset, key=lambda index: index.base_offset) :])
 
 
-def _readable(snapshot: Snapshot, committed: bool) -> dict[int, tuple[int, int]]:
+def readable_bounds(snapshot: Snapshot, isolation_level: str) -> dict[int, tuple[int, int]]:
+    """{partition: (log start offset, end)}: the log end, or with read_committed the last stable offset.
+
+    As in Kafka, that is never below the log start, although a row of an older version of this package may say so.
+    """
     bounds = offset_bounds(snapshot)
-    if not committed:
+    if isolation_level != READ_COMMITTED:
         return bounds
     stable = snapshot.partitions.column("last_stable_offset").to_pylist()
     return {
-        partition: (start, min(end, last_stable))
+        partition: (start, max(start, min(end, last_stable)))
         for (partition, (start, end)), last_stable in zip(bounds.items(), stable, strict=True)
     }
 

@@ -138,7 +138,10 @@ class SegmentWriter:
 
 
 class ChunkWriter:
-    """Writes one partition's encoded batches as chunks of at most segment.bytes each (a larger batch stands alone)."""
+    """Writes one partition's encoded batches as chunks of at most segment.bytes each (a larger batch stands alone).
+
+    As a context manager it leaves no file open where an error comes before `close`.
+    """
 
     def __init__(
         self,
@@ -160,6 +163,13 @@ class ChunkWriter:
         self._segment_index_bytes = segment_index_bytes
         self._writer: SegmentWriter | None = None
         self._finished: list[Segment] = []
+
+    def __enter__(self) -> ChunkWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)
 
     @property
     def next_offset(self) -> int:

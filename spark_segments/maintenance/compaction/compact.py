@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -69,7 +70,8 @@ def compact(
 
     `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; one that is much
     of all there is to do (`count_large`) is done by many tasks, before the others. Each round of a partition is one
-    commit. One that fails, for a damaged file say, is left to the next run: see `Report`.
+    commit. One that fails, for a damaged file say, is left to the next run: see `Report`. Records without a key are
+    removed, as Kafka's cleaner does, with one warning a topic.
 
     On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. Over what an idle
     worker has, a task takes at most 1.25 times log.cleaner.dedupe.buffer.size for the offset map (the quarter only
@@ -110,11 +112,19 @@ def compact(
         for snapshot, config, candidate in picked
     ]
     threads = server.log_cleaner_threads if spark is None else None
+    without_key: Counter[str] = Counter()
     for task, result in _cleaned(log.storage, tasks, spark, threads, progress):
         if isinstance(result, SegmentsError):
             report.fail(task.settings.topic, task.candidate.partition, result)
         else:
             _note(report, task, result)
+            without_key[task.settings.topic] += result.counts.no_key
+    for name, count in without_key.items():
+        if count:
+            report.warn(
+                f"Topic {name} is compacted and held {count:,} records without a key, appended before it was or "
+                "imported: compaction has removed them, as Kafka's does"
+            )
     return report.finish()
 
 

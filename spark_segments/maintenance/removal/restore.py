@@ -60,8 +60,7 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
             topic=back,
         )
 
-    manifest.commit(change, deleted=True)
-    return log.offsets(topic)
+    return manifest.commit(change, deleted=True).bounds()
 
 
 class _Fillers:

@@ -107,11 +107,8 @@ def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
     np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
     changed = np.unique(owner)
     moved = snapshot.partitions.take(changed)
-    # An open transaction that began below the log start holds back no more than that.
-    for name in ("log_start_offset", "first_dirty_offset", "last_stable_offset"):
-        position = moved.schema.get_field_index(name)
-        raised = np.maximum(moved.column(name).to_numpy(), starts[changed])
-        moved = moved.set_column(position, moved.schema.field(position), pa.array(raised))
+    position = moved.schema.get_field_index("log_start_offset")
+    moved = moved.set_column(position, moved.schema.field(position), pa.array(starts[changed]))
     return Change("retain", replace=removed_rows(rows, now_ms), partitions=moved)
 
 
