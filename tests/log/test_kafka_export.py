@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.format.sidecars.checkpoints import (
+    CLEANER_OFFSETS_FILE,
     LOG_START_OFFSETS_FILE,
     RECOVERY_POINTS_FILE,
     REPLICATION_OFFSETS_FILE,
@@ -230,6 +232,42 @@ def test_a_partition_that_is_there_already_is_left_alone(log, tmp_path):
     with pytest.raises(LogDirError, match="There is a partition directory already"):
         log.export_kafka(str(tmp_path / "out"))
     assert files(tmp_path / "out" / "own-0", ".log") == before
+
+
+def test_an_old_log_start_hides_nothing_of_a_repeated_export(log, tmp_path):
+    """The export of a cleaned topic made anew: nothing of what the checkpoints said of the partition before holds."""
+    out = tmp_path / "out"
+    for name in ("own", "other"):
+        log.create_topic(name, 2, {"cleanup.policy": "compact,delete"})
+        log.append(name, records(10).append_column("partition", [[0] * 10]))
+        log.delete_records(name, {0: 7})
+        log.export_kafka(str(out), name)
+    assert parse_offsets((out / LOG_START_OFFSETS_FILE).read_bytes(), path="") == {("own", 0): 7, ("other", 0): 7}
+    log.delete_topic("own")
+    log.create_topic("own", 1)
+    log.append("own", records(10))
+    shutil.rmtree(out / "own-0")
+    shutil.rmtree(out / "own-1")
+    log.export_kafka(str(out), "own")
+    found = {file.name: parse_offsets(file.read_bytes(), path="") for file in out.glob("*checkpoint")}
+    assert found == {
+        LOG_START_OFFSETS_FILE: {("other", 0): 7},
+        CLEANER_OFFSETS_FILE: {("other", 0): 7, ("other", 1): 0},
+        RECOVERY_POINTS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
+        REPLICATION_OFFSETS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
+    }
+    assert records_of(LogDir.open(str(out)).read("own")) == records_of(log.read("own"))
+
+
+def test_checkpoints_of_a_partition_that_stays_are_kept(log, tmp_path):
+    """A directory may hold partitions of a topic that another export, or a broker, has put there."""
+    (tmp_path / "out" / "own-5").mkdir(parents=True)
+    (tmp_path / "out" / "own-5" / "00000000000000000003.log").write_bytes(b"")
+    (tmp_path / "out" / LOG_START_OFFSETS_FILE).write_text("0\n1\nown 5 3\n")
+    log.create_topic("own", 1)
+    log.export_kafka(str(tmp_path / "out"))
+    starts = parse_offsets((tmp_path / "out" / LOG_START_OFFSETS_FILE).read_bytes(), path="")
+    assert starts == {("own", 5): 3}
 
 
 def test_an_unknown_topic_is_an_error(log, tmp_path):

@@ -145,8 +145,9 @@ def _aborted(storage: Storage, row: Segment) -> AbortedTransactions:
 
 @dataclass
 class _Checkpoints:
-    """The log directory's checkpoint files, as they come together."""
+    """The log directory's checkpoint files, as they come together. `partitions`: those that they speak of anew."""
 
+    partitions: set[tuple[str, int]] = field(default_factory=set)
     log_start: dict[tuple[str, int], int] = field(default_factory=dict)
     log_end: dict[tuple[str, int], int] = field(default_factory=dict)
     cleaned: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -155,6 +156,7 @@ class _Checkpoints:
         if topic == CLUSTER_METADATA_TOPIC:
             return  # KRaft's own log, of which a broker's checkpoints do not speak
         at = (topic, row.partition)
+        self.partitions.add(at)
         self.log_end[at] = row.log_end_offset
         if row.log_start_offset > first_base_offset:
             self.log_start[at] = row.log_start_offset
@@ -162,19 +164,30 @@ class _Checkpoints:
             self.cleaned[at] = row.first_dirty_offset
 
     def write(self, target: Storage) -> None:
-        """Writes the files, together with what an earlier export of other topics has left in them."""
+        """Writes the files. Entries that others have left in them stay, save those of partitions that were exported or
+        that are there no more: an old log start would hide records, an old cleaner offset keep them dirty or make them
+        count as clean.
+        """
+        directories = set(target.directories())
         for name, offsets in (
             (LOG_START_OFFSETS_FILE, self.log_start),
             (RECOVERY_POINTS_FILE, self.log_end),
             (REPLICATION_OFFSETS_FILE, self.log_end),
             (CLEANER_OFFSETS_FILE, self.cleaned),
         ):
-            if name == CLEANER_OFFSETS_FILE and not offsets:
+            is_there = target.exists(name)
+            if name == CLEANER_OFFSETS_FILE and not offsets and not is_there:
                 continue
-            before = parse_offsets(target.read(name), path=name) if target.exists(name) else {}
-            if target.exists(name):
+            before = parse_offsets(target.read(name), path=name) if is_there else {}
+            topics = {topic for topic, _ in self.partitions}
+            kept = {
+                at: offset
+                for at, offset in before.items()
+                if at not in self.partitions and (at[0] not in topics or f"{at[0]}-{at[1]}" in directories)
+            }
+            if is_there:
                 target.delete([name])
-            target.write(name, offsets_bytes(before | offsets))
+            target.write(name, offsets_bytes(kept | offsets))
 
 
 def export_topics(

@@ -24,6 +24,7 @@ from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, 
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.log.kafka.import_plan import CopyTask, PartitionPlan, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.manifest import Change, Manifest
@@ -31,6 +32,7 @@ from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEALED,
     TIME_INDEX_SUFFIX,
     Partition,
     Segment,
@@ -38,7 +40,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
-from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.log.segment.reader import Window, windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
 from spark_segments.storage import Storage
 
@@ -53,20 +55,6 @@ KAFKA = "kafka"  # the only value of `recovery`
 
 
 @dataclass(frozen=True, slots=True)
-class _CopyTask:
-    """One segment to be copied: `row` as found in Kafka's directory; from `base_offset` on where it is below that.
-
-    `aborted`: what a scan found where the segment's .txnindex is missing or says what is not so.
-    """
-
-    topic: str
-    topic_id: str
-    row: Segment
-    base_offset: int
-    aborted: AbortedTransactions | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Copy:
     """Task function: copies one segment and returns its row here."""
 
@@ -75,10 +63,10 @@ class _Copy:
     index_interval_bytes: int
     segment_index_bytes: int
 
-    def __call__(self, task: _CopyTask) -> Segment:
+    def __call__(self, task: CopyTask) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
-            return _converted(self, task.topic, row)
+            return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))
         partly = max(task.base_offset, row.base_offset) > row.name_offset
         if partly or not _has_indexes(self.source, row):
             # A part of a file, or one whose indexes cannot be used: its batches are copied and indexed anew.
@@ -117,7 +105,7 @@ def import_topic(
     that.
 
     Raises LogDirError where damage would cut the log by more than a torn last batch (`recovery="kafka"` takes the cut),
-    and where a topic of this name is not this one.
+    and, before anything is copied, where the topic of this name holds other records.
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
@@ -127,26 +115,28 @@ def import_topic(
             _check_cut(source.storage, cut)
     _create(manifest, found, overrides)
     current = manifest.snapshot()
-    _check_same(source.storage, storage, current, found)
+    comparisons = compare_with_kafka(source.storage, storage, current, found, spark)
     if _add_partitions(manifest, found):
         current = manifest.snapshot()
-    tasks = list(_tasks(current, found))
+    plans = plan_import(source.storage, current, found, comparisons)
+    task_count = sum(len(plan.tasks) for plan in plans.values())
+    landing = _Landing(manifest, found, current, plans)
     copy = _Copy(source.storage, storage, config.index_interval_bytes, config.segment_index_bytes)
     done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
     copied_count = 0
 
     def note(finished: int, _: int) -> None:
         if progress is not None:
-            progress(copied_count + finished, len(tasks))
+            progress(copied_count + finished, task_count)
 
-    for wave in _waves(tasks):
+    for wave in _waves(plans):
         rows = run_tasks(copy, wave, spark, progress=note)
         copied_count += len(wave)
-        _commit(manifest, found, rows)
+        landing.commit(list(zip(wave, rows, strict=True)))
         done["segments"] += len(rows)
         done["records"] += sum(row.records for row in rows)
         done["bytes"] += sum(row.log_bytes for row in rows)
-    _commit(manifest, found, [])
+    landing.commit([], last=True)
     return done
 
 
@@ -212,131 +202,118 @@ def _holds_batch(tail: np.ndarray) -> bool:
     return False
 
 
-def _check_same(source: Storage, storage: Storage, current: Snapshot, found: KafkaSnapshot) -> None:
-    """Raises LogDirError where the topic here cannot have come from the directory."""
-    hint = "Import into another log directory, or delete the topic here first"
-    if found.topic_id not in (ZERO_TOPIC_ID, current.topic_id):
-        raise LogDirError(
-            f"Topic {current.topic} is another one than that of the Kafka directory",
-            expected=f"topic id {current.topic_id}",
-            found=found.topic_id,
-            hint=hint,
-        )
-    for row in partitions_of(found.partitions):
-        if row.partition >= current.partitions.num_rows:
-            continue  # it is to be added
-        here = current.partition(row.partition)
-        if here.log_end_offset > row.log_end_offset:
-            raise LogDirError(
-                f"{current.topic}-{row.partition} has records that the Kafka directory has not",
-                expected=f"a log end of at most {row.log_end_offset}",
-                found=here.log_end_offset,
-                hint=hint,
-            )
-        last = current.live_of(row.partition)[-1:]
-        if last and last[0].state == CHUNK and last[0].log_bytes:
-            _check_same_end(source, storage, last[0], found, hint)
-
-
-def _check_same_end(source: Storage, storage: Storage, last: Segment, found: KafkaSnapshot, hint: str) -> None:
-    """The last batch here must be the one that the directory has at its offset."""
-    ours = _batch_at(storage, last, last.next_offset - 1)
-    for segment in found.live_of(last.partition):
-        if segment.base_offset < last.next_offset <= segment.next_offset:
-            theirs = _batch_at(source, segment, last.next_offset - 1)
-            if theirs is not None and ours != theirs:
-                raise LogDirError(
-                    f"{found.topic}-{last.partition} holds other records than the Kafka directory",
-                    path=last.path,
-                    expected=f"the batch of offset {last.next_offset - 1} as in {segment.path}",
-                    found="another one",
-                    hint=hint,
-                )
-
-
-def _batch_at(storage: Storage, segment: Segment, offset: int) -> tuple[int, int] | None:
-    """(last offset in the log, CRC) of the batch that holds an offset. Converted batches have CRCs of their own."""
-    shift = segment.offset_shift
-    for window in windows(storage, segment, locate(storage, segment, offset), check_crc=False):
-        for batch in range(len(window.batches)):
-            if int(window.batches.last_offset[batch]) + shift >= offset:
-                first_offset = int(window.batches.base_offset[batch]) + shift
-                if int(window.batches.magic[batch]) < 2 or first_offset < segment.base_offset:
-                    return None  # the copy is not byte for byte
-                return int(window.batches.last_offset[batch]) + shift, int(window.batches.crc[batch])
-    return None
-
-
-def _tasks(current: Snapshot, found: KafkaSnapshot) -> Iterator[_CopyTask]:
-    """What is to be copied: segments beyond our log end, and again the one that was active at the last import."""
-    for partition in partitions_of(found.partitions):
-        here = current.partition(partition.partition)
-        live = current.live_of(partition.partition)
-        for row in found.live_of(partition.partition):
-            again = bool(live) and live[-1].state == CHUNK and live[-1].base_offset == row.base_offset
-            rolled = again and row.state != CHUNK  # its sidecars got their last entries
-            empty = row.next_offset == row.base_offset and not live
-            if row.next_offset <= here.log_end_offset and not (rolled or empty):
-                continue
-            start = row.base_offset if again else max(row.base_offset, here.log_end_offset)
-            start = row.base_offset if not live else start
-            yield _CopyTask(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path))
-
-
-def _waves(tasks: Sequence[_CopyTask]) -> Iterator[list[_CopyTask]]:
-    wave: list[_CopyTask] = []
+def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[CopyTask]]:
+    """What is committed together. Copies that replace all rows of a partition are never told apart."""
+    wave: list[CopyTask] = []
     size = 0
-    for task in tasks:
-        wave.append(task)
-        size += task.row.log_bytes
-        if size >= WAVE_BYTES:
-            yield wave
-            wave, size = [], 0
+    for plan in plans.values():
+        for number, task in enumerate(plan.tasks):
+            wave.append(task)
+            size += task.row.log_bytes
+            if size >= WAVE_BYTES and not (plan.replaces_all and number < len(plan.tasks) - 1):
+                yield wave
+                wave, size = [], 0
     if wave:
         yield wave
 
 
-def _commit(manifest: Manifest, found: KafkaSnapshot, rows: Sequence[Segment]) -> None:
-    """Lands copied segments; a partition that is now whole gets all else that Kafka's checkpoints say of it."""
-    wanted = {row.partition: row for row in partitions_of(found.partitions)}
+@dataclass(slots=True)
+class _Landing:
+    """Commits copied segments; a partition that is now whole gets all else that Kafka's checkpoints say of it."""
 
-    def plan(current: Snapshot) -> Change | None:
-        removed, added, partitions = [], [], []
-        for number, theirs in wanted.items():
-            mine = [row for row in rows if row.partition == number]
-            live = {row.base_offset: row for row in current.live_of(number)}
-            here = current.partition(number)
-            end = here.log_end_offset
-            for row in mine:
-                before = live.get(row.base_offset)
-                if before is not None and row.next_offset >= before.next_offset:
-                    removed.append(before.removed(manifest.storage.now_ms()))
-                elif row.base_offset < end and live:
-                    raise SegmentsError(
-                        f"{found.topic}-{number} was appended to while it was imported",
-                        expected=f"a log end of {row.base_offset}",
-                        found=end,
-                        hint="Import into a log directory that nothing else writes to",
-                    )
-                added.append(row)
-                end = max(end, row.next_offset)
-            end = max(end, here.log_end_offset)
-            done = end >= theirs.log_end_offset
-            values = dataclasses.replace(theirs, topic_id=current.topic_id) if done else here
-            changed = dataclasses.replace(
-                values,
-                log_start_offset=max(here.log_start_offset, theirs.log_start_offset),
-                log_end_offset=end,
-                first_dirty_offset=max(here.first_dirty_offset, values.first_dirty_offset),
-                last_stable_offset=values.last_stable_offset,
-            )
-            if changed != here:
-                partitions.append(changed)
-        if not added and not partitions:
-            return None
-        return Change("import", add=added, replace=removed, partitions=partitions)
+    manifest: Manifest
+    found: KafkaSnapshot
+    before: Snapshot
+    plans: Mapping[int, PartitionPlan]
 
-    manifest.commit(plan)
+    def commit(self, copies: Sequence[tuple[CopyTask, Segment]], *, last: bool = False) -> None:
+        """`last`: nothing more comes. Raises SegmentsError where somebody else has changed what the plan was for."""
+
+        def plan(current: Snapshot) -> Change | None:
+            added: list[Segment] = []
+            replaced: list[Segment] = []
+            partitions = []
+            for theirs in partitions_of(self.found.partitions):
+                mine = [copy for copy in copies if copy[1].partition == theirs.partition]
+                self._land(current, mine, added, replaced)
+                here = current.partition(theirs.partition)
+                changed = self._partition(here, theirs, [row for _, row in mine], last)
+                if changed.log_end_offset > here.log_end_offset and not mine:
+                    # Kafka has no segment there: it lost its files, and begins anew at its log start.
+                    live = current.live_of(theirs.partition)
+                    replaced += [row.removed(self.manifest.storage.now_ms()) for row in live]
+                if changed != here:
+                    partitions.append(changed)
+            if not added and not replaced and not partitions:
+                return None
+            return Change("import", add=added, replace=replaced, partitions=partitions)
+
+        self.manifest.commit(plan)
+
+    def _land(
+        self,
+        current: Snapshot,
+        copies: Sequence[tuple[CopyTask, Segment]],
+        added: list[Segment],
+        replaced: list[Segment],
+    ) -> None:
+        """Adds the copies of one partition to the rows of a change."""
+        if not copies:
+            return
+        number = copies[0][1].partition
+        live = {row.path: row for row in current.live_of(number)}
+        gone = {row.path: row for task, _ in copies for row in task.replaces}
+        if self.plans[number].replaces_all:
+            gone = {row.path: row for row in self.before.live_of(number)}
+            if gone.keys() != live.keys():
+                raise self._changed(number)
+        if any(live.get(path) != row for path, row in gone.items()):
+            raise self._changed(number)
+        rows = [row for _, row in copies]
+        kept = [row for path, row in live.items() if path not in gone]
+        if kept and rows[0].base_offset < kept[-1].next_offset:
+            raise self._changed(number)
+        now_ms = self.manifest.storage.now_ms()
+        replaced += [row.removed(now_ms) for row in gone.values()]
+        if any(row.state != CHUNK for row in rows):
+            # The active segment is the last one: what was active here is not any more.
+            for row in kept:
+                if row.state == CHUNK:
+                    replaced.append(dataclasses.replace(row, state=SEALED) if row.log_bytes else row.removed(now_ms))
+        added += rows
+
+    def _changed(self, number: int) -> SegmentsError:
+        return SegmentsError(
+            f"{self.found.topic}-{number} was appended to or changed while it was imported",
+            expected=f"a log end of {self.before.partition(number).log_end_offset}, and the segments of version "
+            f"{self.before.version}",
+            hint="Import again, into a log directory that nothing else writes to",
+        )
+
+    def _partition(self, here: Partition, theirs: Partition, rows: Sequence[Segment], last: bool) -> Partition:
+        """The partition's row once these copies are in."""
+        plan = self.plans[here.partition]
+        end = max([here.log_end_offset, *(row.next_offset for row in rows)])
+        if last or end >= theirs.log_end_offset:
+            end = theirs.log_end_offset
+            values = dataclasses.replace(theirs, topic_id=here.topic_id)
+        else:
+            epochs = tuple(epoch for epoch in theirs.leader_epochs if epoch[1] < end) or here.leader_epochs
+            epoch = epochs[-1][0] if epochs else here.leader_epoch
+            values = dataclasses.replace(here, leader_epoch=epoch, leader_epochs=epochs)
+        first_dirty = here.first_dirty_offset
+        if rows and plan.replaces_all:
+            first_dirty = theirs.first_dirty_offset
+        elif plan.adopts_cleaning:
+            first_dirty = max(first_dirty, min(theirs.first_dirty_offset, end))
+        log_start = max(here.log_start_offset, min(theirs.log_start_offset, end))
+        return dataclasses.replace(
+            values,
+            log_start_offset=log_start,
+            log_end_offset=end,
+            first_dirty_offset=max(first_dirty, log_start),
+            last_stable_offset=max(values.last_stable_offset, log_start),
+        )
 
 
 def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted: AbortedTransactions | None) -> Segment:
@@ -387,29 +364,29 @@ def _is_legacy(source: Storage, row: Segment) -> bool:
     return len(header) > MAGIC_POSITION and header[MAGIC_POSITION] < 2
 
 
-def _converted(copy: _Copy, topic: str, row: Segment) -> Segment:
-    """The segment with its messages of magic 0 and 1 as batches of magic 2, at their offsets."""
+def _converted(copy: _Copy, topic: str, row: Segment, base_offset: int) -> Segment:
+    """The segment from an offset on, with its messages of magic 0 and 1 as batches of magic 2, at their offsets."""
     writer = SegmentWriter(
         copy.target,
         topic,
         row.partition,
-        row.base_offset,
+        base_offset,
         index_interval_bytes=copy.index_interval_bytes,
         segment_index_bytes=copy.segment_index_bytes,
     )
     for window in windows(copy.source, row):
+        window = dataclasses.replace(window, batches=window.batches.take(window.batches.last_offset >= base_offset))
         legacy = window.batches.magic < 2
         edges = [0, *(i for i in range(1, len(legacy)) if legacy[i] != legacy[i - 1]), len(legacy)]
         for start, stop in itertools.pairwise(edges):
             batches = window.batches.take(slice(start, stop))
-            batches = batches.take(batches.last_offset >= row.base_offset)
             if not len(batches):
                 continue
             part = Window(window.data, window.position, batches)
             if legacy[start]:
                 encoded = to_magic2(window.data, batches, file_position=window.position, path=row.path)
                 part = Window(encoded.buffer, 0, encoded.batches)
-            for piece in trimmed(part, row.base_offset, row.path):
+            for piece in trimmed(part, base_offset, row.path):
                 data, batches = rebased(piece, piece.batches, 0)
                 writer.append(data, batches)
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))

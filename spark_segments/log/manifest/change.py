@@ -45,7 +45,7 @@ class Change:
     `operation`: what Delta's history says of the commit. `add`: segments of new paths. `replace`: rows that take the
     place of those with the same paths. `drop`: paths whose rows go. `partitions`: new rows for these partitions, added
     where there is none yet. `config`: the topic's own settings from now on; None leaves them. `topic`: a new topic row
-    as a whole: how a topic is deleted and made again. With a new topic id in it, `partitions` are all there are.
+    as a whole: how a topic is deleted and made again. Where it is made again, `partitions` are all there are.
     """
 
     operation: str
@@ -76,8 +76,7 @@ class ChangeWriter:
         check(snapshot, change, add, replace, partitions)
         done = FileChange([], [])
         self._write_topic(snapshot, files, change, done)
-        new_topic = change.topic is not None and change.topic.topic_id != snapshot.topic_id
-        self._write_partitions(files, partitions, new_topic, done)
+        self._write_partitions(files, partitions, _is_made_anew(snapshot, change), done)
         self._write_segments(files, add, replace, change.drop, done)
         return done
 
@@ -186,10 +185,18 @@ def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, 
     paths = [*add.column("path").chunks, *replace.column("path").chunks, pa.array(change.drop, pa.string())]
     if pc.count_distinct(pa.chunked_array(paths)).as_py() != sum(map(len, paths)):
         raise SegmentsError(f"A change of topic {snapshot.topic} names a path twice")
-    fresh = topic_id != snapshot.topic_id
+    fresh = _is_made_anew(snapshot, change)
     ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=change.operation == RESTORE)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
+
+
+def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
+    """Whether the change makes a topic where there was another one, or a deleted one: an import keeps Kafka's id."""
+    if change.topic is None or change.operation == RESTORE:
+        return False
+    was_deleted = snapshot.deleted_ms is not None and change.topic.deleted_ms is None
+    return was_deleted or change.topic.topic_id != snapshot.topic_id
 
 
 def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_may_fall: bool) -> dict[int, int]:

@@ -1,0 +1,280 @@
+"""Where two logs of one partition differ first: what an import asks before it adds to a topic.
+
+Record batches are compared by their headers (offsets, CRC, leader epoch), so that what nobody has cleaned is not
+decoded. A cleaner keeps a batch's offsets and takes records out of it: where it has been, the records that are left on
+both sides must be equal, and a batch that is on one side only must be of the leader epoch that the other side had at
+its offset. Batches that were converted from magic 0 or 1 are compared record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.legacy.message_sets import with_first_offsets
+from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.reader import WINDOW_BYTES, Window, locate, windows
+from spark_segments.storage import Storage
+
+_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+# <base offset>.log is Kafka's name, which many directories have; only <base offset>.<unique>.log tells a file by name.
+_NAME_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One side: a partition's row, its live segments by offset, and the storage that their paths lead to."""
+
+    storage: Storage
+    topic: str
+    partition: Partition
+    segments: tuple[Segment, ...]
+
+    @staticmethod
+    def of(snapshot: Snapshot, storage: Storage, number: int) -> History:
+        """A partition as a snapshot has it."""
+        return History(storage, snapshot.topic, snapshot.partition(number), tuple(snapshot.live_of(number)))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What two histories have in common, from the higher log start to the lower log end.
+
+    `first_difference`: the first offset that says other things on the two sides, None where there is none; the lower
+    log end itself where a batch reaches across it. `identical`: each side has exactly the batches of the other; where
+    that is False without a difference, a cleaner has taken records on either side, or batches were converted.
+    """
+
+    first_difference: int | None
+    identical: bool
+
+
+def compare(one: History, other: History) -> Comparison:
+    """Compares two histories of a partition, reading both once from the higher log start to the lower log end.
+
+    Files that both name are not read: a file of ours never changes. Memory is bounded by the records of a window on
+    either side. Raises CorruptBatchError where a file is damaged.
+    """
+    start = max(one.partition.log_start_offset, other.partition.log_start_offset)
+    end = min(one.partition.log_end_offset, other.partition.log_end_offset)
+    shared = {_identity(row) for row in one.segments} & {_identity(row) for row in other.segments}
+    sides = (_Side(one, shared, start, end), _Side(other, shared, start, end))
+    identical = True
+    position = start
+    while position < end:
+        limit = min(side.advance(position) for side in sides)
+        parts = (sides[0].part(position, limit), sides[1].part(position, limit))
+        difference, alike = _compare_parts(*parts, end)
+        identical &= alike
+        if difference is not None:
+            return Comparison(difference, False)
+        position = limit
+    return Comparison(None, identical)
+
+
+def _identity(row: Segment) -> tuple[str, int, int, int] | None:
+    """What tells that two rows name the same part of the same file, None for a file with a name of Kafka's."""
+    if len(row.path.rpartition("/")[2].split(".")) < _NAME_PARTS:
+        return None
+    return row.path, row.base_offset, row.next_offset, row.file_base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some batches of one window. `first` and `last` are offsets of the log, cut to what the row has of the file."""
+
+    side: _Side
+    segment: Segment | None
+    window: Window | None
+    batches: BatchTable
+    first: np.ndarray  # int64
+    last: np.ndarray  # int64: not cut at the end of the comparison
+    is_cut: np.ndarray  # bool: the row, or the start of the comparison, has only a part of the batch
+    limits: tuple[int, int]  # offsets of the log that are compared
+
+    def take(self, rows: np.ndarray) -> _Part:
+        return _Part(
+            self.side,
+            self.segment,
+            self.window,
+            self.batches.take(rows),
+            self.first[rows],
+            self.last[rows],
+            self.is_cut[rows],
+            self.limits,
+        )
+
+    def records(self) -> pa.Table:
+        """The records of the batches, those of control batches too."""
+        if self.segment is None or self.window is None:
+            return pa.table([])
+        found = decode_batches(
+            self.window.data,
+            self.batches,
+            file_position=self.window.position,
+            path=self.segment.path,
+            topic=self.side.history.topic,
+            partition=self.segment.partition,
+            offset_shift=self.segment.offset_shift,
+            start_offset=max(self.limits[0], self.segment.base_offset),
+            end_offset=min(self.limits[1], self.segment.next_offset),
+            columns=_COLUMNS,
+            include_control=True,
+        )
+        batches = list(found)
+        return pa.Table.from_batches(batches) if batches else pa.table({"offset": pa.array([], pa.int64())})
+
+
+class _Side:
+    """Walks one history window by window, and knows which leader epoch it had at an offset."""
+
+    def __init__(self, history: History, shared: set[tuple[str, int, int, int] | None], start: int, end: int) -> None:
+        self.history = history
+        self._start, self._end = start, end
+        self._segments = [
+            row
+            for row in history.segments
+            if row.next_offset > start and row.base_offset < end and (_identity(row) or row.path) not in shared
+        ]
+        self._parts = self._walk()
+        self._current = self._empty()
+        self._is_over = False
+        epochs = history.partition.leader_epochs
+        self._epochs = np.array([epoch for epoch, _ in epochs], np.int64)
+        self._epoch_starts = np.array([offset for _, offset in epochs], np.int64)
+
+    def advance(self, position: int) -> int:
+        """Reads on where everything below `position` is all there is in memory; how far the side is known from then."""
+        while not self._is_over and not (len(self._current.last) and self._current.last[-1] >= position):
+            self._current = next(self._parts, self._empty())
+            self._is_over = self._current.window is None
+        return self._end if self._is_over else min(int(self._current.last[-1]) + 1, self._end)
+
+    def part(self, position: int, limit: int) -> _Part:
+        """The batches that have offsets in [position, limit)."""
+        current = self._current
+        wanted = np.flatnonzero((current.last >= position) & (current.first < limit))
+        part = current.take(wanted)
+        return _Part(
+            self, part.segment, part.window, part.batches, part.first, part.last, part.is_cut, (position, limit)
+        )
+
+    def epochs_at(self, offsets: np.ndarray) -> np.ndarray:
+        """int64: the leader epoch at each offset, -1 where it is not known."""
+        entry = np.searchsorted(self._epoch_starts, offsets, side="right") - 1
+        if not len(self._epochs):
+            return np.full(len(offsets), -1, np.int64)
+        return np.where(entry >= 0, self._epochs[np.maximum(entry, 0)], -1)
+
+    def _walk(self) -> Iterator[_Part]:
+        for segment in self._segments:
+            begin = locate(self.history.storage, segment, self._start) if self._start > segment.base_offset else 0
+            low, shift = max(self._start, segment.base_offset), segment.offset_shift
+            for window in windows(
+                self.history.storage, segment, begin, first_window_bytes=WINDOW_BYTES, check_crc=False
+            ):
+                batches = with_first_offsets(
+                    window.data, window.batches, file_position=window.position, path=segment.path
+                )
+                first, last = batches.base_offset + shift, batches.last_offset + shift
+                wanted = np.flatnonzero((last >= low) & (first < min(segment.next_offset, self._end)))
+                if not len(wanted):
+                    continue
+                is_cut = (first < low) | (last >= segment.next_offset)
+                whole = _Part(
+                    self,
+                    segment,
+                    window,
+                    batches,
+                    np.maximum(first, low),
+                    np.minimum(last, segment.next_offset - 1),
+                    is_cut,
+                    (low, self._end),
+                )
+                yield whole.take(wanted)
+
+    def _empty(self) -> _Part:
+        none = np.empty(0, np.int64)
+        return _Part(self, None, None, BatchTable.empty(), none, none, np.empty(0, bool), (0, 0))
+
+
+def _compare_parts(one: _Part, other: _Part, end: int) -> tuple[int | None, bool]:
+    """(the first offset that differs, or None; whether both have the same batches)"""
+    found: list[int] = []
+    partner = np.searchsorted(other.first, one.first)
+    paired = partner < len(other.first)
+    partner = np.minimum(partner, max(len(other.first) - 1, 0))
+    if len(other.first):
+        paired &= (other.first[partner] == one.first) & (other.last[partner] == one.last)
+    same = paired.copy()
+    if paired.any():
+        theirs = other.batches.take(partner)
+        known = (one.batches.leader_epoch >= 0) & (theirs.leader_epoch >= 0)
+        other_epoch = paired & known & (one.batches.leader_epoch != theirs.leader_epoch)
+        found += one.first[other_epoch][:1].tolist()
+        same &= (one.batches.crc == theirs.crc) & (one.batches.magic == theirs.magic) & ~other_epoch
+    rest_of_other = np.ones(len(other.first), bool)
+    rest_of_other[partner[same]] = False
+    if same.all() and not rest_of_other.any():
+        return (min(found) if found else None), True
+
+    mine, theirs_left = one.take(np.flatnonzero(~same)), other.take(np.flatnonzero(rest_of_other))
+    for part, against in ((mine, theirs_left), (theirs_left, mine)):
+        across = (part.first < end) & (part.last >= end)
+        found += [end] if across.any() else []
+        at, meets = _meeting(part, against)
+        alone = part.take(np.flatnonzero(~meets))
+        epochs = against.side.epochs_at(alone.first)
+        foreign = (alone.batches.leader_epoch >= 0) & (epochs >= 0) & (alone.batches.leader_epoch != epochs)
+        found += alone.first[foreign][:1].tolist()
+        found += _uneven(part.take(np.flatnonzero(meets)), against.take(at[meets]))
+    found += _other_records(mine, theirs_left)
+    return (min(found) if found else None), False
+
+
+def _meeting(part: _Part, against: _Part) -> tuple[np.ndarray, np.ndarray]:
+    """(the first batch of `against` that has offsets of each batch of `part`, whether there is such a batch)"""
+    at = np.searchsorted(against.last, part.first, side="left")
+    meets = at < len(against.last)
+    at = np.minimum(at, max(len(against.last) - 1, 0))
+    if len(against.last):
+        meets &= against.first[at] <= part.last
+    return at, meets
+
+
+def _uneven(part: _Part, partner: _Part) -> list[int]:
+    """Where batches of magic 2 that have offsets in common begin or end at others: no cleaner moves these."""
+    whole = (part.batches.magic == 2) & (partner.batches.magic == 2) & ~part.is_cut & ~partner.is_cut
+    wrong = np.flatnonzero(whole & ((part.first != partner.first) | (part.last != partner.last)))
+    if not len(wrong):
+        return []
+    row = wrong[0]
+    if part.first[row] == partner.first[row]:
+        return [int(min(part.last[row], partner.last[row])) + 1]
+    return [int(max(part.first[row], partner.first[row]))]
+
+
+def _other_records(one: _Part, other: _Part) -> list[int]:
+    """The first offset at which both have a record, and not the same."""
+    mine = one.take(np.flatnonzero(_meeting(one, other)[1])).records()
+    theirs = other.take(np.flatnonzero(_meeting(other, one)[1])).records()
+    if not mine.num_rows or not theirs.num_rows:
+        return []
+    offsets, mine_at, theirs_at = np.intersect1d(
+        mine.column("offset").to_numpy(), theirs.column("offset").to_numpy(), assume_unique=True, return_indices=True
+    )
+    mine, theirs = mine.take(pa.array(mine_at)), theirs.take(pa.array(theirs_at))
+    equal, rows = 0, len(offsets)  # the first `equal` rows are; more than `rows` are not
+    while equal < rows:
+        middle = (equal + rows + 1) // 2
+        if mine.slice(equal, middle - equal).equals(theirs.slice(equal, middle - equal)):
+            equal = middle
+        else:
+            rows = middle - 1
+    return [int(offsets[equal])] if equal < len(offsets) else []

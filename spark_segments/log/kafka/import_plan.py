@@ -1,0 +1,181 @@
+"""What an import copies of a partition, and what becomes of the rows that are here: decided before anything is copied.
+
+A directory whose records differ from those here is refused. Where Kafka's cleaner has been since the last import, what
+is here may hold values that no later record hides any more; how each such case goes on is said at `_plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_segments.errors import LogDirError
+from spark_segments.execution import run_tasks
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.difference import Comparison, History, compare
+from spark_segments.log.kafka.directory import KafkaSnapshot
+from spark_segments.log.kafka.partition import ZERO_TOPIC_ID
+from spark_segments.log.manifest.rows import CHUNK, Segment, partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.reader import locate, windows
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HINT = "Import into another log directory, or delete the topic here first"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """One segment to be copied: `row` as found in Kafka's directory; from `base_offset` on where that is above it.
+
+    `aborted`: what a scan found where the segment's .txnindex is missing or says what is not so. `replaces`: the rows
+    here that go when the copy comes.
+    """
+
+    topic: str
+    topic_id: str
+    row: Segment
+    base_offset: int
+    aborted: AbortedTransactions | None = None
+    replaces: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """How a partition here becomes what Kafka's is.
+
+    `replaces_all`: the copies take the place of all rows here, in one commit. `adopts_cleaning`: Kafka's cleaner
+    checkpoint holds for what is here then; else what is dirty here stays dirty.
+    """
+
+    tasks: tuple[CopyTask, ...]
+    replaces_all: bool
+    adopts_cleaning: bool
+
+
+def compare_with_kafka(
+    source: Storage, storage: Storage, current: Snapshot, found: KafkaSnapshot, spark: SparkSession | None = None
+) -> dict[int, Comparison]:
+    """Compares each partition that is here already with Kafka's, a task a partition.
+
+    Raises LogDirError with the first differing offset where the topic here cannot have come from the directory.
+    """
+    if found.topic_id not in (ZERO_TOPIC_ID, current.topic_id):
+        raise LogDirError(
+            f"Topic {current.topic} is another one than that of the Kafka directory",
+            expected=f"topic id {current.topic_id}",
+            found=found.topic_id,
+            hint=_HINT,
+        )
+    numbers = [row.partition for row in partitions_of(found.partitions)]
+    numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are to be added
+    pairs = [(History.of(current, storage, number), History.of(found, source, number)) for number in numbers]
+    comparisons = dict(zip(numbers, run_tasks(_compared, pairs, spark), strict=True))
+    for (ours, theirs), comparison in zip(pairs, comparisons.values(), strict=True):
+        _check(ours, theirs, comparison.first_difference)
+    return comparisons
+
+
+def _compared(pair: tuple[History, History]) -> Comparison:
+    return compare(*pair)
+
+
+def _check(ours: History, theirs: History, difference: int | None) -> None:
+    name = f"{ours.topic}-{ours.partition.partition}"
+    if difference is not None:
+        raise LogDirError(
+            f"{name} holds other records than the Kafka directory from offset {difference} on",
+            expected=f"the records of {_path_at(theirs, difference)}",
+            found=f"others in {_path_at(ours, difference)}",
+            hint=_HINT,
+        )
+    end = theirs.partition.log_end_offset
+    if ours.partition.log_end_offset > end:
+        raise LogDirError(
+            f"{name} has records that the Kafka directory has not, from offset {end} on",
+            expected=f"a log end of at most {end}",
+            found=ours.partition.log_end_offset,
+            hint=_HINT,
+        )
+
+
+def _path_at(history: History, offset: int) -> str:
+    paths = [row.path for row in history.segments if row.base_offset <= offset < row.next_offset]
+    return history.storage.location(paths[0]) if paths else "a log that ends there"
+
+
+def plan_import(
+    source: Storage, current: Snapshot, found: KafkaSnapshot, comparisons: dict[int, Comparison]
+) -> dict[int, PartitionPlan]:
+    """The plan of each partition of the directory. Those without a comparison are empty here."""
+    plans = {}
+    for theirs in partitions_of(found.partitions):
+        comparison = comparisons.get(theirs.partition, Comparison(None, True))
+        plans[theirs.partition] = _plan(source, current, found, theirs.partition, comparison)
+    return plans
+
+
+def _plan(
+    source: Storage, current: Snapshot, found: KafkaSnapshot, number: int, comparison: Comparison
+) -> PartitionPlan:
+    """Three ways on:
+
+    * The two have the same batches: what is new is added, and is as clean here as it is there.
+    * Nothing here is above the log start, or Kafka's cleaner took records of what is new, perhaps the tombstone of a
+      value that is here: all of Kafka's segments take the place of those here.
+    * Else what is new is added, every record of it, and what was dirty here stays so: a cleaning over there has not
+      cleaned what was copied before it.
+    """
+    here, theirs = current.partition(number), found.partition(number)
+    live, rows = current.live_of(number), found.live_of(number)
+    log_start = max(here.log_start_offset, theirs.log_start_offset)
+    begin = max(here.log_end_offset, theirs.log_start_offset)
+    is_over = bool(live) and here.log_end_offset <= log_start
+    new_rows = [row for row in rows if row.next_offset > begin]
+    if is_over or (not comparison.identical and _has_gap(source, new_rows, begin)):
+        wanted = [row for row in rows if row.next_offset > log_start]
+        if not wanted and theirs.log_end_offset > here.log_end_offset:
+            wanted = rows[-1:]  # the last segment ends at the log end, also where nothing in it is above the log start
+        tasks = [_task(current, found, row, row.base_offset) for row in wanted]
+        return PartitionPlan(tuple(tasks), replaces_all=True, adopts_cleaning=True)
+    tasks = list(_new(current, found, number, comparison.identical))
+    return PartitionPlan(tuple(tasks), replaces_all=False, adopts_cleaning=comparison.identical)
+
+
+def _new(current: Snapshot, found: KafkaSnapshot, number: int, alike: bool) -> Iterable[CopyTask]:
+    """What is beyond our log end; and again the segment that was active at the last import, where it lost nothing."""
+    live, log_end = current.live_of(number), current.partition(number).log_end_offset
+    is_first = alike and not live
+    for row in found.live_of(number):
+        again = alike and bool(live) and live[-1].state == CHUNK and live[-1].base_offset == row.base_offset
+        rolled = again and row.state != CHUNK  # its sidecars got their last entries
+        empty = row.next_offset == row.base_offset and is_first
+        is_new = row.next_offset > max(log_end, found.partition(number).log_start_offset)
+        if again and (is_new or rolled):
+            yield _task(current, found, row, row.base_offset, (live[-1],))
+        elif is_new or empty:
+            yield _task(current, found, row, row.base_offset if is_first else max(row.base_offset, log_end))
+
+
+def _task(
+    current: Snapshot, found: KafkaSnapshot, row: Segment, start: int, replaces: tuple[Segment, ...] = ()
+) -> CopyTask:
+    return CopyTask(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path), replaces)
+
+
+def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
+    """Whether any offset from `begin` on has no record: only a cleaner makes that."""
+    for row in rows:
+        if row.base_offset >= begin:
+            records = row.records
+        else:
+            records = 0
+            for window in windows(source, row, locate(source, row, begin), check_crc=False):
+                wanted = window.batches.last_offset >= begin
+                records += int(window.batches.count[wanted].sum())
+        if records < row.next_offset - max(row.base_offset, begin):
+            return True
+    return False

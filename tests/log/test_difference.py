@@ -1,0 +1,96 @@
+"""Where two logs of a partition differ first, asked of logs themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.log import difference
+from spark_segments.log.difference import Comparison, History, compare
+from spark_segments.maintenance import roll
+from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
+from tests.log.kafka_copies import import_golden, topic_of
+from tests.log.kafka_side import TOPIC, KafkaSide
+
+LATER_MS = 2_000_000_000_000
+
+
+def history(log: LogDir, topic: str) -> History:
+    return History.of(log.snapshot(topic), log.storage, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain-0", "mixed-0", "txn-0", "legacy-v1-0", "latest-price/after-clean-3/latest-price-0"]
+)
+def test_a_copy_that_was_rolled_is_the_same(log, name):
+    import_golden(log, name)
+    roll(log, now_ms=LATER_MS)
+    kafka = LogDir.open(str(golden_dir(name)))
+    found = compare(history(log, topic_of(name)), history(kafka, topic_of(name)))
+    assert found == Comparison(None, identical=not name.startswith("legacy"))
+
+
+def test_what_nobody_cleaned_is_not_decoded(log, monkeypatch):
+    import_golden(log, "gzip-0")
+    roll(log, now_ms=LATER_MS)
+    monkeypatch.delattr(difference, "decode_batches")
+    assert compare(history(log, "gzip"), history(LogDir.open(str(golden_dir("gzip-0"))), "gzip")).identical
+
+
+def test_files_that_both_name_are_not_read(log, monkeypatch):
+    """A copy of a log directory of ours names the same files, which never change."""
+    import_golden(log, "plain-0")
+    monkeypatch.delattr(difference, "windows")
+    assert compare(history(log, "plain"), history(log, "plain")) == Comparison(None, True)
+
+
+def test_segments_with_kafkas_names_are_read(tmp_path):
+    """Every Kafka directory has a 00000000000000000000.log."""
+    sides = [KafkaSide(tmp_path / name) for name in ("one", "other")]
+    for number, side in enumerate(sides):
+        side.append([(b"a", True)] * 3)
+        side.written += number
+        side.append([(b"a", True)] * 3)
+    one, other = (history(LogDir.open(side.write()), TOPIC) for side in sides)
+    assert compare(one, other) == compare(other, one) == Comparison(3, False)
+
+
+def test_the_first_record_that_differs_is_named_not_its_batch(tmp_path):
+    sides = [KafkaSide(tmp_path / name) for name in ("one", "other")]
+    for number, side in enumerate(sides):
+        side.append([(b"a", True)] * 2)
+        side.append([(b"a", True), (b"b", True), (b"c", number == 0), (b"d", True)])
+    one, other = (history(LogDir.open(side.write()), TOPIC) for side in sides)
+    assert compare(one, other) == compare(other, one) == Comparison(4, False)
+
+
+def test_a_batch_on_one_side_only_is_of_the_leader_that_the_other_knows(tmp_path):
+    """What a cleaner took cannot be compared; its leader epoch can."""
+    sides = [KafkaSide(tmp_path / name) for name in ("one", "other")]
+    for number, side in enumerate(sides):
+        side.append([(b"a", True)])
+        side.append([(b"b", True)])
+        if number:
+            side.fail_over(1)
+            side.append([(b"b", True)])
+        side.append([(b"b", True)])
+        side.roll()
+        if number:
+            side.clean(merge=False)
+    one, other = (history(LogDir.open(side.write()), TOPIC) for side in sides)
+    assert [entry[1] for entry in other.partition.leader_epochs] == [0, 1]
+    assert compare(one, other).first_difference == 1
+    unknown = replace(other, partition=replace(other.partition, leader_epochs=()))
+    assert compare(one, unknown).first_difference == 2
+
+
+@pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if "clean" not in name and "broker" not in name])
+def test_small_windows_find_what_large_ones_do(log, monkeypatch, name):
+    """Windows of the two sides end at different offsets."""
+    import_golden(log, name)
+    kafka = LogDir.open(str(golden_dir(name)))
+    monkeypatch.setattr(difference, "WINDOW_BYTES", 700)
+    ours = history(log, topic_of(name))
+    assert compare(ours, history(kafka, topic_of(name))) == Comparison(None, True)
