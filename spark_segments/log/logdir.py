@@ -8,16 +8,19 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig, check_new_topic_name, normal_overrides, topic_config
+from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
     OffsetOutOfRangeError,
+    SegmentsError,
+    StorageError,
     UnknownTopicError,
 )
 from spark_segments.format.layout import RECORD_SCHEMA
@@ -117,12 +120,12 @@ class LogDir:
     # Topics
 
     def topics(self) -> list[str]:
-        """The names of the topics, sorted."""
+        """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
         if self._kafka is not None:
             return self._kafka.topics()
         names = sorted(self.storage.directories(MANIFEST_DIRECTORY))
         with ThreadPoolExecutor(max_workers=8) as pool:
-            there = list(pool.map(lambda name: self.manifest(name).exists(), names))
+            there = list(pool.map(self._is_there, names))
         return [name for name, exists in zip(names, there, strict=True) if exists]
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -130,7 +133,8 @@ class LogDir:
         configuration.
         """
         self._check_writable()
-        check_new_topic_name(topic, self.topics())
+        names = self.storage.directories(MANIFEST_DIRECTORY)
+        check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self._is_there(name)])
         if partitions < 1:
             raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
         overrides = normal_overrides(config or {})
@@ -163,12 +167,27 @@ class LogDir:
                 return None
             return Change(config=overrides, partitions=added, operation="alter")
 
-        self._topic_manifest(topic).commit(plan)
+        with self._topic(topic) as manifest:
+            manifest.commit(plan)
 
-    def delete_topic(self, topic: str) -> None:
-        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum."""
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
+
+        `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
+        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
+        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
+        """
         self._check_writable()
-        self._topic_manifest(topic).delete(now_ms=self.storage.now_ms())
+        now_ms = self.storage.now_ms()
+        with self._topic(topic) as manifest:
+            if force:
+                manifest.delete_by_force(now_ms)
+                return
+            try:
+                manifest.delete(now_ms)
+            except (LogDirError, StorageError) as error:
+                error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
+                raise
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's configuration: its own values over the defaults of this log directory over Kafka's."""
@@ -193,7 +212,8 @@ class LogDir:
             if version is not None:
                 raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=version)
             return self._kafka.snapshot(topic)
-        return self._topic_manifest(topic).snapshot(version)
+        with self._topic(topic) as manifest:
+            return manifest.snapshot(version)
 
     # Records
 
@@ -211,20 +231,24 @@ class LogDir:
         time of now. `txn` is (application id, version): a version not above the application's last one adds nothing.
         """
         self._check_writable()
-        appender = Appender(self.storage, self.target, topic=topic, options=options)
-        for batch in record_batches(table):
-            appender.write(batch)
-        for chunks in appender.close():
-            return self.commit_chunks([chunks], txn)
+        with self._topic(topic) as manifest:
+            state = manifest.state()
+            target = self._target(state.snapshot)
+            appender = Appender(self.storage, lambda _: target, topic=topic, options=options)
+            for batch in record_batches(table):
+                appender.write(batch)
+            for chunks in appender.close():
+                return commit_append(manifest, chunks.segments, txn, state=state)
         return {}
 
     def target(self, topic: str) -> Target:
         """The topic as a writer's tasks need it."""
         self._check_writable()
-        snapshot = self.snapshot(topic)
-        return Target(
-            topic, snapshot.topic_id, snapshot.partitions.num_rows, topic_config(snapshot.config, self.defaults)
-        )
+        return self._target(self.snapshot(topic))
+
+    def _target(self, snapshot: Snapshot) -> Target:
+        config = topic_config(snapshot.config, self.defaults)
+        return Target(snapshot.topic, snapshot.topic_id, snapshot.partitions.num_rows, config)
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
         """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that
@@ -233,7 +257,8 @@ class LogDir:
         segments = [segment for one in chunks for segment in one.segments]
         if not segments:
             return {}
-        return commit_append(self._topic_manifest(chunks[0].topic), segments, txn)
+        with self._topic(chunks[0].topic) as manifest:
+            return commit_append(manifest, segments, txn)
 
     def read(
         self,
@@ -309,7 +334,8 @@ class LogDir:
                     rows.append(replace(row, log_start_offset=before, first_dirty_offset=first_dirty))
             return Change(partitions=rows, operation="delete-records") if rows else None
 
-        self._topic_manifest(topic).commit(plan)
+        with self._topic(topic) as manifest:
+            manifest.commit(plan)
         bounds = self.offsets(topic)
         return {number: bounds[number][0] for number in before_offsets}
 
@@ -370,27 +396,58 @@ class LogDir:
 
         Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
         A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. Returns
-        what was written of each topic. Raises LogDirError where a partition's directory is there already.
+        what was written of each topic. Raises LogDirError where a partition's directory is there already, and, after
+        all the others were exported, for topics whose manifest cannot be read.
         """
         names = [topic] if topic is not None else self.topics()
-        snapshots = [self.snapshot(name) for name in names]
-        return export_topics(
+        snapshots, unreadable = self._snapshots(names)
+        if topic is not None and unreadable:
+            raise unreadable[topic]
+        done = export_topics(
             self.storage,
             Storage(path, dict(storage_options or {})),
             [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
             spark=spark,
             progress=progress,
         )
-
-    def _topic_manifest(self, topic: str) -> Manifest:
-        manifest = self.manifest(topic)
-        if not manifest.exists():
-            raise UnknownTopicError(
-                f"Unknown topic {topic!r}",
+        if unreadable:
+            raise LogDirError(
+                f"Topics could not be exported: {', '.join(unreadable)}",
                 path=self.uri,
-                hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
+                found="; ".join(str(error) for error in unreadable.values()),
+                hint=f"The others were exported: {', '.join(one['topic'] for one in done) or 'there are none'}",
             )
-        return manifest
+        return done
+
+    def _snapshots(self, topics: Iterable[str]) -> tuple[list[Snapshot], dict[str, SegmentsError]]:
+        """The snapshots of topics with their live rows, and what was raised for those that cannot be read."""
+        snapshots: list[Snapshot] = []
+        unreadable: dict[str, SegmentsError] = {}
+        for topic in topics:
+            try:
+                snapshot = self.snapshot(topic)
+                _ = snapshot.live
+                snapshots.append(snapshot)
+            except SegmentsError as error:
+                unreadable[topic] = error
+        return snapshots, unreadable
+
+    def _is_there(self, topic: str) -> bool:
+        try:
+            return self.manifest(topic).exists()
+        except SegmentsError:
+            return True
+
+    @contextmanager
+    def _topic(self, topic: str) -> Iterator[Manifest]:
+        """The manifest of a topic. An UnknownTopicError within says which topics there are."""
+        try:
+            yield self.manifest(topic)
+        except UnknownTopicError as error:
+            if error.path == self.uri:  # else it is a partition that is not there
+                there = f"There are: {', '.join(self.topics()[:20]) or 'no topics'}"
+                error.hint = there if error.hint is None else f"{error.hint}. {there}"
+            raise
 
     def _check_writable(self) -> None:
         if self._kafka is not None:

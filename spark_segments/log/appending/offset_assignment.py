@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -24,19 +25,24 @@ _SURELY_YOUNG_MS = 60 * 60 * 1000
 
 
 def commit_append(
-    manifest: Manifest, chunks: Sequence[Segment], txn: tuple[str, int] | None = None
+    manifest: Manifest,
+    chunks: Sequence[Segment],
+    txn: tuple[str, int] | None = None,
+    *,
+    state: TableState | None = None,
 ) -> dict[int, tuple[int, int]]:
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
     Chunks of a partition get the next offsets in the order given, which is to be (task, row). A `txn` that was
     committed before adds nothing and returns {}. Raises UnknownTopicError for a partition that is not there,
     CommitConflictError where the topic is not the one that the chunks were written for, or where they are too old.
+    `state`: as in `Manifest.commit`.
     """
     chunks = [chunk for chunk in chunks if chunk.records]
     if not chunks:
         return {}
     check_age(manifest.storage, chunks)
-    done = manifest.commit(lambda snapshot: plan_append(snapshot, chunks), txn=txn)
+    done = manifest.commit(lambda snapshot: plan_append(snapshot, chunks), txn=txn, state=state)
     offsets: dict[int, tuple[int, int]] = {}
     for segment in done.change.add if done.change is not None else ():
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))

@@ -44,14 +44,16 @@ class Commit:
     repeated: bool = False
 
 
-def commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool) -> Commit:
+def commit(
+    log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool, state: TableState | None = None
+) -> Commit:
     """See `Manifest.commit`."""
     note = CommitNote(uuid.uuid4().hex, 0, "")
     writer = ChangeWriter(log.store)
     tries: list[tuple[Snapshot, Change]] = []
     failures = 0
     deadline = time.monotonic() + SECONDS
-    state = log.state()
+    state = log.state() if state is None else state
     while True:
         snapshot = state.snapshot
         if snapshot.deleted_ms is not None and not deleted:

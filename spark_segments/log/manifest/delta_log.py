@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 from deltalake.transaction import create_table_with_add_actions
 
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownTopicError
+from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import STATISTICS, FileChange, RowFile, RowFiles, concat, files_of
 from spark_segments.log.manifest.rows import (
     FORMAT_VERSION,
@@ -114,7 +115,23 @@ class DeltaLog:
         return table
 
     def state(self, version: int | None = None) -> TableState:
-        """A version with the snapshot that it is, of a deleted topic too."""
+        """A version with the snapshot that it is, of a deleted topic too, unless it was deleted by force.
+
+        Raises UnknownTopicError, InvalidOptionError for a version that is not there (any more), LogDirError or
+        StorageError for a manifest that cannot be read.
+        """
+        try:
+            return self._state(version)
+        except (LogDirError, StorageError) as error:
+            if self.deleted_by_force_ms() is not None:
+                raise self.unknown("It was deleted by force; vacuum takes its files") from error
+            raise
+
+    def deleted_by_force_ms(self) -> int | None:
+        """When the topic was deleted by force, which counts only while its manifest cannot be read; else None."""
+        return deleted_by_force_ms(self.storage, self.directory)
+
+    def _state(self, version: int | None) -> TableState:
         table = self.open(version)
         files = files_of(table)
         topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
@@ -122,11 +139,13 @@ class DeltaLog:
             raise LogDirError("Not a manifest", path=self.location, expected="one row for the topic", found=len(topics))
         try:
             rows = self.store.read_all([*topics, *partitions])
+            topic = topic_of(rows[0])
         except FileNotFoundError as error:
             if version is not None:
                 raise self._missing(version) from error
             raise StorageError("A file of the manifest is missing", path=str(error.filename)) from error
-        topic = topic_of(rows[0])
+        except (KeyError, ValueError) as error:  # a file of other columns or types, or a topic row of another form
+            raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
         if topic.format_version > FORMAT_VERSION:
             raise LogDirError(
                 f"Topic {self.topic} was written by a newer version of this package",

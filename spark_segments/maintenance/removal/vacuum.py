@@ -22,6 +22,7 @@ from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import (
     INDEX_SUFFIX,
@@ -119,16 +120,16 @@ def vacuum(
     check_managed(log)
     report = Report("vacuum", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    if topic is not None:
-        log.manifest(topic).snapshot(deleted=True)  # an unknown one is an error
     directories = defaultdict(list)
     for directory in log.storage.directories():
         if match := _PARTITION_DIRECTORY.fullmatch(directory):
             directories[match["topic"]].append(directory)
     for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
         try:
-            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress)
+            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress, topic is None)
         except SegmentsError as error:
+            if topic is not None and isinstance(error, UnknownTopicError):
+                raise
             report.fail(name, None, error)
     return report.finish()
 
@@ -142,15 +143,24 @@ def _vacuum_topic(
     dry_run: bool,
     report: Report,
     progress: Progress | None,
+    topic_optional: bool,
 ) -> None:
     manifest = log.manifest(topic)
     try:
         snapshot = manifest.snapshot(deleted=True)
-    except UnknownTopicError:  # only files of a topic that was never made
-        _note_manifest(report, manifest.vacuum(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+        rows = all_rows(snapshot)
+    except SegmentsError as error:
+        deleted_ms = manifest.log.deleted_by_force_ms()
+        if deleted_ms is not None:
+            if now_ms - deleted_ms > topic_config({}, log.defaults).file_delete_delay_ms:
+                _delete_unreadable(log, spark, manifest, directories, dry_run, report)
+        elif isinstance(error, UnknownTopicError) and topic_optional:  # only files of a topic that was never made
+            _note_manifest(report, manifest.vacuum(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+        else:
+            raise
         return
     config = topic_config(snapshot.config, log.defaults)
-    expired = expired_rows(all_rows(snapshot), config, now_ms)
+    expired = expired_rows(rows, config, now_ms)
     if not dry_run:
         expired = _delete_expired(log, spark, manifest, config, now_ms, progress)
     stray: list[FileInfo] = []
@@ -159,6 +169,25 @@ def _vacuum_topic(
         stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
     _note(report, topic, expired, stray)
     _note_manifest(report, manifest.vacuum(config.file_delete_delay_ms, now_ms, dry_run=dry_run))
+
+
+def _delete_unreadable(
+    log: LogDir,
+    spark: SparkSession | None,
+    manifest: Manifest,
+    directories: Sequence[str],
+    dry_run: bool,
+    report: Report,
+) -> None:
+    """Deletes all files of a topic that was deleted by force, its manifest last."""
+    files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
+    _note(report, manifest.topic, SEGMENT_SCHEMA.empty_table(), files)
+    paths = forced_deletion.files_to_delete(log.storage, manifest.log.directory)
+    report.figures["manifest_files"] += len(paths)
+    if not dry_run:
+        _delete(log, spark, [file.path for file in files])
+        for path in paths:
+            log.storage.delete(path)
 
 
 def _delete_expired(
