@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -240,3 +241,41 @@ def test_a_directory_of_no_topic_is_nobodys_business(log, tmp_path):
     make_old(log, "notes-7/readme.txt", 2 * ORPHAN_AGE_MS)
     vacuum(log, now_ms=GOLDEN_MS)
     assert log.storage.exists("notes-7/readme.txt")
+
+
+def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monkeypatch):
+    """A second vacuum runs from start to end between any two requests of the first."""
+    for topic in ("orders", "payments"):
+        rolled_topic(log, topic)
+        for n in range(25):
+            log.alter_topic(topic, {"retention.ms": str(n + 1)})
+    for file in log.storage.list("_manifest", recursive=True):
+        make_old(log, file.path, 3 * DAY_MS)
+    before, now_ms = contents(log, "orders"), log.storage.now_ms() + DAY_MS
+    requests, moment = 0, 0
+
+    def overlapped(name: str):
+        method = getattr(Storage, name)
+
+        def with_another(storage, *arguments, **options):
+            nonlocal requests
+            requests += 1
+            if requests == moment:
+                assert vacuum(LogDir.open(storage.uri), now_ms=now_ms).failed == []
+            return method(storage, *arguments, **options)
+
+        return with_another
+
+    for name in ("read", "list", "delete", "write"):
+        monkeypatch.setattr(Storage, name, overlapped(name))
+    while requests >= moment:
+        requests, moment = 0, moment + 7 if moment else 1
+        copy = tmp_path / f"copy-{moment}"
+        shutil.copytree(log.uri.removeprefix("file://"), copy)
+        mine = LogDir.open(str(copy))
+        assert vacuum(mine, now_ms=now_ms).failed == []
+        for topic in ("orders", "payments"):
+            left = mine.storage.list(f"{topic}-0")
+            assert {file.path for file in left} == named(mine, topic)
+            assert contents(mine, topic) == [row | {"topic": topic} for row in before]
+    assert moment > 50

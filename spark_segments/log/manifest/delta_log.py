@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,8 +195,9 @@ class DeltaLog:
         return commits, checkpoints, others
 
     def versions(self) -> list[int]:
-        """The versions whose commits the log still has, sorted."""
-        return sorted(self.log_files()[0])
+        """The versions that Delta's log can still open, sorted."""
+        commits, checkpoints, _ = self.log_files()
+        return openable(commits, checkpoints)
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         """The actions of a commit as Delta wrote them. FileNotFoundError where the log does not have it (any more)."""
@@ -259,6 +260,17 @@ class DeltaLog:
             commit_properties=note.properties(transactions),
             post_commithook_properties=_NO_HOOKS,
         )
+
+
+def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:
+    """The versions, sorted, that commits without a gap lead to from the first commit of all or from a checkpoint."""
+    versions = sorted(commits)
+    gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
+    versions = versions[gaps[-1] :] if gaps else versions
+    if not versions or versions[0] == 0:
+        return versions
+    first = min((version for version in checkpoints if version >= versions[0] - 1), default=versions[-1] + 1)
+    return [version for version in versions if version >= first]
 
 
 def reason(error: BaseException | None) -> str:
