@@ -183,6 +183,43 @@ def test_a_topic_made_again_keeps_its_files(log):
     assert verify(log, deep=True).ok
 
 
+def test_a_deleted_topics_files_go_by_its_own_delay(log):
+    def made(delay_ms: int | None) -> set[str]:
+        topic_with(log, "orders", {} if delay_ms is None else {"file.delete.delay.ms": delay_ms})
+        before = files(log)
+        append_one_by_one(log, "orders", records(3))
+        return files(log) - before
+
+    long = made(10 * DAY_MS)
+    log.delete_topic("orders")
+    default = made(None)
+    log.delete_topic("orders")
+    live = made(DELAY_MS)
+    log.alter_topic("orders", {"retention.ms": "5"})  # a row that is written again forgets nothing
+    now_ms = log.storage.now_ms()
+    for later_ms, there in (
+        (DAY_MS // 2, long | default | live),
+        (2 * DAY_MS, long | live),
+        (11 * DAY_MS, live),
+    ):
+        vacuum(log, now_ms=now_ms + later_ms)
+        assert files(log) == there
+    assert len(contents(log, "orders")) == 3
+    assert len(log.snapshot("orders").deleted_topics) == 2
+    log.delete_topic("orders")
+    made(None)
+    assert len(log.snapshot("orders").deleted_topics) == 1  # those without rows are forgotten
+
+
+def test_a_topic_made_again_with_a_longer_delay_keeps_nothing_longer(log):
+    topic_with(log, "orders", {"file.delete.delay.ms": DELAY_MS})
+    append_one_by_one(log, "orders", records(3))
+    log.delete_topic("orders")
+    topic_with(log, "orders", {"file.delete.delay.ms": 10 * DAY_MS})
+    vacuum(log, now_ms=log.storage.now_ms() + DELAY_MS + 60_000)
+    assert files(log) == set()
+
+
 def test_a_reader_of_an_old_snapshot_is_served_until_the_delay_has_passed(log):
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
     append_one_by_one(log, "orders", records(40))

@@ -163,6 +163,7 @@ class DeltaLog:
             partitions=concat(rows[1:], PARTITION_KIND).sort_by("partition").combine_chunks(),
             source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
             deleted_ms=topic.deleted_ms,
+            deleted_topics=topic.deleted_topics,
         )
         return TableState(table, files, snapshot)
 
