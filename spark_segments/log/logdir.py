@@ -18,6 +18,7 @@ from spark_segments.config import TopicConfig, check_new_topic_name, names_colli
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
+    MissingFileError,
     OffsetOutOfRangeError,
     SegmentsError,
     StorageError,
@@ -37,6 +38,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.segment.files import missing_file
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -252,13 +254,13 @@ class LogDir:
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
         """Gives the chunks of one topic their offsets, in the order given. Raises where the topic is not the one that
-        was written to.
+        was written to, and CommitConflictError for chunks that were committed before and have left the log since.
         """
         segments = [segment for one in chunks for segment in one.segments]
         if not segments:
             return {}
         with self._topic(chunks[0].topic) as manifest:
-            return commit_append(manifest, segments, txn)
+            return commit_append(manifest, segments, txn, replayed=True)
 
     def read(
         self,
@@ -368,20 +370,21 @@ class LogDir:
         topics = [topic] if topic is not None else source.topics()
         if not topics:
             raise LogDirError("There is no topic to import", path=path, expected="<topic>-<partition> directories")
-        return [
-            import_topic(
-                source,
-                self.storage,
-                self.manifest(name),
-                name,
-                overrides,
-                topic_config(overrides, self.defaults),
-                spark=spark,
-                recovery=recovery,
-                progress=progress,
-            )
-            for name in topics
-        ]
+        with _missing_files():
+            return [
+                import_topic(
+                    source,
+                    self.storage,
+                    self.manifest(name),
+                    name,
+                    overrides,
+                    topic_config(overrides, self.defaults),
+                    spark=spark,
+                    recovery=recovery,
+                    progress=progress,
+                )
+                for name in topics
+            ]
 
     def export_kafka(
         self,
@@ -403,13 +406,14 @@ class LogDir:
         snapshots, unreadable = self._snapshots(names)
         if topic is not None and unreadable:
             raise unreadable[topic]
-        done = export_topics(
-            self.storage,
-            Storage(path, dict(storage_options or {})),
-            [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
-            spark=spark,
-            progress=progress,
-        )
+        with _missing_files():
+            done = export_topics(
+                self.storage,
+                Storage(path, dict(storage_options or {})),
+                [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
+                spark=spark,
+                progress=progress,
+            )
         if unreadable:
             raise LogDirError(
                 f"Topics could not be exported: {', '.join(unreadable)}",
@@ -456,6 +460,17 @@ class LogDir:
                 path=self.uri,
                 hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
             )
+
+
+@contextmanager
+def _missing_files() -> Iterator[None]:
+    """Files that go while a directory is copied raise MissingFileError."""
+    try:
+        yield
+    except MissingFileError:
+        raise
+    except FileNotFoundError as error:
+        raise missing_file(error.filename) from error
 
 
 def _check_format(storage: Storage) -> None:

@@ -28,6 +28,7 @@ from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.kafka.recovered import LeaderEpochs
 from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
+from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
@@ -437,7 +438,7 @@ class _Look:
 
     def _rebuilt_with_others(self, index_bytes: int, time_index_bytes: int) -> list[tuple[bytes, bytes]]:
         """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
-        intervals = {self._task.index_interval_bytes}
+        intervals: set[int | None] = {self._task.index_interval_bytes}
         if self._index_check is not None:
             intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
         # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.
@@ -451,7 +452,7 @@ class _Look:
         ]
         position, window_bytes = 0, WINDOW_BYTES
         while position < self._segment.log_bytes:
-            data = self._storage.read(self._segment.path, position, window_bytes)
+            data = read_file(self._storage, self._segment.path, position, window_bytes)
             scan = scan_batches(data, file_position=position, path=self._segment.path, check_crc=False)
             if scan.consumed == 0 and not scan.needed:
                 break
