@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
@@ -316,3 +317,27 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monke
             assert {file.path for file in left} == named(mine, topic)
             assert contents(mine, topic) == [row | {"topic": topic} for row in before]
     assert moment > 50
+
+
+def test_chunks_that_have_left_the_log_are_not_committed_again(log):
+    """A driver that is run again without a transaction has the same messages, but vacuum has taken the files."""
+    topic_with(log, "orders", {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
+    target = log.target("orders")
+    chunks = []
+    for batch in records(40).to_batches(max_chunksize=1):
+        appender = Appender(log.storage, lambda _: target, topic="orders")
+        appender.write(batch)
+        chunks += appender.close()
+    assert log.commit_chunks(chunks) == {0: (0, 39)}
+    with pytest.raises(SegmentsError, match="once only"):
+        log.commit_chunks(chunks)
+    roll(log, now_ms=GOLDEN_MS)
+    with pytest.raises(SegmentsError, match="once only"):
+        log.commit_chunks(chunks)
+    vacuum(log, now_ms=GOLDEN_MS + 2 * DELAY_MS)
+    gone = [one for one in chunks if not log.storage.exists(one.segments[0].path)]
+    assert len(gone) == REMOVED
+    with pytest.raises(CommitConflictError, match="gone: it was appended before"):
+        log.commit_chunks(gone)
+    assert log.offsets("orders") == {0: (0, 40)}
+    assert len(contents(log, "orders")) == 40
