@@ -117,6 +117,10 @@ class UnknownOutcomeError(SegmentsError):
     """
 
 
+class MissingFileError(StorageError, FileNotFoundError):
+    """A file that a snapshot names is gone: the snapshot is older than file.delete.delay.ms, or the file was lost."""
+
+
 class MissingExtraError(SegmentsError, ImportError):
     """A package that an extra of spark-segments brings is not installed: the hint has the command."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +19,12 @@ from spark_segments.cli.arguments import (
     StorageOption,
     open_log,
 )
-from spark_segments.cli.output import Output, human_bytes, print_json, print_table
-from spark_segments.config import topic_config
-from spark_segments.errors import UnknownTopicError
+from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import SegmentsError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from spark_segments.log.manifest.snapshot import Snapshot
 
 HtmlOption = Annotated[
     Path | None,
@@ -44,18 +49,23 @@ def describe(
     Example: segments describe /data/log --html log.html
     Example: segments topic describe /data/log orders
     """
-    from spark_segments.log.description import describe as describe_topic
-
     log = open_log(log_dir, storage, defaults)
     topics = []
+    failed = False
     for name in [topic] if topic else log.topics():
         try:
             snapshot = log.snapshot(name)
+            _ = snapshot.live
+            topics.append((snapshot, topic_config(snapshot.config, log.defaults)))
         except UnknownTopicError:
             if topic:
                 raise
-            continue  # deleted since it was listed
-        topics.append((snapshot, topic_config(snapshot.config, log.defaults)))
+            # It was deleted since it was listed.
+        except SegmentsError as error:
+            if topic:
+                raise
+            print(f"error: {name}: {error}", file=sys.stderr)
+            failed = True
     if html is not None:
         from spark_segments.cli.page.render import page
 
@@ -64,10 +74,18 @@ def describe(
         html.write_text(text, encoding="utf-8")
         if output is Output.TEXT:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
-            return
+    if html is None or output is Output.JSON:
+        _print(topics, output, single=topic is not None)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, single: bool) -> None:
+    from spark_segments.log.description import describe as describe_topic
+
     described = [describe_topic(snapshot, config) for snapshot, config in topics]
     if output is Output.JSON:
-        print_json(described if topic is None else described[0])
+        print_json(described[0] if single else described)
         return
     for one, (_, config) in zip(described, topics, strict=True):
         sources = config.sources()

@@ -96,16 +96,21 @@ def delete(
     log_dir: LogDirArgument,
     topic: TopicArgument,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing where there is no such topic.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also where the topic's manifest cannot be read.")] = False,
     storage: StorageOption = None,
 ) -> None:
     """Deletes a topic. Its files go with vacuum, once file.delete.delay.ms has passed.
+
+    A topic whose manifest cannot be read, because it is damaged or of a newer
+    version of this package, is deleted with --force only: all of its files
+    go, whoever could still read them.
 
     Example: segments topic delete /data/log orders
     """
     log = open_log(log_dir, storage)
     if if_exists and topic not in log.topics():
         return
-    log.delete_topic(topic)
+    log.delete_topic(topic, force=force)
     print(f"Deleted topic {topic}.")
 
 

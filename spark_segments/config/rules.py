@@ -27,6 +27,7 @@ __all__ = [
     "TopicConfig",
     "check_new_topic_name",
     "load_defaults",
+    "names_collide",
     "normal_overrides",
     "parse_overrides",
     "server_config",
@@ -143,6 +144,11 @@ def validate_topic_name(name: str) -> None:
         raise InvalidOptionError("Invalid topic name", expected=rule, found=repr(name))
 
 
+def names_collide(name: str, other: str) -> bool:
+    """Whether these are two topic names that Kafka's metrics take for one."""
+    return other != name and other.replace(".", "_") == name.replace(".", "_")
+
+
 def check_new_topic_name(name: str, existing: Iterable[str]) -> None:
     """Raises InvalidOptionError for a name that Kafka refuses to create beside the `existing` topics.
 
@@ -150,7 +156,7 @@ def check_new_topic_name(name: str, existing: Iterable[str]) -> None:
     """
     validate_topic_name(name)
     for other in existing:
-        if other != name and other.replace(".", "_") == name.replace(".", "_"):
+        if names_collide(name, other):
             hint = "Names that differ only in '.' and '_' collide in Kafka's metrics: choose another one"
             raise InvalidOptionError(f"Topic name {name} collides with the topic {other}", hint=hint)
 

@@ -8,17 +8,21 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig, check_new_topic_name, normal_overrides, topic_config
+from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
+    MissingFileError,
     OffsetOutOfRangeError,
     PolicyViolationError,
+    SegmentsError,
+    StorageError,
     UnknownTopicError,
 )
 from spark_segments.format.layout import RECORD_SCHEMA
@@ -30,12 +34,14 @@ from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.kafka.importing import import_topic
 from spark_segments.log.manifest.commit import check_transaction
+from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.segment.files import missing_file
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -119,12 +125,12 @@ class LogDir:
     # Topics
 
     def topics(self) -> list[str]:
-        """The names of the topics, sorted."""
+        """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
         if self._kafka is not None:
             return self._kafka.topics()
         names = sorted(self.storage.directories(MANIFEST_DIRECTORY))
         with ThreadPoolExecutor(max_workers=8) as pool:
-            there = list(pool.map(lambda name: self.manifest(name).exists(), names))
+            there = list(pool.map(self._is_there, names))
         return [name for name, exists in zip(names, there, strict=True) if exists]
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -132,7 +138,8 @@ class LogDir:
         configuration.
         """
         self._check_writable()
-        check_new_topic_name(topic, self.topics())
+        names = self.storage.directories(MANIFEST_DIRECTORY)
+        check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self._is_there(name)])
         if partitions < 1:
             raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
         overrides = normal_overrides(config or {})
@@ -165,12 +172,27 @@ class LogDir:
                 return None
             return Change(config=overrides, partitions=added, operation="alter")
 
-        self._topic_manifest(topic).commit(plan)
+        with self._topic(topic) as manifest:
+            manifest.commit(plan)
 
-    def delete_topic(self, topic: str) -> None:
-        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum."""
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
+
+        `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
+        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
+        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
+        """
         self._check_writable()
-        self._topic_manifest(topic).delete(now_ms=self.storage.now_ms())
+        now_ms = self.storage.now_ms()
+        with self._topic(topic) as manifest:
+            if force:
+                manifest.delete_by_force(now_ms)
+                return
+            try:
+                manifest.delete(now_ms)
+            except (LogDirError, StorageError) as error:
+                error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
+                raise
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's configuration: its own values over the defaults of this log directory over Kafka's."""
@@ -195,7 +217,8 @@ class LogDir:
             if version is not None:
                 raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=version)
             return self._kafka.snapshot(topic)
-        return self._topic_manifest(topic).snapshot(version)
+        with self._topic(topic) as manifest:
+            return manifest.snapshot(version)
 
     # Records
 
@@ -216,35 +239,56 @@ class LogDir:
         Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
         compacted and a row has no key. Nothing is appended then.
         """
+        self._check_writable()
         if txn is not None:
             check_transaction(txn)
-        target = self.target(topic)
-        with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
-            for batch in record_batches(table):
-                appender.write(batch)
-            written = appender.close()
-        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-        return self.commit_chunks(written or [Chunks(topic, target.topic_id)], txn)
+        with self._topic(topic) as manifest:
+            state = manifest.state()
+            target = self._target(state.snapshot)
+            with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
+                for batch in record_batches(table):
+                    appender.write(batch)
+                written = appender.close()
+            # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+            written = written or [Chunks(topic, target.topic_id)]
+            return self._commit(manifest, written, txn, state=state, replayed=False)
 
     def target(self, topic: str) -> Target:
         """The topic as a writer's tasks need it."""
         self._check_writable()
-        snapshot = self.snapshot(topic)
-        return Target(
-            topic, snapshot.topic_id, snapshot.partitions.num_rows, topic_config(snapshot.config, self.defaults)
-        )
+        return self._target(self.snapshot(topic))
+
+    def _target(self, snapshot: Snapshot) -> Target:
+        config = topic_config(snapshot.config, self.defaults)
+        return Target(snapshot.topic, snapshot.topic_id, snapshot.partitions.num_rows, config)
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
         """Gives the chunks of one topic their offsets, in the order given; chunks without records record `txn` alone.
 
-        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key.
+        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;
+        CommitConflictError for chunks that were committed before and have left the log since.
         """
         if not chunks:
             return {}
-        segments = [segment for one in chunks for segment in one.segments]
-        manifest = self._topic_manifest(chunks[0].topic)
+        with self._topic(chunks[0].topic) as manifest:
+            return self._commit(manifest, chunks, txn, state=None, replayed=True)
+
+    def _commit(
+        self,
+        manifest: Manifest,
+        chunks: Sequence[Chunks],
+        txn: tuple[str, int] | None,
+        *,
+        state: TableState | None,
+        replayed: bool,
+    ) -> dict[int, tuple[int, int]]:
         return commit_append(
-            manifest, segments, txn, check=lambda snapshot: check_written(snapshot, chunks, self.defaults)
+            manifest,
+            [segment for written in chunks for segment in written.segments],
+            txn,
+            check=lambda snapshot: check_written(snapshot, chunks, self.defaults),
+            state=state,
+            replayed=replayed,
         )
 
     def read(
@@ -332,8 +376,8 @@ class LogDir:
                     rows.append(replace(row, log_start_offset=before))
             return Change(partitions=rows, operation="delete-records") if rows else None
 
-        done = self._topic_manifest(topic).commit(plan)
-        bounds = done.bounds()
+        with self._topic(topic) as manifest:
+            bounds = manifest.commit(plan).bounds()
         return {number: bounds[number][0] for number in before_offsets}
 
     # Kafka's directories
@@ -365,20 +409,21 @@ class LogDir:
         topics = [topic] if topic is not None else source.topics()
         if not topics:
             raise LogDirError("There is no topic to import", path=path, expected="<topic>-<partition> directories")
-        return [
-            import_topic(
-                source,
-                self.storage,
-                self.manifest(name),
-                name,
-                overrides,
-                topic_config(overrides, self.defaults),
-                spark=spark,
-                recovery=recovery,
-                progress=progress,
-            )
-            for name in topics
-        ]
+        with _missing_files():
+            return [
+                import_topic(
+                    source,
+                    self.storage,
+                    self.manifest(name),
+                    name,
+                    overrides,
+                    topic_config(overrides, self.defaults),
+                    spark=spark,
+                    recovery=recovery,
+                    progress=progress,
+                )
+                for name in topics
+            ]
 
     def export_kafka(
         self,
@@ -393,27 +438,59 @@ class LogDir:
 
         Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
         A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. Returns
-        what was written of each topic. Raises LogDirError where a partition's directory is there already.
+        what was written of each topic. Raises LogDirError where a partition's directory is there already, and, after
+        all the others were exported, for topics whose manifest cannot be read.
         """
         names = [topic] if topic is not None else self.topics()
-        snapshots = [self.snapshot(name) for name in names]
-        return export_topics(
-            self.storage,
-            Storage(path, dict(storage_options or {})),
-            [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
-            spark=spark,
-            progress=progress,
-        )
-
-    def _topic_manifest(self, topic: str) -> Manifest:
-        manifest = self.manifest(topic)
-        if not manifest.exists():
-            raise UnknownTopicError(
-                f"Unknown topic {topic!r}",
-                path=self.uri,
-                hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
+        snapshots, unreadable = self._snapshots(names)
+        if topic is not None and unreadable:
+            raise unreadable[topic]
+        with _missing_files():
+            done = export_topics(
+                self.storage,
+                Storage(path, dict(storage_options or {})),
+                [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
+                spark=spark,
+                progress=progress,
             )
-        return manifest
+        if unreadable:
+            raise LogDirError(
+                f"Topics could not be exported: {', '.join(unreadable)}",
+                path=self.uri,
+                found="; ".join(str(error) for error in unreadable.values()),
+                hint=f"The others were exported: {', '.join(one['topic'] for one in done) or 'there are none'}",
+            )
+        return done
+
+    def _snapshots(self, topics: Iterable[str]) -> tuple[list[Snapshot], dict[str, SegmentsError]]:
+        """The snapshots of topics with their live rows, and what was raised for those that cannot be read."""
+        snapshots: list[Snapshot] = []
+        unreadable: dict[str, SegmentsError] = {}
+        for topic in topics:
+            try:
+                snapshot = self.snapshot(topic)
+                _ = snapshot.live
+                snapshots.append(snapshot)
+            except SegmentsError as error:
+                unreadable[topic] = error
+        return snapshots, unreadable
+
+    def _is_there(self, topic: str) -> bool:
+        try:
+            return self.manifest(topic).exists()
+        except SegmentsError:
+            return True
+
+    @contextmanager
+    def _topic(self, topic: str) -> Iterator[Manifest]:
+        """The manifest of a topic. An UnknownTopicError within says which topics there are."""
+        try:
+            yield self.manifest(topic)
+        except UnknownTopicError as error:
+            if error.path == self.uri:  # else it is a partition that is not there
+                there = f"There are: {', '.join(self.topics()[:20]) or 'no topics'}"
+                error.hint = there if error.hint is None else f"{error.hint}. {there}"
+            raise
 
     def _check_writable(self) -> None:
         if self._kafka is not None:
@@ -422,6 +499,17 @@ class LogDir:
                 path=self.uri,
                 hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
             )
+
+
+@contextmanager
+def _missing_files() -> Iterator[None]:
+    """Files that go while a directory is copied raise MissingFileError."""
+    try:
+        yield
+    except MissingFileError:
+        raise
+    except FileNotFoundError as error:
+        raise missing_file(error.filename) from error
 
 
 def _check_format(storage: Storage) -> None:

@@ -111,3 +111,27 @@ def test_restore_brings_back_what_delete_records_took(segments, uri):
     restored = segments("topic", "restore", uri, "orders", "--version", version, "--output", "json").json
     assert restored["partitions"] == [{"partition": 0, "log_start_offset": 0, "log_end_offset": 3}]
     assert segments("consume", uri, "orders").lines == ["a", "b", "c"]
+
+
+def test_an_unreadable_topic_is_reported_and_deleted_by_force(run, segments, uri, tmp_path):
+    for name in ("bad", "good"):
+        segments("topic", "create", uri, name)
+    (tmp_path / "log" / "_manifest" / "bad" / "_delta_log" / f"{0:020d}.json").write_text("not JSON")
+    assert segments("topic", "list", uri).lines == ["bad", "good"]
+    described = run("describe", uri, "--output", "json")
+    assert (described.code, [one["topic"] for one in described.json]) == (1, ["good"])
+    assert described.error.startswith("error: bad: ")
+    assert run("topic", "delete", uri, "bad").code == 1
+    assert "by force" in run("topic", "delete", uri, "bad").error
+    assert segments("topic", "delete", uri, "bad", "--force").text == "Deleted topic bad.\n"
+    assert segments("topic", "list", uri).lines == ["good"]
+    assert segments("describe", uri, "--output", "json").json[0]["topic"] == "good"
+
+
+def test_vacuum_reports_an_unreadable_topic_with_or_without_its_name(run, segments, uri, tmp_path):
+    segments("topic", "create", uri, "bad")
+    (tmp_path / "log" / "_manifest" / "bad" / "_delta_log" / f"{0:020d}.json").write_text("not JSON")
+    for arguments in ((), ("--topic", "bad")):
+        ran = run("vacuum", uri, "--output", "json", *arguments)
+        assert (ran.code, ran.json["failed"]) == (1, 1)
+        assert ran.error.startswith("error: bad: ")

@@ -22,6 +22,7 @@ from spark_segments.errors import (
 from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS, commit_append
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.delta_log import openable
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Topic, segments_of, segments_table
 from spark_segments.storage import Storage
@@ -476,3 +477,50 @@ def test_vacuum_keeps_old_files_that_are_still_named(manifest, monkeypatch):
     manifest.vacuum(0, time.time_ns() // 1_000_000)
     forget_cached_rows(monkeypatch)
     assert manifest.snapshot().live.num_rows == 1
+
+
+def versions_since_a_checkpoint(manifest: Manifest, count: int) -> None:
+    for number in range(count):
+        manifest.commit(lambda snapshot, number=number: Change("alter", config={"retention.ms": str(number)}))
+
+
+def test_every_version_that_vacuum_leaves_in_the_list_can_be_opened(manifest):
+    """Delta's log is kept for an hour, whatever the retention: a part of what lies before a checkpoint may be older."""
+    versions_since_a_checkpoint(manifest, 45)
+    log = manifest.log
+    make_older(manifest, 2 * 60 * 60 * 1000, [f"{log.directory}/_delta_log/{n:020d}.json" for n in range(31)])
+    assert manifest.vacuum(60_000, time.time_ns() // 1_000_000 + DAY_MS).paths
+    listed = [entry["version"] for entry in manifest.history()]
+    # The checkpoint of version 20 is the last one with nothing younger than an hour before it.
+    assert listed[0] == 20 and listed[-1] >= 45
+    for version in listed:
+        assert log.open(version).version() == version
+
+
+def test_vacuum_goes_on_where_an_earlier_one_has_cut_the_log_between_checkpoints(manifest):
+    versions_since_a_checkpoint(manifest, 45)
+    log = manifest.log
+    log.storage.delete(f"{log.directory}/_delta_log/{n:020d}.json" for n in range(31))
+    log.storage.delete(info.path for info in log.log_files()[1][20])
+    now_ms = time.time_ns() // 1_000_000
+    manifest.vacuum(DAY_MS, now_ms)
+    assert manifest.log.versions()[0] == manifest.history()[0]["version"] == 40
+    with pytest.raises(InvalidOptionError, match="not there"):
+        manifest.snapshot(35)
+    assert manifest.snapshot(41).config == {"retention.ms": "40"}
+
+
+@pytest.mark.parametrize(
+    ("commits", "checkpoints", "expected"),
+    [
+        (range(5), [], [0, 1, 2, 3, 4]),
+        (range(5), [2], [0, 1, 2, 3, 4]),
+        ([3, 4, 5, 6], [5], [5, 6]),
+        ([3, 4, 5], [2], [3, 4, 5]),
+        ([3, 4, 5], [1], []),
+        ([0, 1, 4, 5], [4], [4, 5]),
+        ([], [], []),
+    ],
+)
+def test_a_version_is_open_to_commits_from_the_start_or_a_checkpoint(commits, checkpoints, expected):
+    assert openable(list(commits), checkpoints) == expected

@@ -63,7 +63,12 @@ def test_rows_survive_a_round_trip():
 
 
 def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
-    for topic in (Topic("t", {}), Topic("t", {"retention.ms": "-1"}, deleted_ms=5), Topic("t", {}, format_version=2)):
+    for topic in (
+        Topic("t", {}),
+        Topic("t", {"retention.ms": "-1"}, deleted_ms=5),
+        Topic("t", {}, format_version=2),
+        Topic("t", {}, deleted_topics={"u": "5", "v": ""}),
+    ):
         assert topic_of(topic_table(topic)) == topic
     assert topic_of(topic_table(Topic("t", {"a": "b"}))).config == {"a": "b"}
 

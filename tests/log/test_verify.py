@@ -762,6 +762,33 @@ def test_a_log_that_jobs_have_been_over_has_no_findings(log):
     assert report.ok, [str(finding) for finding in report.findings]
 
 
+@pytest.mark.parametrize("before", [{}, {"segment.index.bytes": "96"}, {"index.interval.bytes": "0"}])
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"segment.index.bytes": "60"},
+        {"segment.index.bytes": "1048576"},
+        {"index.interval.bytes": "0"},
+        {"index.interval.bytes": "100000"},
+        {"index.interval.bytes": "1000", "segment.index.bytes": "36"},
+    ],
+    ids=str,
+)
+def test_indexes_that_were_right_when_they_were_written_are_right(tmp_path, before, after):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config={"segment.bytes": "32768", **before})
+    for number in range(3):
+        data = rows(random.Random(number), NOW_MS + number * 10_000)
+        log.append("orders", data, options=ProducerOptions(batch_bytes=700))
+    roll(log, now_ms=NOW_MS)
+    # A chunk of few bytes has no entry at all.
+    log.append("orders", rows(random.Random(4), NOW_MS + 90_000).slice(0, 20), options=ProducerOptions(batch_bytes=300))
+    assert verify(log, deep=True).ok
+    log.alter_topic("orders", after)
+    report = verify(log, deep=True)
+    assert report.ok, [str(finding) for finding in report.findings]
+
+
 @pytest.mark.parametrize(
     "name", [*CLEAN_DIRECTORIES, *LEGACY_DIRECTORIES, "live-0", "broker-data", "tiered/kafka-tiered-storage"]
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
@@ -182,6 +184,43 @@ def test_a_topic_made_again_keeps_its_files(log):
     assert verify(log, deep=True).ok
 
 
+def test_a_deleted_topics_files_go_by_its_own_delay(log):
+    def made(delay_ms: int | None) -> set[str]:
+        topic_with(log, "orders", {} if delay_ms is None else {"file.delete.delay.ms": delay_ms})
+        before = files(log)
+        append_one_by_one(log, "orders", records(3))
+        return files(log) - before
+
+    long = made(10 * DAY_MS)
+    log.delete_topic("orders")
+    default = made(None)
+    log.delete_topic("orders")
+    live = made(DELAY_MS)
+    log.alter_topic("orders", {"retention.ms": "5"})  # a row that is written again forgets nothing
+    now_ms = log.storage.now_ms()
+    for later_ms, there in (
+        (DAY_MS // 2, long | default | live),
+        (2 * DAY_MS, long | live),
+        (11 * DAY_MS, live),
+    ):
+        vacuum(log, now_ms=now_ms + later_ms)
+        assert files(log) == there
+    assert len(contents(log, "orders")) == 3
+    assert len(log.snapshot("orders").deleted_topics) == 2
+    log.delete_topic("orders")
+    made(None)
+    assert len(log.snapshot("orders").deleted_topics) == 1  # those without rows are forgotten
+
+
+def test_a_topic_made_again_with_a_longer_delay_keeps_nothing_longer(log):
+    topic_with(log, "orders", {"file.delete.delay.ms": DELAY_MS})
+    append_one_by_one(log, "orders", records(3))
+    log.delete_topic("orders")
+    topic_with(log, "orders", {"file.delete.delay.ms": 10 * DAY_MS})
+    vacuum(log, now_ms=log.storage.now_ms() + DELAY_MS + 60_000)
+    assert files(log) == set()
+
+
 def test_a_reader_of_an_old_snapshot_is_served_until_the_delay_has_passed(log):
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
     append_one_by_one(log, "orders", records(40))
@@ -240,3 +279,65 @@ def test_a_directory_of_no_topic_is_nobodys_business(log, tmp_path):
     make_old(log, "notes-7/readme.txt", 2 * ORPHAN_AGE_MS)
     vacuum(log, now_ms=GOLDEN_MS)
     assert log.storage.exists("notes-7/readme.txt")
+
+
+def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monkeypatch):
+    """A second vacuum runs from start to end between any two requests of the first."""
+    for topic in ("orders", "payments"):
+        rolled_topic(log, topic)
+        for n in range(25):
+            log.alter_topic(topic, {"retention.ms": str(n + 1)})
+    for file in log.storage.list("_manifest", recursive=True):
+        make_old(log, file.path, 3 * DAY_MS)
+    before, now_ms = contents(log, "orders"), log.storage.now_ms() + DAY_MS
+    requests, moment = 0, 0
+
+    def overlapped(name: str):
+        method = getattr(Storage, name)
+
+        def with_another(storage, *arguments, **options):
+            nonlocal requests
+            requests += 1
+            if requests == moment:
+                assert vacuum(LogDir.open(storage.uri), now_ms=now_ms).failed == []
+            return method(storage, *arguments, **options)
+
+        return with_another
+
+    for name in ("read", "list", "delete", "write"):
+        monkeypatch.setattr(Storage, name, overlapped(name))
+    while requests >= moment:
+        requests, moment = 0, moment + 7 if moment else 1
+        copy = tmp_path / f"copy-{moment}"
+        shutil.copytree(log.uri.removeprefix("file://"), copy)
+        mine = LogDir.open(str(copy))
+        assert vacuum(mine, now_ms=now_ms).failed == []
+        for topic in ("orders", "payments"):
+            left = mine.storage.list(f"{topic}-0")
+            assert {file.path for file in left} == named(mine, topic)
+            assert contents(mine, topic) == [row | {"topic": topic} for row in before]
+    assert moment > 50
+
+
+def test_chunks_that_have_left_the_log_are_not_committed_again(log):
+    """A driver that is run again without a transaction has the same messages, but vacuum has taken the files."""
+    topic_with(log, "orders", {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
+    target = log.target("orders")
+    chunks = []
+    for batch in records(40).to_batches(max_chunksize=1):
+        appender = Appender(log.storage, lambda _: target, topic="orders")
+        appender.write(batch)
+        chunks += appender.close()
+    assert log.commit_chunks(chunks) == {0: (0, 39)}
+    with pytest.raises(SegmentsError, match="once only"):
+        log.commit_chunks(chunks)
+    roll(log, now_ms=GOLDEN_MS)
+    with pytest.raises(SegmentsError, match="once only"):
+        log.commit_chunks(chunks)
+    vacuum(log, now_ms=GOLDEN_MS + 2 * DELAY_MS)
+    gone = [one for one in chunks if not log.storage.exists(one.segments[0].path)]
+    assert len(gone) == REMOVED
+    with pytest.raises(CommitConflictError, match="gone: it was appended before"):
+        log.commit_chunks(gone)
+    assert log.offsets("orders") == {0: (0, 40)}
+    assert len(contents(log, "orders")) == 40

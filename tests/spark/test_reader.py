@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 
 from spark_segments import LogDir
 from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.maintenance import roll, vacuum
 
 START_MS = 1_700_000_000_000
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -248,3 +249,18 @@ def test_damaged_bytes_fail_with_their_file_and_position(spark, log):
         stream.write(b"\0\0\0\0")
     with pytest.raises(PySparkException, match=f"CorruptBatchError.*{path}.*position 0"):
         frame.collect()
+
+
+def test_a_frame_that_is_older_than_the_delete_delay_says_so(spark, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config={"segment.bytes": "600", "file.delete.delay.ms": "60000"})
+    for start in range(0, 60, 5):
+        log.append("orders", rows(range(start, start + 5)))
+    frame = spark.read.format("segments").option("subscribe", "orders").load(log.uri)
+    assert frame.count() == 60
+    roll(log)
+    (line,) = vacuum(log, now_ms=log.storage.now_ms() + 120_000).partitions
+    assert line["removed_segments"] > 0
+    with pytest.raises(PySparkException, match=r"(?s)MissingFileError.*file\.delete\.delay\.ms: load the topic again"):
+        frame.count()
+    assert spark.read.format("segments").option("subscribe", "orders").load(log.uri).count() == 60

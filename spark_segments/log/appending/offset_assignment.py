@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.appender import Chunks, key_missing
 from spark_segments.log.manifest.change import APPEND, Change
+from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -22,6 +24,7 @@ from spark_segments.storage import Storage
 OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
 """Chunks older than this are refused: vacuum might take their files before the commit names them."""
 
+_THREADS = 16  # looking for files is waiting, on an object store
 _SURELY_YOUNG_MS = 60 * 60 * 1000
 
 
@@ -31,6 +34,8 @@ def commit_append(
     txn: tuple[str, int] | None = None,
     *,
     check: Callable[[Snapshot], None] | None = None,
+    state: TableState | None = None,
+    replayed: bool = False,
 ) -> dict[int, tuple[int, int]]:
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
@@ -38,7 +43,9 @@ def commit_append(
     committed before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the
     snapshot that each try appends to; what it raises ends the append. Raises UnknownTopicError for a partition that is
     not there, CommitConflictError where the topic is not the one that the chunks were written for, or where they are
-    too old.
+    too old. `state`: as in `Manifest.commit`. `replayed`: the same chunks may have been committed before, rolled and
+    vacuumed, so that no row tells of it; their files are looked for then, and CommitConflictError says where they are
+    gone.
     """
     chunks = [chunk for chunk in chunks if chunk.records]
     if not chunks and txn is None:
@@ -48,9 +55,12 @@ def commit_append(
     def plan(snapshot: Snapshot) -> Change:
         if check is not None:
             check(snapshot)
+        # Vacuum deletes files before their rows: after this snapshot, a file without a row was never committed.
+        if replayed:
+            check_files(manifest.storage, chunks)
         return plan_append(snapshot, chunks)
 
-    done = manifest.commit(plan, txn=txn)
+    done = manifest.commit(plan, txn=txn, state=state)
     offsets: dict[int, tuple[int, int]] = {}
     for segment in done.change.add if done.change is not None else ():
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
@@ -106,6 +116,21 @@ def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:
     for number in partitions - rows.keys():
         snapshot.partition(number)  # raises
     return rows
+
+
+def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
+    """Raises CommitConflictError for a chunk whose .log is not there."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        there = pool.map(storage.exists, [chunk.path for chunk in chunks])
+        for chunk, exists in zip(chunks, there, strict=True):
+            if not exists:
+                raise CommitConflictError(
+                    "The file of a chunk is gone: it was appended before and has left the log since, or was lost",
+                    path=storage.location(chunk.path),
+                    expected=f"{chunk.log_bytes} bytes",
+                    found="no file",
+                    hint="Write the records again only if they were not appended before; with a txn that is known",
+                )
 
 
 def check_age(storage: Storage, chunks: Sequence[Segment]) -> None:

@@ -7,7 +7,7 @@ invariant of the log is refused before anything is committed. Reading, committin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ APPEND = "append"
 RESTORE = "restore"
 """The one operation that may take a log start back: to records whose files are still there."""
 
+_DELAY_KEY = "file.delete.delay.ms"
 _PARTITION_OF_PATH = r"-(?P<partition>\d+)/[^/]+$"
 
 
@@ -85,6 +86,7 @@ class ChangeWriter:
         if topic is None and change.config is not None and dict(change.config) != snapshot.config:
             topic = Topic(snapshot.topic_id, change.config, snapshot.deleted_ms)
         if topic is not None:
+            topic = replace(topic, deleted_topics=_deleted_topics(snapshot, topic))
             done.removed.extend(file for file in files if file.kind == TOPIC_KIND)
             done.added.append(self.store.write(TOPIC_KIND, topic_table(topic)))
 
@@ -169,6 +171,15 @@ class ChangeWriter:
             if pc.any(twice).as_py():
                 path = rows.column("path").filter(twice)[0].as_py()
                 raise SegmentsError("A file can be added to the log once only", path=path)
+
+
+def _deleted_topics(snapshot: Snapshot, topic: Topic) -> Mapping[str, str]:
+    """What `topic` is to remember of the deleted topics of its name: a topic made again takes the place of one."""
+    if topic.topic_id == snapshot.topic_id:
+        return snapshot.deleted_topics
+    before = {**snapshot.deleted_topics, snapshot.topic_id: snapshot.config.get(_DELAY_KEY, "")}
+    there = pc.unique(snapshot.source.read(None).column("topic_id")).to_pylist()
+    return {topic_id: delay for topic_id, delay in before.items() if topic_id in there}
 
 
 def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, partitions: pa.Table) -> None:

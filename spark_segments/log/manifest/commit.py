@@ -87,13 +87,15 @@ class _Tries:
         return bool(self.sent) and self.sent[-1][0].version + 1 > latest
 
 
-def commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool) -> Commit:
+def commit(
+    log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool, state: TableState | None = None
+) -> Commit:
     """See `Manifest.commit`."""
     if txn is not None:
         check_transaction(txn)
     tries = _Tries(log, uuid.uuid4().hex)
     try:
-        return _commit(log, plan, txn, tries, deleted=deleted)
+        return _commit(log, plan, txn, tries, state, deleted=deleted)
     except UnknownOutcomeError:
         raise
     except Exception as error:
@@ -102,13 +104,21 @@ def commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: b
         return _found_after(log, tries, txn, error)
 
 
-def _commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, tries: _Tries, *, deleted: bool) -> Commit:
+def _commit(
+    log: DeltaLog,
+    plan: Plan,
+    txn: tuple[str, int] | None,
+    tries: _Tries,
+    state: TableState | None,
+    *,
+    deleted: bool,
+) -> Commit:
     """Tries until one of them counts. Whatever this raises, a try that was sent may have happened."""
     writer = ChangeWriter(log.store)
     attempts = failures = 0
     failure: Exception | None = None
     deadline = time.monotonic() + SECONDS
-    state = log.state()
+    state = log.state() if state is None else state
     while True:
         snapshot = state.snapshot
         if snapshot.deleted_ms is not None and not deleted:

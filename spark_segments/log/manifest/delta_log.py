@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 from deltalake.transaction import create_table_with_add_actions
 
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
+from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import STATISTICS, FileChange, RowFile, RowFiles, concat, files_of
 from spark_segments.log.manifest.rows import (
     FORMAT_VERSION,
@@ -114,7 +115,23 @@ class DeltaLog:
         return table
 
     def state(self, version: int | None = None) -> TableState:
-        """A version with the snapshot that it is, of a deleted topic too."""
+        """A version with the snapshot that it is, of a deleted topic too, unless it was deleted by force.
+
+        Raises UnknownTopicError, InvalidOptionError for a version that is not there (any more), LogDirError or
+        StorageError for a manifest that cannot be read.
+        """
+        try:
+            return self._state(version)
+        except (LogDirError, StorageError) as error:
+            if self.deleted_by_force_ms() is not None:
+                raise self.unknown("It was deleted by force; vacuum takes its files") from error
+            raise
+
+    def deleted_by_force_ms(self) -> int | None:
+        """When the topic was deleted by force, which counts only while its manifest cannot be read; else None."""
+        return deleted_by_force_ms(self.storage, self.directory)
+
+    def _state(self, version: int | None) -> TableState:
         table = self.open(version)
         files = files_of(table)
         topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
@@ -122,11 +139,13 @@ class DeltaLog:
             raise LogDirError("Not a manifest", path=self.location, expected="one row for the topic", found=len(topics))
         try:
             rows = self.store.read_all([*topics, *partitions])
+            topic = topic_of(rows[0])
         except FileNotFoundError as error:
             if version is not None:
                 raise self._missing(version) from error
             raise StorageError("A file of the manifest is missing", path=str(error.filename)) from error
-        topic = topic_of(rows[0])
+        except (KeyError, ValueError) as error:  # a file of other columns or types, or a topic row of another form
+            raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
         if topic.format_version > FORMAT_VERSION:
             raise LogDirError(
                 f"Topic {self.topic} was written by a newer version of this package",
@@ -144,6 +163,7 @@ class DeltaLog:
             partitions=concat(rows[1:], PARTITION_KIND).sort_by("partition").combine_chunks(),
             source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
             deleted_ms=topic.deleted_ms,
+            deleted_topics=topic.deleted_topics,
         )
         return TableState(table, files, snapshot)
 
@@ -176,8 +196,9 @@ class DeltaLog:
         return commits, checkpoints, others
 
     def versions(self) -> list[int]:
-        """The versions whose commits the log still has, sorted."""
-        return sorted(self.log_files()[0])
+        """The versions that Delta's log can still open, sorted."""
+        commits, checkpoints, _ = self.log_files()
+        return openable(commits, checkpoints)
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         """The actions of a commit as Delta wrote them. FileNotFoundError where the log does not have it (any more)."""
@@ -241,6 +262,17 @@ class DeltaLog:
             commit_properties=note.properties(transactions),
             post_commithook_properties=_NO_HOOKS,
         )
+
+
+def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:
+    """The versions, sorted, that commits without a gap lead to from the first commit of all or from a checkpoint."""
+    versions = sorted(commits)
+    gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
+    versions = versions[gaps[-1] :] if gaps else versions
+    if not versions or versions[0] == 0:
+        return versions
+    first = min((version for version in checkpoints if version >= versions[0] - 1), default=versions[-1] + 1)
+    return [version for version in versions if version >= first]
 
 
 def reason(error: BaseException | None) -> str:

@@ -6,16 +6,32 @@ settings are a row, and not properties of the table, so that making or altering 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from spark_segments.errors import SegmentsError, TopicExistsError, UnknownOutcomeError, UnknownTopicError
+from spark_segments.errors import (
+    LogDirError,
+    SegmentsError,
+    StorageError,
+    TopicExistsError,
+    UnknownOutcomeError,
+    UnknownTopicError,
+)
+from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
-from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, CommitNote, DeltaLog, commit_info, reason
+from spark_segments.log.manifest.delta_log import (
+    MANIFEST_DIRECTORY,
+    CommitNote,
+    DeltaLog,
+    TableState,
+    commit_info,
+    reason,
+)
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, Topic, removed_rows
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, Vacuumed, compact, vacuum
@@ -51,13 +67,18 @@ class Manifest:
     def snapshot(self, version: int | None = None, *, deleted: bool = False) -> Snapshot:
         """The topic at a version of its manifest, by default the latest.
 
-        Raises UnknownTopicError where there is no topic (`deleted` gives a deleted one, too), InvalidOptionError for a
-        version that is not there (any more), LogDirError for a format that this package cannot read.
+        Opens the table once. Raises UnknownTopicError where there is no topic (`deleted` gives a deleted one, too),
+        InvalidOptionError for a version that is not there (any more), LogDirError for a format that this package cannot
+        read.
         """
-        snapshot = self.log.state(version).snapshot
-        if snapshot.deleted_ms is not None and not deleted:
+        return self.state(version, deleted=deleted).snapshot
+
+    def state(self, version: int | None = None, *, deleted: bool = False) -> TableState:
+        """As `snapshot`, with the table as it was opened: a commit on top of it opens nothing again."""
+        state = self.log.state(version)
+        if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
-        return snapshot
+        return state
 
     def history(self) -> list[dict[str, Any]]:
         """The commits that the log still has, oldest first: version, committed_ms, operation, commit_id."""
@@ -83,9 +104,24 @@ class Manifest:
     ) -> None:
         """Makes the topic with these rows in one commit; of several creators at once one wins.
 
-        Raises TopicExistsError where there is a topic, UnknownOutcomeError where the store failed and the topic may
-        have been made. A deleted one of this name leaves its rows to vacuum.
+        Raises TopicExistsError where there is a topic, or files of a topic that was deleted by force;
+        UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
+        its rows to vacuum.
         """
+        try:
+            self._create(topic_id, config, partitions, segments)
+        except (LogDirError, StorageError, UnknownTopicError) as error:
+            if self.log.deleted_by_force_ms() is None:
+                raise
+            raise TopicExistsError(
+                f"Files of a topic {self.topic} that was deleted by force are still there",
+                path=self.storage.uri,
+                hint="Vacuum takes them once file.delete.delay.ms has passed; choose another name until then",
+            ) from error
+
+    def _create(
+        self, topic_id: str, config: Mapping[str, str], partitions: Sequence[Partition], segments: Sequence[Segment]
+    ) -> None:
         change = Change("create", add=segments, partitions=partitions, topic=Topic(topic_id, config))
         note = CommitNote(uuid.uuid4().hex, 0, change.operation)
         failure: Exception | None = None
@@ -116,19 +152,49 @@ class Manifest:
 
         return self.commit(plan)
 
-    def commit(self, plan: Plan, *, txn: tuple[str, int] | None = None, deleted: bool = False) -> Commit:
+    def delete_by_force(self, now_ms: int) -> None:
+        """As `delete`, also where the manifest cannot be read: a note beside it says so then, and vacuum takes all
+        files of the topic once file.delete.delay.ms (of the log directory) has passed.
+        """
+        if self._is_readable():
+            self.delete(now_ms)
+            return
+        # Where only the rows of segments are damaged, a commit can still say that the topic is gone.
+        with contextlib.suppress(SegmentsError):
+            self.commit(lambda snapshot: Change("delete", topic=Topic(snapshot.topic_id, snapshot.config, now_ms)))
+        forced_deletion.record(self.storage, self.log.directory, now_ms)
+
+    def _is_readable(self) -> bool:
+        """Whether the rows can be read. Raises UnknownTopicError where there are none."""
+        try:
+            self.snapshot(deleted=True).source.read(None)
+        except UnknownTopicError:
+            raise
+        except SegmentsError:
+            return False
+        return True
+
+    def commit(
+        self,
+        plan: Plan,
+        *,
+        txn: tuple[str, int] | None = None,
+        deleted: bool = False,
+        state: TableState | None = None,
+    ) -> Commit:
         """Commits what `plan` makes of the latest snapshot, as the version right after it.
 
         `plan` is called anew with a fresh snapshot whenever another commit came first; None from it means that nothing
         is to do, or that it does not hold any more. `txn` is (application id, version): a version that is not above
-        the application's last one on this topic adds nothing. `deleted` shows the plan a deleted topic, too.
+        the application's last one on this topic adds nothing. `deleted` shows the plan a deleted topic, too. `state` is
+        what the first try builds upon, where the caller has read it already: if it is not the latest, that try loses.
 
         Raises InvalidOptionError for a version of `txn` that is out of range; what `plan` raises; UnknownTopicError;
         CommitConflictError when every try lost its race; StorageError when the store failed. None of these was
         committed. UnknownOutcomeError: the store failed, and the commit may have happened or may happen yet; only a
         `txn` makes it safe to send again.
         """
-        done = commit(self.log, plan, txn, deleted=deleted)
+        done = commit(self.log, plan, txn, deleted=deleted, state=state)
         if done.change is not None:
             self._keep_small(done.version)
         return done

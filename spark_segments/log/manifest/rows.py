@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -91,16 +91,22 @@ MANIFEST_SCHEMA = pa.schema(
 
 _FORMAT_KEY = "format.version"
 _DELETED_KEY = "deleted_ms"
+_DELETED_TOPIC_PREFIX = "deleted_topic/"  # and a topic id
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The topic itself: `config` has its own settings only, `deleted_ms` is None unless it was deleted."""
+    """The topic itself: `config` has its own settings only, `deleted_ms` is None unless it was deleted.
+
+    `deleted_topics`: of the deleted topics of this name whose rows are still here, by topic id, what they had set
+    file.delete.delay.ms to; "" where they had not.
+    """
 
     topic_id: str
     config: Mapping[str, str]
     deleted_ms: int | None = None
     format_version: int = FORMAT_VERSION
+    deleted_topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,7 @@ def topic_table(topic: Topic) -> pa.Table:
     properties = {**topic.config, _FORMAT_KEY: str(topic.format_version)}
     if topic.deleted_ms is not None:
         properties[_DELETED_KEY] = str(topic.deleted_ms)
+    properties |= {_DELETED_TOPIC_PREFIX + topic_id: delay for topic_id, delay in topic.deleted_topics.items()}
     return pa.Table.from_pylist([{"topic_id": topic.topic_id, "properties": list(properties.items())}], TOPIC_SCHEMA)
 
 
@@ -217,7 +224,14 @@ def topic_of(table: pa.Table) -> Topic:
     config = dict(row["properties"])
     format_version = int(config.pop(_FORMAT_KEY))
     deleted_ms = config.pop(_DELETED_KEY, None)
-    return Topic(row["topic_id"], config, None if deleted_ms is None else int(deleted_ms), format_version)
+    deleted = [key for key in config if key.startswith(_DELETED_TOPIC_PREFIX)]
+    return Topic(
+        row["topic_id"],
+        config,
+        None if deleted_ms is None else int(deleted_ms),
+        format_version,
+        {key.removeprefix(_DELETED_TOPIC_PREFIX): config.pop(key) for key in deleted},
+    )
 
 
 def segments_table(segments: Iterable[Segment]) -> pa.Table:

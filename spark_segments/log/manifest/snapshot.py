@@ -91,7 +91,7 @@ class Snapshot:
 
     `config`: the topic's own settings, without defaults. `committed_ms`: when the last commit wrote its rows, by the
     clock of the machine that did. `partitions`: rows of PARTITION_SCHEMA by partition. `deleted_ms`: when the topic was
-    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote.
+    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote. `deleted_topics`: as in `Topic`.
     """
 
     topic: str
@@ -103,6 +103,7 @@ class Snapshot:
     source: SegmentSource
     deleted_ms: int | None = None
     stand_ins: StandIns = NO_STAND_INS
+    deleted_topics: Mapping[str, str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         # What was read once can be read again, and would make the pickle as large as the topic.

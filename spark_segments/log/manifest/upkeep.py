@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from deltalake.exceptions import DeltaError
 
-from spark_segments.errors import UnknownTopicError
-from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, paths_of
+from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, openable, paths_of
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, SCHEMAS, FileChange, RowFile, concat, files_of
 from spark_segments.log.manifest.rows import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
@@ -79,6 +79,20 @@ def vacuum(
     Files that no version ever named (of tries that lost) go when they are older than `orphan_age_ms` by the store's
     clock, whatever `now_ms` says. Versions before the kept ones can no longer be read afterwards.
     """
+    for _ in range(_TRIES):
+        try:
+            doomed = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
+        except (FileNotFoundError, InvalidOptionError):  # another vacuum has taken it since it was listed
+            continue
+        if not dry_run:
+            # Rows before the log, and the log from its start on: a crash leaves a table that reads as before.
+            log.storage.delete(info.path for info in doomed)
+        return Vacuumed([info.path for info in doomed], sum(info.size for info in doomed))
+    return Vacuumed([], 0)  # others are at it
+
+
+def _unneeded(log: DeltaLog, horizon_ms: int, orphan_age_ms: int) -> list[FileInfo]:
+    """What `vacuum` deletes, in that order."""
     # First list, then read: a file that is written meanwhile is not in the list.
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
     store_now_ms = log.storage.now_ms()
@@ -92,7 +106,7 @@ def vacuum(
         doomed += [rows[path] for path in sorted(old)]
     else:
         versions = [version for version in sorted(commits) if version <= latest.version()]
-        kept = _first_kept(versions, commits, now_ms - retention_ms)
+        kept = _first_kept(openable(versions, checkpoints), commits, horizon_ms)
         named = {file.path for table in (latest, log.open(kept)) for file in files_of(table)}
         expired = {path for version in versions if version <= kept for path in paths_of(log.actions(version), "remove")}
         orphans = old - expired - named
@@ -102,10 +116,7 @@ def vacuum(
         doomed += [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
         doomed += _expired_log(commits, checkpoints, kept, store_now_ms - COMMIT_LOG_MS)
     doomed += [info for info in others if _is_staged(info.path) and info.mtime_ms < store_now_ms - orphan_age_ms]
-    if not dry_run:
-        # Rows before the log, and the log from its start on: a crash leaves a table that reads as before.
-        log.storage.delete(info.path for info in doomed)
-    return Vacuumed([info.path for info in doomed], sum(info.size for info in doomed))
+    return doomed
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:
@@ -121,15 +132,18 @@ def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: i
 def _expired_log(
     commits: dict[int, FileInfo], checkpoints: dict[int, list[FileInfo]], kept: int, before_ms: int
 ) -> list[FileInfo]:
-    """The files of Delta's log that the kept versions do without: those before a checkpoint that is not after them."""
-    start = max((version for version in checkpoints if version <= kept), default=0)
-    found = []
-    for version in sorted(version for version in commits.keys() | checkpoints.keys() if version < start):
-        files = [*checkpoints.get(version, []), *([commits[version]] if version in commits else [])]
-        if any(info.mtime_ms >= before_ms for info in files):
-            break
-        found += files
-    return found
+    """The files of Delta's log that the kept versions do without: those before a checkpoint that is not after them.
+
+    Every file before that checkpoint is old enough, so each version whose commit stays can be opened.
+    """
+    files = {
+        version: [*checkpoints.get(version, []), *([commits[version]] if version in commits else [])]
+        for version in sorted(commits.keys() | checkpoints.keys())
+    }
+    young = (version for version, infos in files.items() if any(info.mtime_ms >= before_ms for info in infos))
+    limit = min(kept, next(young, kept))
+    start = max((version for version in checkpoints if version <= limit), default=0)
+    return [info for version, infos in files.items() if version < start for info in infos]
 
 
 def _is_staged(path: str) -> bool:

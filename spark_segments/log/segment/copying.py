@@ -14,6 +14,7 @@ from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.trim import batch_from
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
+from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.reader import WINDOW_BYTES, Window, locate, windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.storage import Storage
@@ -88,7 +89,7 @@ def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
 
 def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> AbortedTransactions:
     """The entries of a segment's .txnindex whose marker lies in [start, end); all offsets are the log's."""
-    data = storage.read(source.txn_index_path, 0, source.txn_index_bytes)
+    data = read_file(storage, source.txn_index_path, 0, source.txn_index_bytes)
     entries = parse_txn_index(data, path=source.txn_index_path).shifted(source.offset_shift)
     return entries.take((entries.last_offset >= start) & (entries.last_offset < end))
 
@@ -173,7 +174,7 @@ def copy_file(source: Storage, path: str, target: Storage, target_path: str, siz
     with target.create(target_path) as stream:
         for position in range(0, size, COPY_BYTES):
             length = min(COPY_BYTES, size - position)
-            data = source.read(path, position, length)
+            data = read_file(source, path, position, length)
             if data.size != length:
                 raise SegmentsError(
                     "The file became shorter while it was copied",

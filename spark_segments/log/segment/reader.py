@@ -20,6 +20,7 @@ from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index, position_for_offset
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.files import read_file
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
@@ -54,7 +55,7 @@ def seek(storage: Storage, segment: Segment, offset: int) -> tuple[int, int]:
 
 
 def _offset_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    return parse_offset_index(storage.read(segment.index_path, 0, segment.index_bytes), path=segment.index_path)
+    return parse_offset_index(read_file(storage, segment.index_path, 0, segment.index_bytes), path=segment.index_path)
 
 
 def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int, last: int | None) -> tuple[int, int]:
@@ -87,7 +88,7 @@ def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[in
     """
     if segment.time_index_bytes == 0:
         return 0, FIRST_WINDOW_BYTES
-    data = storage.read(segment.time_index_path, 0, segment.time_index_bytes)
+    data = read_file(storage, segment.time_index_path, 0, segment.time_index_bytes)
     timestamps, relative_offsets = parse_time_index(data, path=segment.time_index_path)
     after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
     first = int(relative_offsets[after - 1]) if after else -1
@@ -110,13 +111,13 @@ def windows(
     """The batches that begin in [start_position, end_position) of a .log, in windows that grow to WINDOW_BYTES.
 
     `start_position` must be the start of a batch. `writable`: so is their data. Raises CorruptBatchError where the
-    bytes are damaged or end too early.
+    bytes are damaged or end too early, MissingFileError where the file is gone.
     """
     path, position, window_bytes = segment.path, start_position, first_window_bytes
     end_position = segment.log_bytes if end_position is None else min(end_position, segment.log_bytes)
     while position < end_position:
         wanted = min(window_bytes, segment.log_bytes - position)
-        data = storage.read(path, position, wanted, writable=writable)
+        data = read_file(storage, path, position, wanted, writable=writable)
         if data.size < wanted:
             raise CorruptBatchError(
                 "The file is shorter than the log says",

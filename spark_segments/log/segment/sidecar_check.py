@@ -59,17 +59,19 @@ class OffsetIndexCheck:
         true = (lowest >= 0) & (self._offset[:count] >= lowest) & (self._offset[:count] < limit)
         return count * OFFSET_ENTRY_BYTES if true.all() else None
 
-    def interval_bytes(self) -> int | None:
+    def interval_bytes(self, *, full: bool = False) -> int | None:
         """An index.interval.bytes with which these entries, and no others, are made of these batches one by one.
 
-        None where there is none such, or where no entry tells. An entry is due once more than the interval has been
-        appended since the last one: it was not due yet at the batch before each entry, nor at the last batch.
+        None where there is none such. An entry is due once more than the interval has been appended since the last one:
+        it was not due yet at the batch before each entry, nor, unless the index was `full`, at the last batch.
         """
         if not len(self._position):
-            return None
+            return None if full else self._last_position
         begins = np.append(0, self._position)
         due = self._position - begins[:-1]
-        not_due = np.append(self._batch_before, self._last_position) - begins
+        not_due = (self._batch_before if full else np.append(self._batch_before, self._last_position)) - begins[
+            : len(begins) - full
+        ]
         lowest = max(0, int(not_due.max()))
         return lowest if lowest < int(due.min()) else None
 

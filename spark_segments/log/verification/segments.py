@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.config.values import INT_MAX
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.decoding.decode import decode_batches
@@ -27,6 +28,7 @@ from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.kafka.recovered import LeaderEpochs
 from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
+from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
@@ -401,8 +403,9 @@ class _Look:
     def _check_rebuilt(self, index: bytes, time_index: bytes) -> None:
         """Indexes that this package wrote are what their .log gives; Kafka's go by append, so true entries must do.
 
-        A batch without leader epoch has never been with a broker. A topic's index.interval.bytes may have changed since
-        the file was written, so the entries themselves are asked, too, by which interval they were made.
+        A batch without leader epoch has never been with a broker. The topic's index.interval.bytes and
+        segment.index.bytes may have changed since the file was written, so the entries themselves are asked, too, with
+        which values they were made.
         """
         if self._task.by_kafka or not self._seen.batches or self._builder is None:
             return
@@ -414,8 +417,7 @@ class _Look:
             self._not_rebuilt(segment.time_index_path, "at least one entry", "none")
         if not self._without_epoch:
             return
-        interval_bytes = None if self._index_check is None else self._index_check.interval_bytes()
-        if interval_bytes is not None and self._rebuilt_with(interval_bytes) == (index, time_index):
+        if (index, time_index) in self._rebuilt_with_others(len(index), len(time_index)):
             return
         for path, true, said in zip(
             (segment.index_path, segment.time_index_path), rebuilt, (index, time_index), strict=True
@@ -434,18 +436,31 @@ class _Look:
             rebuilds=self._segment.path,
         )
 
-    def _rebuilt_with(self, interval_bytes: int) -> tuple[bytes, bytes]:
-        builder = IndexBuilder(self._segment.name_offset, interval_bytes, self._task.segment_index_bytes)
+    def _rebuilt_with_others(self, index_bytes: int, time_index_bytes: int) -> list[tuple[bytes, bytes]]:
+        """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
+        intervals: set[int | None] = {self._task.index_interval_bytes}
+        if self._index_check is not None:
+            intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
+        # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.
+        limits = {INT_MAX, index_bytes, index_bytes + OFFSET_ENTRY_BYTES - 1}
+        limits |= {time_index_bytes, time_index_bytes + TIME_ENTRY_BYTES}
+        builders = [
+            IndexBuilder(self._segment.name_offset, interval_bytes, limit)
+            for interval_bytes in intervals
+            for limit in limits
+            if interval_bytes is not None
+        ]
         position, window_bytes = 0, WINDOW_BYTES
         while position < self._segment.log_bytes:
-            data = self._storage.read(self._segment.path, position, window_bytes)
+            data = read_file(self._storage, self._segment.path, position, window_bytes)
             scan = scan_batches(data, file_position=position, path=self._segment.path, check_crc=False)
             if scan.consumed == 0 and not scan.needed:
                 break
-            builder.add(scan.batches)
+            for builder in builders:
+                builder.add(scan.batches)
             position += scan.consumed
             window_bytes = WINDOW_BYTES if scan.consumed else scan.needed
-        return builder.finish()
+        return [builder.finish() for builder in builders]
 
     def _said_aborted(self) -> AbortedTransactions:
         segment = self._segment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import (
     INDEX_SUFFIX,
@@ -52,6 +53,7 @@ SEGMENTS_A_TASK = 200
 DIRECTORIES_A_TASK = 20
 SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
+_DELAY_KEY = "file.delete.delay.ms"
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
 THREADS = 16  # where this process does it: listing and deleting are waiting, on an object store
 
@@ -82,11 +84,20 @@ class _DeleteFiles:
         self.storage.delete(paths)
 
 
-def expired_rows(rows: pa.Table, config: TopicConfig, now_ms: int) -> pa.Table:
-    """The removed rows whose files no reader of an earlier snapshot may count on any more at `now_ms`."""
+def expired_rows(
+    rows: pa.Table, config: TopicConfig, now_ms: int, deleted_topics: Mapping[str, TopicConfig] | None = None
+) -> pa.Table:
+    """The removed rows whose files no reader of an earlier snapshot may count on any more at `now_ms`.
+
+    `deleted_topics`: by topic id, the configuration of those whose rows do not go by `config`.
+    """
     removed = rows.filter(pc.equal(rows.column("state"), REMOVED))
     removed_ms = removed.column("removed_ms")
-    old = pc.greater(pc.subtract(now_ms, removed_ms), config.file_delete_delay_ms)
+    delay = pa.scalar(config.file_delete_delay_ms, pa.int64())
+    for topic_id, its_config in (deleted_topics or {}).items():
+        its_delay = pa.scalar(its_config.file_delete_delay_ms, pa.int64())
+        delay = pc.if_else(pc.equal(removed.column("topic_id"), topic_id), its_delay, delay)
+    old = pc.greater(pc.subtract(now_ms, removed_ms), delay)
     return removed.filter(pc.or_(old, pc.equal(removed_ms, BEING_DELETED_MS)))
 
 
@@ -119,16 +130,16 @@ def vacuum(
     check_managed(log)
     report = Report("vacuum", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    if topic is not None:
-        log.manifest(topic).snapshot(deleted=True)  # an unknown one is an error
     directories = defaultdict(list)
     for directory in log.storage.directories():
         if match := _PARTITION_DIRECTORY.fullmatch(directory):
             directories[match["topic"]].append(directory)
     for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
         try:
-            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress)
+            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress, topic is None)
         except SegmentsError as error:
+            if topic is not None and isinstance(error, UnknownTopicError):
+                raise
             report.fail(name, None, error)
     return report.finish()
 
@@ -142,35 +153,77 @@ def _vacuum_topic(
     dry_run: bool,
     report: Report,
     progress: Progress | None,
+    topic_optional: bool,
 ) -> None:
     manifest = log.manifest(topic)
     try:
         snapshot = manifest.snapshot(deleted=True)
-    except UnknownTopicError:  # only files of a topic that was never made
-        _note_manifest(report, manifest.vacuum(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+        rows = all_rows(snapshot)
+    except SegmentsError as error:
+        deleted_ms = manifest.log.deleted_by_force_ms()
+        if deleted_ms is not None:
+            if now_ms - deleted_ms > topic_config({}, log.defaults).file_delete_delay_ms:
+                _delete_unreadable(log, spark, manifest, directories, dry_run, report)
+        elif isinstance(error, UnknownTopicError) and topic_optional:  # only files of a topic that was never made
+            _note_manifest(report, manifest.vacuum(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+        else:
+            raise
         return
-    config = topic_config(snapshot.config, log.defaults)
-    expired = expired_rows(all_rows(snapshot), config, now_ms)
-    if not dry_run:
-        expired = _delete_expired(log, spark, manifest, config, now_ms, progress)
+    if dry_run:
+        expired = _expired(log, snapshot, rows, now_ms)
+    else:
+        expired = _delete_expired(log, spark, manifest, now_ms, progress)
     stray: list[FileInfo] = []
     for start in range(0, len(directories), DIRECTORIES_A_WAVE):
         wave = directories[start : start + DIRECTORIES_A_WAVE]
         stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
     _note(report, topic, expired, stray)
-    _note_manifest(report, manifest.vacuum(config.file_delete_delay_ms, now_ms, dry_run=dry_run))
+    configs = [topic_config(snapshot.config, log.defaults), *_deleted_topics(log, snapshot).values()]
+    longest_ms = max(config.file_delete_delay_ms for config in configs)
+    _note_manifest(report, manifest.vacuum(longest_ms, now_ms, dry_run=dry_run))
+
+
+def _deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
+    """By topic id, what is known of the configuration of deleted topics of this name: their delay."""
+    return {
+        topic_id: topic_config({_DELAY_KEY: delay} if delay else {}, log.defaults)
+        for topic_id, delay in snapshot.deleted_topics.items()
+    }
+
+
+def _expired(log: LogDir, snapshot: Snapshot, rows: pa.Table, now_ms: int) -> pa.Table:
+    config = topic_config(snapshot.config, log.defaults)
+    return expired_rows(rows, config, now_ms, _deleted_topics(log, snapshot))
+
+
+def _delete_unreadable(
+    log: LogDir,
+    spark: SparkSession | None,
+    manifest: Manifest,
+    directories: Sequence[str],
+    dry_run: bool,
+    report: Report,
+) -> None:
+    """Deletes all files of a topic that was deleted by force, its manifest last."""
+    files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
+    _note(report, manifest.topic, SEGMENT_SCHEMA.empty_table(), files)
+    paths = forced_deletion.files_to_delete(log.storage, manifest.log.directory)
+    report.figures["manifest_files"] += len(paths)
+    if not dry_run:
+        _delete(log, spark, [file.path for file in files])
+        for path in paths:
+            log.storage.delete(path)
 
 
 def _delete_expired(
     log: LogDir,
     spark: SparkSession | None,
     manifest: Manifest,
-    config: TopicConfig,
     now_ms: int,
     progress: Progress | None,
 ) -> pa.Table:
     """Deletes the files of expired rows, then the rows. Returns them."""
-    rows = _claim(manifest, config, now_ms)
+    rows = _claim(log, manifest, now_ms)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
         stems = [path.removesuffix(LOG_SUFFIX) for path in wave.column("path").to_pylist()]
@@ -187,11 +240,11 @@ def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> No
     run_tasks(_DeleteFiles(log.storage), tasks, spark, at_a_time=THREADS)
 
 
-def _claim(manifest: Manifest, config: TopicConfig, now_ms: int) -> pa.Table:
+def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
     """Marks the expired rows as being deleted, in one commit, and returns them and those that were marked before."""
 
     def change(current: Snapshot) -> Change | None:
-        rows = expired_rows(all_rows(current), config, now_ms)
+        rows = _expired(log, current, all_rows(current), now_ms)
         rows = rows.filter(pc.not_equal(rows.column("removed_ms"), BEING_DELETED_MS))
         if rows.num_rows == 0:
             return None

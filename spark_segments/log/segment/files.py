@@ -1,0 +1,28 @@
+"""Reading the files that a snapshot names, some of which may be gone by the time they are read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_segments.errors import MissingFileError
+from spark_segments.storage import Storage
+
+
+def read_file(
+    storage: Storage, path: str, offset: int = 0, length: int | None = None, *, writable: bool = False
+) -> pa.Buffer:
+    """As `Storage.read`. Raises MissingFileError where the file is gone."""
+    try:
+        return storage.read(path, offset, length, writable=writable)
+    except FileNotFoundError as error:
+        raise missing_file(path) from error
+
+
+def missing_file(path: str | None) -> MissingFileError:
+    """What to raise for a file that a snapshot names and that is not there."""
+    return MissingFileError(
+        "A file that the log had when it was loaded is gone",
+        path=path,
+        hint="Files go once they have been out of the log for file.delete.delay.ms: load the topic again, and raise "
+        "that setting where reads take longer. A file that is missing still was lost: see segments verify",
+    )

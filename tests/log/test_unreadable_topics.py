@@ -1,0 +1,271 @@
+"""A topic whose manifest cannot be read stands in nobody's way, and goes when that is asked for by name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import (
+    InvalidOptionError,
+    LogDirError,
+    SegmentsError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_segments.log.manifest import delta_log, row_files
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.rows import Topic
+from spark_segments.maintenance import compact, retain, roll, vacuum
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def directory(log: LogDir, topic: str = "bad") -> Path:
+    return Path(log.uri.removeprefix("file://")) / "_manifest" / topic
+
+
+def garble_log(log: LogDir) -> None:
+    (directory(log) / "_delta_log" / f"{0:020d}.json").write_text("not JSON")
+
+
+def lose_commit(log: LogDir) -> None:
+    (directory(log) / "_delta_log" / f"{0:020d}.json").unlink()
+
+
+def garble_topic_row(log: LogDir) -> None:
+    for path in directory(log).glob("kind=topic/*"):
+        path.write_bytes(b"not Parquet")
+
+
+def lose_partition_rows(log: LogDir) -> None:
+    shutil.rmtree(directory(log) / "kind=partition")
+
+
+def write_other_columns(log: LogDir) -> None:
+    for path in directory(log).glob("kind=topic/*"):
+        pq.write_table(pa.table({"other": [1]}), path)
+
+
+def write_newer_format(log: LogDir) -> None:
+    manifest = log.manifest("bad")
+    topic_id = manifest.snapshot().topic_id
+    newer = Topic(topic_id, {}, format_version=99)
+    manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
+
+
+DAMAGES = [garble_log, lose_commit, garble_topic_row, lose_partition_rows, write_other_columns, write_newer_format]
+
+
+def records(count: int = 3) -> pa.Table:
+    return pa.table({"value": [f"value-{number}".encode() for number in range(count)]})
+
+
+def forget_rows(monkeypatch) -> None:
+    monkeypatch.setattr(row_files, "_cache", row_files._RowCache(row_files.CACHE_BYTES))
+
+
+@pytest.fixture(params=DAMAGES, ids=lambda damage: damage.__name__)
+def damaged(request, log, monkeypatch) -> LogDir:
+    """A log directory with the topics bad, which is damaged, and good."""
+    for topic in ("bad", "good"):
+        log.create_topic(topic)
+        log.append(topic, records())
+    request.param(log)
+    forget_rows(monkeypatch)
+    return log
+
+
+def values(log: LogDir, topic: str) -> list[bytes]:
+    return [value for batch in log.read(topic, columns=["value"]) for value in batch.column(0).to_pylist()]
+
+
+def files(log: LogDir) -> set[str]:
+    return {info.path for info in log.storage.list(recursive=True)}
+
+
+def test_it_is_listed_and_others_are_made_and_read(damaged):
+    assert damaged.topics() == ["bad", "good"]
+    damaged.create_topic("new")
+    assert values(damaged, "good") == [b"value-0", b"value-1", b"value-2"]
+    with pytest.raises(UnknownTopicError, match="There are: bad, good, new"):
+        damaged.offsets("godo")
+    with pytest.raises(SegmentsError):
+        damaged.offsets("bad")
+
+
+def test_a_name_that_collides_with_it_is_refused(log, monkeypatch):
+    log.create_topic("a.b")
+    log.delete_topic("a.b")
+    log.create_topic("a_b")  # a deleted topic, whose table lives on, is in nobody's way
+    log.delete_topic("a_b")
+    log.create_topic("a.b")
+    for path in directory(log, "a.b").glob("kind=topic/*"):
+        path.write_bytes(b"not Parquet")
+    forget_rows(monkeypatch)
+    with pytest.raises(InvalidOptionError, match=r"collides with the topic a\.b"):
+        log.create_topic("a_b")
+
+
+def test_an_export_of_all_topics_exports_the_others_and_names_it(damaged, tmp_path):
+    with pytest.raises(LogDirError, match=r"could not be exported: bad.*others were exported: good"):
+        damaged.export_kafka(str(tmp_path / "out"))
+    assert values(LogDir.open(str(tmp_path / "out")), "good") == values(damaged, "good")
+
+
+def test_jobs_do_the_others_and_report_it(damaged):
+    for job in (roll, retain, compact, vacuum):
+        assert [line["topic"] for line in job(damaged).failed] == ["bad"]
+        assert [line["topic"] for line in job(damaged, topic="bad").failed] == ["bad"]
+        assert job(damaged, topic="good").failed == []
+
+
+def test_only_force_deletes_it(damaged):
+    before = files(damaged)
+    with pytest.raises(SegmentsError):
+        damaged.delete_topic("bad")
+    assert damaged.topics() == ["bad", "good"]
+    damaged.delete_topic("bad", force=True)
+    assert damaged.topics() == ["good"]
+    assert files(damaged) >= before
+    for call in (damaged.offsets, damaged.delete_topic):
+        with pytest.raises(UnknownTopicError, match="deleted by force"):
+            call("bad")
+    with pytest.raises(UnknownTopicError):
+        damaged.delete_topic("bad", force=True)
+
+
+def test_vacuum_takes_all_of_it_after_the_delay_and_the_name_is_free_then(damaged):
+    damaged.delete_topic("bad", force=True)
+    now_ms, before = damaged.storage.now_ms(), files(damaged)
+    assert vacuum(damaged, now_ms=now_ms + DAY_MS // 2).failed == []
+    assert {path for path in before if "/bad" in f"/{path}"} <= files(damaged)
+    with pytest.raises(TopicExistsError, match="deleted by force"):
+        damaged.create_topic("bad")
+    dry = vacuum(damaged, now_ms=now_ms + 2 * DAY_MS, dry_run=True)
+    done = vacuum(damaged, now_ms=now_ms + 2 * DAY_MS)
+    assert dry.partitions == done.partitions and done.failed == []
+    assert not [path for path in files(damaged) if path.startswith(("bad-", "_manifest/bad/"))]
+    assert values(damaged, "good") == [b"value-0", b"value-1", b"value-2"]
+    damaged.create_topic("bad")
+    damaged.append("bad", records(1))
+    assert values(damaged, "bad") == [b"value-0"]
+
+
+def test_a_manifest_that_is_repaired_brings_the_topic_back(log):
+    log.create_topic("bad")
+    log.append("bad", records())
+    commit = directory(log) / "_delta_log" / f"{0:020d}.json"
+    content = commit.read_bytes()
+    commit.write_text("not JSON")
+    log.delete_topic("bad", force=True)
+    assert log.topics() == []
+    commit.write_bytes(content)
+    assert log.topics() == ["bad"]
+    vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS)
+    assert values(log, "bad") == [b"value-0", b"value-1", b"value-2"]
+
+
+def test_damage_after_a_repair_is_no_deletion(log):
+    """A deletion by force holds for the log that was damaged then, not for all damage to come."""
+    log.create_topic("bad")
+    log.append("bad", records())
+    commit = directory(log) / "_delta_log" / f"{0:020d}.json"
+    content = commit.read_bytes()
+    commit.write_text("not JSON")
+    log.delete_topic("bad", force=True)
+    commit.write_bytes(content)
+    log.append("bad", records())
+    commit.write_text("not JSON")
+    before = files(log)
+    assert log.topics() == ["bad"]
+    assert [line["topic"] for line in vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS).failed] == ["bad"]
+    assert files(log) == before
+
+
+def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log, monkeypatch):
+    log.create_topic("bad")
+    log.append("bad", records())
+    for path in directory(log).glob("kind=segment/*"):
+        path.write_bytes(b"not Parquet")
+    forget_rows(monkeypatch)
+    with pytest.raises(LogDirError):
+        log.delete_topic("bad")
+    assert log.topics() == ["bad"]
+    log.delete_topic("bad", force=True)
+    assert log.topics() == []
+    assert vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS).failed == []
+    assert not [path for path in files(log) if path.startswith(("bad-", "_manifest/bad/"))]
+
+
+def test_force_deletes_a_good_topic_as_ever(log):
+    log.create_topic("orders")
+    log.append("orders", records())
+    log.delete_topic("orders", force=True)
+    assert log.topics() == []
+    assert log.manifest("orders").snapshot(deleted=True).deleted_ms is not None
+
+
+# How often tables are opened
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """The topics whose Delta tables were opened, one entry each time."""
+    found: list[str] = []
+    open_table = delta_log.DeltaTable
+
+    def note(uri: str, *arguments, **options):
+        found.append(uri.rpartition("/")[2])
+        return open_table(uri, *arguments, **options)
+
+    monkeypatch.setattr(delta_log, "DeltaTable", note)
+    return found
+
+
+def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log, opened):
+    for number in range(5):
+        log.create_topic(f"topic-{number}")
+    assert [opened.count(f"topic-{number}") for number in range(5)] == [1] * 5
+
+
+def test_every_access_opens_the_table_once(log, opened):
+    log.create_topic("orders")
+    log.create_topic("prices")
+    for access in (
+        lambda: log.append("orders", records()),
+        lambda: log.append("orders", records(), ("app", 1)),
+        lambda: log.append("orders", records(), ("app", 1)),
+        lambda: list(log.read("orders")),
+        lambda: log.offsets("orders"),
+        lambda: log.offsets_for_times("orders", 0),
+        lambda: log.describe("orders"),
+        lambda: log.config("orders"),
+        lambda: log.target("orders"),
+        lambda: log.alter_topic("orders", {"retention.ms": "5"}),
+        lambda: log.delete_topic("orders"),
+    ):
+        opened.clear()
+        access()
+        assert opened == ["orders"]
+
+
+def test_an_append_that_began_on_an_older_version_comes_after_the_others(log):
+    log.create_topic("orders")
+
+    def then_append():
+        yield from records(2).to_batches()
+        assert log.append("orders", records(1), ("app", 1)) == {0: (0, 0)}
+
+    assert log.append("orders", then_append()) == {0: (1, 2)}
+
+    def then_the_same():
+        yield from records(2).to_batches()
+        log.append("orders", records(1), ("app", 2))
+
+    assert log.append("orders", then_the_same(), ("app", 2)) == {}
+    assert log.offsets("orders") == {0: (0, 4)}
