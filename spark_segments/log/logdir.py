@@ -168,7 +168,7 @@ class LogDir:
     def delete_topic(self, topic: str) -> None:
         """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum."""
         self._check_writable()
-        self._topic_manifest(topic).delete(now_ms=self.storage.now_ms())
+        self._topic_manifest(topic).delete()
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's configuration: its own values over the defaults of this log directory over Kafka's."""

@@ -11,6 +11,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
+from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
@@ -129,7 +130,8 @@ def test_an_empty_version_and_a_partition_that_came_later_are_empty(log):
 
 def test_what_vacuum_has_taken_cannot_be_restored(orders):
     wanted = version(orders)
-    roll(orders, now_ms=GOLDEN_MS)
+    with store_clock(GOLDEN_MS):
+        roll(orders, now_ms=GOLDEN_MS)
     before = contents(orders, "orders")
     vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
     with pytest.raises(LogDirError, match="vacuum has taken 33 of its files"):
@@ -140,7 +142,8 @@ def test_what_vacuum_has_taken_cannot_be_restored(orders):
 def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
     """A restore between the mark and the deletion would bring back rows whose files are about to go."""
     wanted = version(orders)
-    roll(orders, now_ms=GOLDEN_MS)
+    with store_clock(GOLDEN_MS):
+        roll(orders, now_ms=GOLDEN_MS)
     tried = []
 
     def restore_first(*_):

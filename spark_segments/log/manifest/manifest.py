@@ -100,10 +100,11 @@ class Manifest:
         if failure is None or self.log.find(note.commit_id, [0]) is None:
             self.commit(self._made_again(change), deleted=True)
 
-    def delete(self, now_ms: int) -> Commit:
+    def delete(self) -> Commit:
         """Takes the topic out of the log directory: its rows are removed ones from then on, for vacuum to delete."""
 
         def plan(snapshot: Snapshot) -> Change:
+            now_ms = self.storage.now_ms()
             topic = Topic(snapshot.topic_id, snapshot.config, deleted_ms=now_ms)
             return Change("delete", replace=removed_rows(snapshot.live, now_ms), topic=topic)
 

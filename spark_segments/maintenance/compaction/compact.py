@@ -79,8 +79,7 @@ def compact(
     driver merges the maps of a large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
-    started_ms = log.storage.now_ms()
-    now_ms = started_ms if now_ms is None else now_ms
+    now_ms = log.storage.now_ms() if now_ms is None else now_ms
     server = server_config({}, log.defaults)
     found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
     for snapshot, config in selected_topics(log, topic, report, "compact"):
@@ -103,7 +102,6 @@ def compact(
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
-                started_ms,
             ),
             candidate,
         )

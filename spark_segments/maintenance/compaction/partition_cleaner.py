@@ -93,13 +93,10 @@ def _commit(
     storage: Storage, manifest: Manifest, snapshot: Snapshot, work: Round, cleaned: CleanedRound, started_ms: int
 ) -> bool:
     """Lands a round that began at `started_ms`, by the store's clock; False where the plan did not hold any more."""
-    settings = work.settings
 
     def change(current: Snapshot) -> Change | None:
         check_young(storage, started_ms)
-        # What a long job takes out of the log leaves it now, not when the job began.
-        removed_ms = settings.now_ms + max(0, storage.now_ms() - (settings.started_ms or started_ms))
-        return _change(current, snapshot, work.partition, cleaned.groups, cleaned.end_offset, removed_ms)
+        return _change(current, snapshot, work.partition, cleaned.groups, cleaned.end_offset, storage.now_ms())
 
     return manifest.commit(change).change is not None
 

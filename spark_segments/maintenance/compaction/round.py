@@ -35,7 +35,6 @@ class CleanSettings:
     now_ms: int
     map_bytes: int
     load_factor: float
-    started_ms: int | None = None  # the store's clock when the job began at `now_ms`; None: it is only beginning
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,12 +97,12 @@ class _Rolled:
         """The rows that the pieces become."""
         return [self.copies.get(piece) or replace(piece.chunks[0], state=SEALED) for piece in self.pieces]
 
-    def change(self, now_ms: int) -> tuple[list[Segment], list[Segment]]:
+    def change(self, removed_ms: int) -> tuple[list[Segment], list[Segment]]:
         """(rows to add, rows to replace)"""
         sealed = {row.path: row for row in self.files}
         return (
             list(self.copies.values()),
-            [sealed.get(chunk.path) or chunk.removed(now_ms) for chunk in self.taken],
+            [sealed.get(chunk.path) or chunk.removed(removed_ms) for chunk in self.taken],
         )
 
 
@@ -187,10 +187,11 @@ def _roll_wave(
         there = {row.path: row for row in segments_of(rows.filter(pc.is_in(rows.column("path"), paths)))}
         added: list[Segment] = []
         replaced: list[Segment] = []
+        removed_ms = log.storage.now_ms()  # readers count their delay from this commit, however long the copying took
         for one in rolled:
             if all(there.get(chunk.path) == chunk for chunk in one.taken):
                 done.add(one.due.partition)
-                new, old = one.change(now_ms)
+                new, old = one.change(removed_ms)
                 added += new
                 replaced += old
         return Change("roll", add=added, replace=replaced) if replaced else None
