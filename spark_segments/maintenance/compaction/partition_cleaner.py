@@ -114,7 +114,8 @@ def _note(result: CleanResult, cleaned: CleanedRound) -> None:
 def _change(
     current: Snapshot, before: Snapshot, row: Partition, done: Sequence[Group], end_offset: int, removed_ms: int
 ) -> Change | None:
-    """The commit of a round, or None where it does not hold: another cleaner was quicker, or the topic is another one.
+    """The commit of a round, or None where it does not hold: another cleaner was quicker, the topic is another one, or
+    a restore brought records back that the round has not seen.
 
     Segments that retention took in the meantime do not undo the round: their output is clipped, or left out.
     """
@@ -124,7 +125,14 @@ def _change(
     start = now.log_start_offset
     if max(now.first_dirty_offset, start) != max(row.first_dirty_offset, start):
         return None
+    # The round may drop a tombstone only where it has read every older value. A restore brings such values back: below
+    # a log start that falls, or as segments that were not there. A last stable offset that falls reopens transactions.
+    if start < row.log_start_offset or now.last_stable_offset < end_offset:
+        return None
     live = {segment.path: segment for segment in current.live_of(row.partition)}
+    read = {segment.path for group in done for segment in group.inputs}
+    if any(segment.base_offset < end_offset and segment.path not in read for segment in live.values()):
+        return None
     added: list[Segment] = []
     removed: list[Segment] = []
     for group in done:
