@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_segments.config import TopicConfig, server_config
+from spark_segments.config import server_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
 from spark_segments.format.cleaner.clean import CleanCounts
@@ -81,31 +81,31 @@ def compact(
     report = Report("compact", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     server = server_config({}, log.defaults)
-    found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
+    found: list[tuple[Snapshot, Candidate]] = []
     for snapshot, config in selected_topics(log, topic, report, "compact"):
         if server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
-            found += [(snapshot, config, candidate) for candidate in plan]
-    found.sort(key=lambda one: -one[2].ratio)
-    picked = [one for one in found if one[2].picked][:max_partitions]
+            found += [(snapshot, candidate) for candidate in plan]
+    found.sort(key=lambda one: -one[1].ratio)
+    picked = [one for one in found if one[1].picked][:max_partitions]
     if dry_run:
-        for snapshot, _, candidate in found:
-            _note_plan(report, snapshot, candidate, within=any(candidate is one[2] for one in picked))
+        for snapshot, candidate in found:
+            _note_plan(report, snapshot, candidate, within=any(candidate is one[1] for one in picked))
         return report.finish()
-    picked.sort(key=lambda one: -one[2].log_bytes)
+    picked.sort(key=lambda one: -one[1].log_bytes)
     tasks = [
         _CleanTask(
             CleanSettings(
                 snapshot.topic,
                 snapshot.topic_id,
-                config,
+                log.defaults,
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
             ),
             candidate,
         )
-        for snapshot, config, candidate in picked
+        for snapshot, candidate in picked
     ]
     threads = server.log_cleaner_threads if spark is None else None
     for task, result in _cleaned(log.storage, tasks, spark, threads, progress):

@@ -7,7 +7,7 @@ out of the functions here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_segments.config import TopicConfig
@@ -27,11 +27,15 @@ from spark_segments.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class CleanSettings:
-    """What a task needs beside its partition. `map_bytes` bounds the offset map's memory."""
+    """What a task needs beside its partition. `map_bytes` bounds the offset map's memory.
+
+    `defaults`: configuration values for what the topic does not set itself. The topic may be altered while the job
+    runs: its own values are those of the snapshot that a round begins with.
+    """
 
     topic: str
     topic_id: str
-    config: TopicConfig
+    defaults: Mapping[str, str]
     now_ms: int
     map_bytes: int
     load_factor: float
@@ -39,12 +43,14 @@ class CleanSettings:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round cleans: a partition as one of its snapshots has it, `live` being its live segments.
+    """What a round cleans: a partition as one of its snapshots has it, `live` being its live segments, `config` the
+    topic's configuration then.
 
     Offsets in [first_dirty_offset, first_uncleanable_offset) are dirty; nothing from the latter on is touched.
     """
 
     settings: CleanSettings
+    config: TopicConfig
     partition: Partition
     live: Sequence[Segment]
     first_dirty_offset: int
@@ -57,7 +63,7 @@ class Round:
 
     def groups(self, map_end_offset: int) -> list[list[Segment]]:
         """The neighbouring segments that become one each, of those that a map up to `map_end_offset` tells about."""
-        return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.settings.config)
+        return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.config)
 
     def cleaning(self, offset_map: OffsetMap) -> CleaningRound:
         """What holds for all batches."""
@@ -65,12 +71,12 @@ class Round:
         producers = ProducerState(parse_producer_snapshot(snapshot) if snapshot else ())
         producers.expire(settings.now_ms)
         codec, level = None, None
-        if settings.config.compression_type != "producer":
-            codec, level = compression(settings.config, None)
+        if self.config.compression_type != "producer":
+            codec, level = compression(self.config, None)
         return CleaningRound(
             map=offset_map,
             now_ms=settings.now_ms,
-            delete_retention_ms=settings.config.delete_retention_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
             first_uncleanable_offset=self.first_uncleanable_offset,
             producers=ActiveProducers.of(producers.entries()),
             codec=codec,
@@ -173,7 +179,7 @@ def rewrite_group(
     """Writes what cleaning leaves of a group, and says what became of its records."""
     settings = work.settings
     counts = CleanCounts()
-    with GroupRewrite(storage, settings.topic, settings.config, group, work.partition.leader_epoch) as rewrite:
+    with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
         for segment in group:
             for window in windows(storage, segment):
                 for cleaned in clean_batches(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.logdir import LogDir
@@ -119,8 +120,8 @@ def roll(
 
     Looking for cuts is a task a partition, copying a task an output segment. A topic's partitions go in waves of one
     commit each; those in which somebody else was quicker are left to the next run, their new files to vacuum. So are
-    those that fail, for a damaged file say: see `Report`. A dry run says which partitions are due and why, and opens no
-    segment.
+    those that fail, for a damaged file say: see `Report`. Each wave goes by the topic's configuration as it is when the
+    wave begins. A dry run says which partitions are due and why, and opens no segment.
     """
     report = Report("roll", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
@@ -130,14 +131,33 @@ def roll(
         if dry_run:
             _note_plan(report, snapshot, plan)
             continue
-        done = 0
+        done, total = 0, len(plan.due)
         for wave in _waves(plan.due, WAVE_BYTES_A_SLOT * task_slots(spark)):
-            step = _within(progress, done, len(wave), len(plan.due))
-            _roll_wave(log, spark, snapshot, rules, plan, wave, now_ms, report, step)
+            step = _within(progress, done, len(wave), total)
+            try:
+                altered = _altered(log, snapshot, rules, wave, now_ms) if done else None
+            except SegmentsError as error:
+                for one in wave:
+                    report.fail(snapshot.topic, one.partition, error)
+            else:
+                _roll_wave(log, spark, *(altered or (snapshot, rules, plan, wave)), now_ms, report, step)
             done += len(wave)
             if progress is not None:
-                progress(done, len(plan.due))
+                progress(done, total)
     return report.finish()
+
+
+def _altered(
+    log: LogDir, snapshot: Snapshot, rules: RollRules, wave: Sequence[Due], now_ms: int
+) -> tuple[Snapshot, RollRules, RollPlan, list[Due]] | None:
+    """What a wave is to be rolled by where the topic was altered since it was planned; None where it was not."""
+    current = log.snapshot(snapshot.topic)
+    now = RollRules.of(snapshot.topic_id, topic_config(current.config, log.defaults))
+    if current.topic_id != snapshot.topic_id or now == rules:  # of another topic the commit takes no notice
+        return None
+    plan = plan_roll(current.live, now, now_ms)
+    partitions = {one.partition for one in wave}
+    return current, now, plan, [one for one in plan.due if one.partition in partitions]
 
 
 def _waves(due: Sequence[Due], wave_bytes: int) -> Iterator[list[Due]]:
