@@ -18,7 +18,7 @@ from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
 from spark_segments.maintenance.compaction.partition_cleaner import CleanResult, clean_partition
 from spark_segments.maintenance.compaction.plan import Candidate, count_large, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanSettings, clean_round
-from spark_segments.maintenance.report import LOST, Report
+from spark_segments.maintenance.report import FAILED, LOST, Report
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
 
@@ -69,7 +69,8 @@ def compact(
 
     `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; one that is much
     of all there is to do (`count_large`) is done by many tasks, before the others. Each round of a partition is one
-    commit. One that fails, for a damaged file say, is left to the next run: see `Report`.
+    commit. A partition that fails, for a damaged file say, is left to the next run: see `Report`. Where that is in a
+    later round, its line tells of the rounds before, too, which stand.
 
     On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. Over what an idle
     worker has, a task takes at most 1.25 times log.cleaner.dedupe.buffer.size for the offset map (the quarter only
@@ -166,11 +167,11 @@ def _note_plan(report: Report, snapshot: Snapshot, candidate: Candidate, *, with
 
 
 def _note(report: Report, task: _CleanTask, result: CleanResult) -> None:
-    counts = result.counts
+    counts, failed = result.counts, {"error": str(result.error)} if result.error is not None else {}
     report.add(
         task.settings.topic,
         result.partition,
-        LOST if result.lost else "compact",
+        FAILED if failed else LOST if result.lost else "compact",
         records_in=counts.records_read,
         records_out=counts.records_kept,
         bytes_in=counts.bytes_read,
@@ -184,6 +185,7 @@ def _note(report: Report, task: _CleanTask, result: CleanResult) -> None:
         reduction=round(1 - counts.bytes_written / counts.bytes_read, 4) if counts.bytes_read else 0.0,
         tombstones_kept=counts.tombstones_kept,
         first_dirty_offset=result.first_dirty_offset,
+        **failed,
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.execution import failure_of
 from spark_segments.format.cleaner.clean import CleanCounts
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
@@ -28,7 +30,7 @@ class CleanResult:
 
     `indexed`: records of the dirty head that went into the map. `lost`: somebody else changed the partition meanwhile,
     or altered the topic so that it is not to be cleaned; the round that met it is left to the next run. `unfinished`:
-    what is left asks for another way of cleaning.
+    what is left asks for another way of cleaning. `error`: why the round after these failed.
     """
 
     partition: int
@@ -41,6 +43,7 @@ class CleanResult:
     first_dirty_offset: int = 0
     lost: bool = False
     unfinished: bool = False
+    error: SegmentsError | None = None
 
 
 def clean_partition(
@@ -56,38 +59,58 @@ def clean_partition(
 
     Each round goes by the topic's configuration as it is when the round begins, and lands only where the one at the
     commit allows it. `clean` does a round, or answers None where it cannot: the result is `unfinished` then, and may be
-    given as `so_far` to a call that goes on. Raises CorruptBatchError for damaged bytes: what earlier rounds did
-    stands, and nothing else is changed.
+    given as `so_far` to a call that goes on. Raises CorruptBatchError for damaged bytes in the first round. What fails
+    later is the result's `error`: what the rounds before did stands, and nothing else is changed.
     """
-    manifest = Manifest(storage, settings.topic)
     result = CleanResult(number) if so_far is None else dataclasses.replace(so_far, unfinished=False)
+    try:
+        _clean_rounds(storage, settings, target, clean, result)
+    except (SegmentsError, FileNotFoundError) as error:
+        if not result.rounds:
+            raise
+        if isinstance(error, UnknownTopicError):  # it was deleted meanwhile
+            result.lost = True
+        else:
+            result.error = failure_of(error)
+    return result
+
+
+def _clean_rounds(
+    storage: Storage,
+    settings: CleanSettings,
+    target: int,
+    clean: Callable[[Storage, Round], CleanedRound | None],
+    result: CleanResult,
+) -> None:
+    """Does round after round, and notes in `result` what each has done once it has landed."""
+    manifest, number = Manifest(storage, settings.topic), result.partition
     while True:
         started_ms = storage.now_ms()
         snapshot = manifest.snapshot()
         if snapshot.topic_id != settings.topic_id:
             result.lost = True
-            return result
+            return
         config = topic_config(snapshot.config, settings.defaults)
         if not config.compact:
             result.lost = True
-            return result
+            return
         row = snapshot.partition(number)
         first_dirty = max(row.first_dirty_offset, row.log_start_offset)
         bound = min(target, _first_uncleanable(snapshot, config, settings, number))
         result.first_dirty_offset = first_dirty
         if first_dirty >= bound:
-            return result
+            return
         work = Round(settings, config, row, snapshot.live_of(number), first_dirty, bound)
         cleaned = clean(storage, work)
         if cleaned is None:
             result.unfinished = True
-            return result
+            return
         if not _commit(storage, manifest, snapshot, work, cleaned, started_ms):
             result.lost = True
-            return result
+            return
         _note(result, cleaned)
         if cleaned.end_offset >= bound:
-            return result
+            return
 
 
 def _first_uncleanable(snapshot: Snapshot, config: TopicConfig, settings: CleanSettings, number: int) -> int:
