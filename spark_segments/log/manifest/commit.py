@@ -67,7 +67,8 @@ def commit(log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: b
         tries.append((snapshot, change))
         try:
             files = writer.write(snapshot, state.files, change)
-            log.commit_at(state, files, note, txn)
+            transactions = {**change.transactions, **(dict([txn]) if txn is not None else {})}
+            log.commit_at(state, files, note, transactions)
             return Commit(snapshot.version + 1, snapshot, change)
         except SegmentsError:
             raise  # nothing was sent to the log by this try, and the ones before it did not happen
