@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from spark_segments.log.copying import copy_batches
-from spark_segments.log.delta_log import DeltaLog
-from spark_segments.log.repair import commit_repairs
-from spark_segments.maintenance.restore import restore
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import Manifest
+from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.verification.repair import commit_repairs
 from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance.removal.restore import restore
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, live, records, topic_with
 
