@@ -17,6 +17,7 @@ from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, co
 
 DAMAGED = 1
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
+PLAN = sys.modules["spark_segments.maintenance.compaction.plan"]
 
 
 @pytest.fixture(params=["process", "spark"])
@@ -200,3 +201,32 @@ def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report
     after = contents(orders, "orders", partition=DAMAGED, end_offset=segment.base_offset)
     assert before - len(after) == line["dropped"]["superseded"] > 0
     assert report.dropped["superseded"] == sum(one["dropped"]["superseded"] for one in report.partitions)
+
+
+def files(log: LogDir) -> set[str]:
+    return {file.path for number in range(3) for file in log.storage.list(f"orders-{number}")}
+
+
+def test_a_partition_that_roll_fails_with_leaves_no_files(orders, session):
+    chunk = live(orders, "orders", DAMAGED)[15]
+    flip(path_of(orders, chunk.path), 70)
+    roll(orders, session, now_ms=GOLDEN_MS)
+    before = files(orders)
+    assert len({path for path in before if path.startswith("orders-1/")}) == 3 * 40
+    assert roll(orders, session, now_ms=GOLDEN_MS).failed
+    assert files(orders) == before
+    assert len(contents(orders, "orders", partition=0)) == 40
+
+
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_a_partition_that_compact_fails_with_leaves_no_files(orders, session, by_tasks, monkeypatch):
+    roll(orders, now_ms=GOLDEN_MS)
+    segment = live(orders, "orders", DAMAGED)[2]
+    flip(path_of(orders, segment.path), segment.log_bytes - 1)
+    if by_tasks:
+        monkeypatch.setattr(PLAN, "LARGE_PARTITION_BYTES", 0)
+        monkeypatch.setattr(PLAN, "LARGE_SHARE", 0)
+    before = {path for path in files(orders) if path.startswith("orders-1/")}
+    small = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "2"})
+    assert actions(compact(small, session, now_ms=GOLDEN_MS, force=True))[DAMAGED] == "failed"
+    assert {path for path in files(orders) if path.startswith("orders-1/")} == before

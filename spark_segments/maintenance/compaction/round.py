@@ -20,6 +20,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.log.appending.appender import compression
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import Group, GroupRewrite, named
 from spark_segments.maintenance.compaction.plan import groups
 from spark_segments.storage import Storage
@@ -103,13 +104,10 @@ def clean_round(storage: Storage, work: Round) -> CleanedRound:
     cleaning = work.cleaning(offset_map)
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
-    done: list[Group] = []
-    counts = CleanCounts()
-    for group in work.groups(offset_map.end_offset):
-        rewritten, counted = rewrite_group(storage, work, group, cleaning, transactions)
-        done.append(rewritten)
-        counts += counted
-    return CleanedRound(done, counts, indexed, min(offset_map.end_offset, work.first_uncleanable_offset))
+    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), cleaning, transactions)
+    counts = sum((counted for _, counted in done), CleanCounts())
+    end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
+    return CleanedRound([group for group, _ in done], counts, indexed, end_offset)
 
 
 def build_map(storage: Storage, work: Round, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
@@ -167,6 +165,29 @@ def put_windows(
         if not fits:
             break
     return indexed
+
+
+def rewrite_groups(
+    storage: Storage,
+    work: Round,
+    groups: Iterable[Sequence[Segment]],
+    cleaning: CleaningRound,
+    transactions: CleanedTransactions,
+) -> list[tuple[Group, CleanCounts]]:
+    """`rewrite_group` of each. Where one fails the files of the others go, too: no commit can know of them yet."""
+    done: list[tuple[Group, CleanCounts]] = []
+    try:
+        for group in groups:
+            done.append(rewrite_group(storage, work, group, cleaning, transactions))
+    except BaseException:
+        discard_groups(storage, done)
+        raise
+    return done
+
+
+def discard_groups(storage: Storage, done: Iterable[tuple[Group, CleanCounts]]) -> None:
+    """Deletes the outputs of groups that no commit was given: a partition that fails in each run leaves none."""
+    discard(storage, [segment for group, _ in done for segment in group.outputs])
 
 
 def rewrite_group(

@@ -21,6 +21,7 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import SEALED, Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report
 from spark_segments.maintenance.rolling.plan import Due, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import Piece, find_pieces
@@ -269,6 +270,8 @@ def _copied(
             by_partition[task.piece.partition].copies[task.piece] = row
     for number, error in failed.items():
         report.fail(snapshot.topic, number, error)
+        # No commit knows of them. Left to vacuum, a partition that fails in each run would pile up copies of itself.
+        discard(log.storage, by_partition[number].copies.values())
     return [one for one in rolled if one.due.partition not in failed]
 
 
