@@ -76,14 +76,15 @@ class _Tried:
     def __call__(self, task: Any) -> Any:
         try:
             return self.function(task)
-        except SegmentsError as error:
-            return error
-        except FileNotFoundError as error:
-            return StorageError(
-                "A file that the log names is missing",
-                path=str(error.filename),
-                hint=RESTORE,
-            )
+        except (SegmentsError, FileNotFoundError) as error:
+            return failure_of(error)
+
+
+def failure_of(error: SegmentsError | FileNotFoundError) -> SegmentsError:
+    """The error that a report shows: a missing file is one that the log names."""
+    if isinstance(error, SegmentsError):
+        return error
+    return StorageError("A file that the log names is missing", path=str(error.filename), hint=RESTORE)
 
 
 def task_slots(spark: SparkSession | None) -> int:

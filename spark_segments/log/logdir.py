@@ -183,13 +183,12 @@ class LogDir:
         directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
         """
         self._check_writable()
-        now_ms = self.storage.now_ms()
         with self._topic(topic) as manifest:
             if force:
-                manifest.delete_by_force(now_ms)
+                manifest.delete_by_force()
                 return
             try:
-                manifest.delete(now_ms)
+                manifest.delete()
             except (LogDirError, StorageError) as error:
                 error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
                 raise

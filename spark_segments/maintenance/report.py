@@ -22,8 +22,9 @@ class Report:
     topic, partition, action, figures. `figures` are of the job as a whole.
 
     What an error kept a job from has a line, too, of action FAILED with the `error` in one line: the job leaves that
-    partition as it was (or that topic: `partition` is None then) and goes on with the others. Nothing is raised for it,
-    so a caller looks at `failed`. `warnings` are sentences about what the job did as it should and a user may not want.
+    partition as it was (or that topic: `partition` is None then) and goes on with the others. Figures in such a line
+    are of what the job had committed before the error, which stands. Nothing is raised for it, so a caller looks at
+    `failed`. `warnings` are sentences about what the job did as it should and a user may not want.
     """
 
     job: str

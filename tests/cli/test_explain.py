@@ -8,6 +8,7 @@ from spark_segments import LogDir
 from spark_segments.cli.explain_text import exactly
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain
+from tests.clock import store_clock
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -56,9 +57,11 @@ def test_a_sealed_segment_waits_for_retention(segments, orders):
 
 
 def test_what_is_removed_and_what_is_gone(segments, orders):
-    roll(orders, now_ms=NOW_MS)
     later_ms = NOW_MS + 11 * DAY_MS
-    retain(orders, now_ms=later_ms)
+    with store_clock(NOW_MS):
+        roll(orders, now_ms=NOW_MS)
+    with store_clock(later_ms):
+        retain(orders, now_ms=later_ms)
     lines = said(segments, orders, "--offset", 3, "--now-ms", later_ms)
     assert "has left the log at 2030-03-28 17:46:40 (now); the file of 0 to 10 is there" in lines[0]
     assert lines[1] == "It is kept by file.delete.delay.ms."

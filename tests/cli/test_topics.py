@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -135,3 +136,23 @@ def test_vacuum_reports_an_unreadable_topic_with_or_without_its_name(run, segmen
         ran = run("vacuum", uri, "--output", "json", *arguments)
         assert (ran.code, ran.json["failed"]) == (1, 1)
         assert ran.error.startswith("error: bad: ")
+
+
+def test_restore_names_the_transactions_that_it_takes_back_and_forgets_them_on_request(segments, uri):
+    segments("topic", "create", uri, "orders")
+    log = LogDir.open(uri)
+    wanted = log.snapshot("orders").version
+    for version in (3, 4, 5, 9):
+        log.append("orders", pa.table({"value": ["a"]}), ("loader", version))
+    command = ("topic", "restore", uri, "orders", "--version", wanted)
+    lines = segments(*command).lines
+    at = lines.index(f"Transactions above version {wanted}, which add nothing if repeated (--forget-transactions):")
+    assert lines[at + 1].split() == ["app_id", "versions", "kept_version"]
+    assert lines[at + 2].split()[:3] == ["loader", "3-5,", "9"]
+    assert log.append("orders", pa.table({"value": ["a"]}), ("loader", 9)) == {}
+    restored = segments(*command, "--forget-transactions", "--output", "json").json
+    assert restored["transactions"] == [{"app_id": "loader", "versions": [3, 4, 5, 9], "kept_version": None}]
+    assert restored["transactions_forgotten"] is True
+    assert log.append("orders", pa.table({"value": ["a"]}), ("loader", 3)) == {0: (4, 4)}
+    latest = log.snapshot("orders").version
+    assert "Transactions" not in segments("topic", "restore", uri, "orders", "--version", latest).text

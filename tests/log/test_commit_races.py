@@ -270,7 +270,7 @@ def test_a_topic_made_again_between_two_tries_refuses_the_append(tmp_path, monke
     manifest = new_manifest(tmp_path)
 
     def made_again(go) -> None:
-        manifest.delete(now_ms=1)
+        manifest.delete()
         manifest.create("second", {}, new_partitions(3, "second"))
         go()
 

@@ -166,7 +166,9 @@ def test_transaction_indexes_are_read_no_further_than_needed(monkeypatch):
     indexes = transaction_indexes(snapshot.live_table(0), {})
     assert len(indexes) == 6
     read, paths = log.storage.read, []
-    monkeypatch.setattr(log.storage, "read", lambda path, *rest: paths.append(path) or read(path, *rest))
+    monkeypatch.setattr(
+        log.storage, "read", lambda path, *rest, **options: paths.append(path) or read(path, *rest, **options)
+    )
     found = load_aborted(log.storage, indexes, 0, 100)
     assert paths == ["00000000000000000000.txnindex"]
     every = [parse_txn_index((golden_dir("txn-0") / index.path).read_bytes()) for index in indexes]

@@ -26,6 +26,7 @@ from spark_segments.log.manifest.delta_log import openable
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Topic, segments_of, segments_table
 from spark_segments.storage import Storage
+from tests.clock import store_clock
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -119,7 +120,8 @@ def test_many_partitions_lie_in_files_of_which_an_append_rewrites_one(tmp_path):
 def test_a_deleted_topic_is_gone_and_leaves_its_rows_to_vacuum(manifest):
     chunk = new_chunk()
     commit_append(manifest, [chunk])
-    manifest.delete(now_ms=77)
+    with store_clock(77):
+        manifest.delete()
     assert not manifest.exists()
     with pytest.raises(UnknownTopicError):
         manifest.snapshot()
@@ -134,7 +136,8 @@ def test_a_deleted_topic_is_gone_and_leaves_its_rows_to_vacuum(manifest):
 def test_a_topic_made_again_starts_anew_and_still_shows_vacuum_the_old_rows(manifest):
     chunk = new_chunk()
     commit_append(manifest, [chunk])
-    manifest.delete(now_ms=77)
+    with store_clock(77):
+        manifest.delete()
     manifest.create("second", {}, new_partitions(2, "second"))
     snapshot = manifest.snapshot()
     assert (snapshot.topic_id, snapshot.config) == ("second", {})
@@ -150,7 +153,8 @@ def test_a_topic_made_again_starts_anew_and_still_shows_vacuum_the_old_rows(mani
 
 def test_a_topic_made_again_refuses_what_was_written_for_the_old_one(manifest):
     chunk = new_chunk()
-    manifest.delete(now_ms=77)
+    with store_clock(77):
+        manifest.delete()
     manifest.create("second", {}, new_partitions(3, "second"))
     with pytest.raises(CommitConflictError, match="made again"):
         commit_append(manifest, [chunk])
@@ -217,7 +221,7 @@ def test_transactions_outlive_a_checkpoint_but_not_their_topic(manifest):
     commit_append(manifest, [new_chunk()], ("app", 7))
     manifest.compact()
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {}
-    manifest.delete(now_ms=1)
+    manifest.delete()
     manifest.create("second", {}, new_partitions(1, "second"))
     assert commit_append(manifest, [new_chunk(topic_id="second")], ("app", 7)) == {0: (0, 9)}
 
@@ -316,7 +320,7 @@ def test_a_snapshot_stays_what_it_was_whatever_comes_after(manifest):
     snapshot = manifest.snapshot()
     commit_append(manifest, [new_chunk()])
     manifest.compact()
-    manifest.delete(now_ms=5)
+    manifest.delete()
     manifest.vacuum(retention_ms=DAY_MS, now_ms=time.time_ns() // 1_000_000)
     assert snapshot.live_of(0) == [chunk]
     assert snapshot.partition(0).log_end_offset == 10

@@ -52,7 +52,7 @@ def prices(log) -> LogDir:
 
 
 def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanSettings:
-    return CleanSettings(topic, log.snapshot(topic).topic_id, log.config(topic), NOW_MS, map_bytes, 0.9)
+    return CleanSettings(topic, log.snapshot(topic).topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
 
 
 def clean_by(
@@ -114,8 +114,9 @@ def test_a_partition_with_transactions_is_left_to_one_task(tmp_path, monkeypatch
     log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "2"})
     log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
     snapshot = log.snapshot("txnc")
+    end_offset = snapshot.live_of(0)[-1].base_offset
     work = Round(
-        settings_of(log, "txnc"), snapshot.partition(0), snapshot.live_of(0), 0, snapshot.live_of(0)[-1].base_offset
+        settings_of(log, "txnc"), log.config("txnc"), snapshot.partition(0), snapshot.live_of(0), 0, end_offset
     )
     assert any(row.txn_index_bytes for row in work.live)
     if not with_index:

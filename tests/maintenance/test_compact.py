@@ -55,8 +55,7 @@ def seal(log: LogDir) -> None:
 
 def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     snapshot = log.snapshot("t")
-    config = log.config("t")
-    sealing = CleanSettings("t", snapshot.topic_id, config, now_ms, map_bytes, 0.9)
+    sealing = CleanSettings("t", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
     slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
     clean = clean_round if tasks == 1 else CleanByTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
     with mock.patch.object(clean_by_tasks, "MIN_SLICE_BYTES", 1):

@@ -14,6 +14,7 @@ from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance.removal.restore import restore
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
 
@@ -178,3 +179,77 @@ def test_files_that_are_too_old_by_the_commit_are_not_named(sealed):
         line = compact_while(sealed, lambda: clock.__setitem__(0, now_ms + OLDEST_CHUNK_MS + 1))
     assert line["action"] == "failed" and "too old" in line["error"]
     assert live(sealed, "t") == rows
+
+
+def values(log: LogDir) -> dict[str, str]:
+    """What a consumer of the topic ends up with: the newest value of each key that has any."""
+    newest = {one["key"].decode(): one["value"] for one in contents(log, "t")}
+    return {key: value.decode() for key, value in newest.items() if value is not None}
+
+
+@pytest.fixture
+def retained(log) -> tuple[LogDir, int]:
+    """A topic whose first segment is clean and has left the log, and the version that had it still.
+
+    It holds the value of a key that the next segment, which is dirty, has the tombstone of.
+    """
+    topic_with(log, "t", CONFIG | {"cleanup.policy": "compact,delete", "retention.ms": -1, "delete.retention.ms": 0})
+    append(log, "a 1", "b 1")
+    seal(log)
+    compact(log, now_ms=GOLDEN_MS)
+    append(log, "b", "c 1")
+    seal(log)
+    version = log.snapshot("t").version
+    log.delete_records("t", {0: 2})
+    retain(log)
+    assert bounds(log) == [(2, 4)]
+    return log, version
+
+
+def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
+    log, version = retained
+    assert compact_while(log, lambda: restore(log, "t", version))["action"] == "lost to another job"
+    assert log.snapshot("t").partition(0).first_dirty_offset == 2
+    for key in ("d 1", "d 2"):  # the tombstone gets its horizon, then it goes
+        append(log, key)
+        seal(log)
+        compact(log, now_ms=GOLDEN_MS + DAY_MS)
+    assert left(log) == ["0:a 1", "3:c 1", "5:d 2"]
+    assert values(log) == {"a": "1", "c": "1", "d": "2"}
+    assert verify(log, deep=True).ok
+
+
+def test_a_restore_that_takes_a_deletion_of_records_back_undoes_the_round(sealed):
+    version = sealed.snapshot("t").version
+    sealed.delete_records("t", {0: 6})
+    line = compact_while(sealed, lambda: restore(sealed, "t", version))
+    assert (line["action"], bounds(sealed)) == ("lost to another job", [(0, 4), (4, 8), (8, 9)])
+    assert sealed.snapshot("t").partition(0).first_dirty_offset == 0
+    compact(sealed, now_ms=GOLDEN_MS)
+    assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
+
+
+def test_a_segment_that_comes_back_into_a_gap_undoes_the_round(sealed):
+    first, *others = live(sealed, "t")
+    manifest = sealed.manifest("t")
+    manifest.commit(lambda _: Change("test", drop=[first.path]))
+
+    def comes_back() -> None:
+        manifest.commit(lambda _: Change("test", add=[first]))
+
+    assert compact_while(sealed, comes_back)["action"] == "lost to another job"
+    assert live(sealed, "t") == [first, *others]
+    compact(sealed, now_ms=GOLDEN_MS)
+    assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
+
+
+def test_a_last_stable_offset_that_goes_back_undoes_the_round(sealed):
+    before = live(sealed, "t")
+    row = sealed.snapshot("t").partition(0)
+
+    def reopen() -> None:
+        back = dataclasses.replace(row, last_stable_offset=5)
+        sealed.manifest("t").commit(lambda _: Change("test", partitions=[back]))
+
+    assert compact_while(sealed, reopen)["action"] == "lost to another job"
+    assert live(sealed, "t") == before

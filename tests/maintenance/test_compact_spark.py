@@ -80,8 +80,8 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     log.append("prices", pa.table({"key": ["k0"], "value": ["last"]}))
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     map_bytes = 368 * BYTES_PER_SLOT
-    topic_id, config = log.snapshot("prices").topic_id, log.config("prices")
-    settings = CleanSettings("prices", topic_id, config, NOW_MS, map_bytes, 0.9)
+    topic_id = log.snapshot("prices").topic_id
+    settings = CleanSettings("prices", topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
     clean = CleanByTasks(2, map_bytes, map_bytes, spark)
     result = clean_partition(log.storage, settings, 0, 1000, clean=clean)
     assert (result.rounds, result.first_dirty_offset, result.unfinished) == (2, 1000, False)

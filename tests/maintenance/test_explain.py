@@ -29,6 +29,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     Window,
 )
 from spark_segments.maintenance.explanation.retention_bounds import Keeping, gone_within
+from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 from tests.maintenance.rows import TOPIC_ID, chunk, row, snapshot
@@ -451,7 +452,8 @@ def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
     assert leaves_ms == NOW_MS + 1001
     for at_ms, starts in ((leaves_ms - 1, 0), (leaves_ms, 1)):
         for job in (roll, retain, compact, vacuum):
-            job(log, now_ms=at_ms)
+            with store_clock(at_ms):
+                job(log, now_ms=at_ms)
         assert log.offsets(TOPIC)[0][0] == starts
     for at_ms, state in ((deleted_ms - 1, REMOVED), (deleted_ms, GONE)):
         vacuum(log, now_ms=at_ms)

@@ -12,10 +12,12 @@ from spark_segments.cli import main
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta_log import DeltaLog
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
+from tests.clock import store_clock
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 DAMAGED = 1
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
+PLAN = sys.modules["spark_segments.maintenance.compaction.plan"]
 
 
 @pytest.fixture(params=["process", "spark"])
@@ -118,7 +120,9 @@ def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, 
     monkeypatch.setattr(row_files, "_cache", row_files._RowCache(0))  # of what this process has written
     log = LogDir.open(uri)
     for days, job in enumerate((roll, retain, compact, vacuum)):
-        report = job(log, now_ms=GOLDEN_MS + days * DAY_MS)
+        now_ms = GOLDEN_MS + days * DAY_MS
+        with store_clock(now_ms):
+            report = job(log, now_ms=now_ms)
         (line,) = report.failed
         assert (line["topic"], line["partition"]) == ("broken", None)
         assert str(tmp_path / "log" / "_manifest" / "broken") in line["error"] and "\n" not in line["error"]
@@ -177,3 +181,52 @@ def test_the_command_names_what_failed_and_exits_with_1(orders, command, output,
         assert '"action": "failed"' in printed.out and '"failed": 1' in printed.out
     jobs = ["roll", "retain", "compact", "vacuum"] if command == "maintain" else ["roll"]
     assert all(job in printed.out for job in jobs)
+
+
+def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report(orders, session):
+    """Eleven records a segment, seven keys, and a map that takes two of these: a round is a few offsets."""
+    roll(orders, now_ms=GOLDEN_MS)
+    segment = live(orders, "orders", DAMAGED)[2]
+    flip(path_of(orders, segment.path), segment.log_bytes - 1)
+    before = len(contents(orders, "orders", partition=DAMAGED, end_offset=segment.base_offset))
+    small = LogDir.open(orders.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
+    report = compact(small, session, now_ms=GOLDEN_MS, force=True)
+    assert actions(report) == {0: "compact", DAMAGED: "failed", 2: "compact"}
+    (line,) = report.failed
+    assert line["partition"] == DAMAGED and segment.path in line["error"]
+    assert line.get("rounds", 0) > 0
+    assert line["records_in"] == line["records_out"] + line["dropped"]["superseded"]
+    row = orders.snapshot("orders").partition(DAMAGED)
+    assert 0 < line["first_dirty_offset"] == row.first_dirty_offset <= segment.base_offset
+    after = contents(orders, "orders", partition=DAMAGED, end_offset=segment.base_offset)
+    assert before - len(after) == line["dropped"]["superseded"] > 0
+    assert report.dropped["superseded"] == sum(one["dropped"]["superseded"] for one in report.partitions)
+
+
+def files(log: LogDir) -> set[str]:
+    return {file.path for number in range(3) for file in log.storage.list(f"orders-{number}")}
+
+
+def test_a_partition_that_roll_fails_with_leaves_no_files(orders, session):
+    chunk = live(orders, "orders", DAMAGED)[15]
+    flip(path_of(orders, chunk.path), 70)
+    roll(orders, session, now_ms=GOLDEN_MS)
+    before = files(orders)
+    assert len({path for path in before if path.startswith("orders-1/")}) == 3 * 40
+    assert roll(orders, session, now_ms=GOLDEN_MS).failed
+    assert files(orders) == before
+    assert len(contents(orders, "orders", partition=0)) == 40
+
+
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_a_partition_that_compact_fails_with_leaves_no_files(orders, session, by_tasks, monkeypatch):
+    roll(orders, now_ms=GOLDEN_MS)
+    segment = live(orders, "orders", DAMAGED)[2]
+    flip(path_of(orders, segment.path), segment.log_bytes - 1)
+    if by_tasks:
+        monkeypatch.setattr(PLAN, "LARGE_PARTITION_BYTES", 0)
+        monkeypatch.setattr(PLAN, "LARGE_SHARE", 0)
+    before = {path for path in files(orders) if path.startswith("orders-1/")}
+    small = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "2"})
+    assert actions(compact(small, session, now_ms=GOLDEN_MS, force=True))[DAMAGED] == "failed"
+    assert {path for path in files(orders) if path.startswith("orders-1/")} == before

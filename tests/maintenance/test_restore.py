@@ -11,6 +11,8 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance.removal.taken_back import TakenBack
+from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
@@ -129,7 +131,8 @@ def test_an_empty_version_and_a_partition_that_came_later_are_empty(log):
 
 def test_what_vacuum_has_taken_cannot_be_restored(orders):
     wanted = version(orders)
-    roll(orders, now_ms=GOLDEN_MS)
+    with store_clock(GOLDEN_MS):
+        roll(orders, now_ms=GOLDEN_MS)
     before = contents(orders, "orders")
     vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
     with pytest.raises(LogDirError, match="vacuum has taken 33 of its files"):
@@ -140,7 +143,8 @@ def test_what_vacuum_has_taken_cannot_be_restored(orders):
 def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
     """A restore between the mark and the deletion would bring back rows whose files are about to go."""
     wanted = version(orders)
-    roll(orders, now_ms=GOLDEN_MS)
+    with store_clock(GOLDEN_MS):
+        roll(orders, now_ms=GOLDEN_MS)
     tried = []
 
     def restore_first(*_):
@@ -174,3 +178,72 @@ def test_wrong_versions_and_topics_are_named(orders):
         restore(orders, "orders", old)
     with pytest.raises(LogDirError, match="Import it"):
         restore(LogDir.open(str(golden_dir("broker-data"))), "orders", 0)
+
+
+def send(log: LogDir, app_id: str, *versions: int) -> list[bool]:
+    """Sends transactions of ten records each; which of them added any."""
+    return [bool(log.append("orders", records(10, first=100 * number), (app_id, number))) for number in versions]
+
+
+def values(log: LogDir) -> list[int]:
+    return [int(one["value"].split()[0]) for one in contents(log, "orders")]
+
+
+@pytest.fixture
+def sent(log) -> tuple[LogDir, int]:
+    """A topic that two applications sent to, and the version that holds the first transaction of the one."""
+    topic_with(log, "orders", {})
+    send(log, "loader", 1)
+    wanted = version(log)
+    send(log, "loader", 2, 5)
+    send(log, "other", 0)
+    return log, wanted
+
+
+TAKEN_BACK = [TakenBack("loader", (2, 5), 1), TakenBack("other", (0,), None)]
+
+
+def test_transactions_that_a_restore_takes_back_are_named_and_stay_remembered(sent):
+    log, wanted = sent
+    restored = restore(log, "orders", wanted)
+    assert restored == {0: (0, 40)} and list(restored.transactions) == TAKEN_BACK
+    assert send(log, "loader", 1, 2, 5, 6) == [False, False, False, True]
+    assert send(log, "other", 0) == [False]
+
+
+@pytest.mark.parametrize("asked", ["at once", "by a second restore"])
+def test_transactions_that_are_forgotten_can_be_sent_again_once(sent, asked):
+    log, wanted = sent
+    if asked == "by a second restore":
+        restore(log, "orders", wanted)
+    assert list(restore(log, "orders", wanted, forget_transactions=True).transactions) == TAKEN_BACK
+    assert send(log, "loader", 1, 2, 5, 5) == [False, True, True, False]
+    assert send(log, "other", 0, 0) == [True, False]
+    assert values(log) == [first + number for first in (100, 200, 500, 0) for number in range(10)]
+    assert_sound(log)
+
+
+def test_what_is_forgotten_stays_so_after_a_checkpoint(sent):
+    log, wanted = sent
+    restore(log, "orders", wanted, forget_transactions=True)
+    log.manifest("orders").compact()
+    assert send(log, "loader", 1, 2) == [False, True]
+    assert send(log, "other", 0) == [True]
+
+
+def test_records_that_come_back_bring_their_transactions_back(sent):
+    log, wanted = sent
+    latest = version(log)
+    restore(log, "orders", wanted, forget_transactions=True)
+    assert list(restore(log, "orders", latest).transactions) == []
+    assert send(log, "loader", 2, 5) == [False, False]
+    assert send(log, "other", 0) == [False]
+    assert len(contents(log, "orders")) == 40
+
+
+def test_what_was_forgotten_before_is_not_named_again(sent):
+    log, wanted = sent
+    restore(log, "orders", wanted, forget_transactions=True)
+    send(log, "loader", 2)
+    assert list(restore(log, "orders", wanted).transactions) == [TakenBack("loader", (2,), 1)]
+    assert send(log, "loader", 2, 5) == [False, True]

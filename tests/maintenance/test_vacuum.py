@@ -16,6 +16,7 @@ from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
 from spark_segments.storage import Storage
+from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import (
     DAY_MS,
@@ -33,11 +34,12 @@ REMOVED = 33  # of 40 chunks, eleven of which fill a segment; seven stay
 
 
 def rolled_topic(log: LogDir, topic: str = "orders", partitions: int = 1) -> None:
-    """A topic whose chunks were removed at GOLDEN_MS."""
+    """A topic whose chunks were removed at GOLDEN_MS, by the store's clock."""
     topic_with(log, topic, {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS}, partitions)
     for number in range(partitions):
         append_one_by_one(log, topic, records(40), partition=number)
-    roll(log, topic=topic, now_ms=GOLDEN_MS)
+    with store_clock(GOLDEN_MS):
+        roll(log, topic=topic, now_ms=GOLDEN_MS)
 
 
 def files(log: LogDir, directory: str = "orders-0") -> set[str]:
@@ -225,8 +227,9 @@ def test_a_reader_of_an_old_snapshot_is_served_until_the_delay_has_passed(log):
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
     append_one_by_one(log, "orders", records(40))
     batches = log.read("orders")
-    roll(log, now_ms=GOLDEN_MS)
-    retain(log, now_ms=GOLDEN_MS)
+    with store_clock(GOLDEN_MS):
+        roll(log, now_ms=GOLDEN_MS)
+        retain(log, now_ms=GOLDEN_MS)
     vacuum(log, now_ms=GOLDEN_MS + DELAY_MS)
     assert sum(batch.num_rows for batch in batches) == 40
     assert log.offsets("orders")[0][0] > 0

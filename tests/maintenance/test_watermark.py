@@ -200,7 +200,7 @@ def test_the_size_is_that_of_the_live_files_and_what_is_removed_waits_for_vacuum
     assert report["live_bytes"] == after_bytes and report["waiting_bytes"] == all_bytes - after_bytes
     assert (report["max_bytes"], report["over_bytes"]) == (limit, 0)
     assert report["records_in"] == report["records_out"] + report["dropped"]["max-bytes"]
-    vacuum(full, now_ms=LATER_MS + 2 * DAY_MS)
+    vacuum(full, now_ms=full.storage.now_ms() + 2 * DAY_MS)
     assert sizes(full) == (after_bytes, after_bytes)
     assert retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()["waiting_bytes"] == 0
 

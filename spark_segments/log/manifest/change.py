@@ -47,6 +47,7 @@ class Change:
     place of those with the same paths. `drop`: paths whose rows go. `partitions`: new rows for these partitions, added
     where there is none yet. `config`: the topic's own settings from now on; None leaves them. `topic`: a new topic row
     as a whole: how a topic is deleted and made again. Where it is made again, `partitions` are all there are.
+    `transactions`: {application id: version} that from now on are the last ones of these applications.
     """
 
     operation: str
@@ -56,6 +57,7 @@ class Change:
     partitions: Sequence[Partition] | pa.Table = ()
     config: Mapping[str, str] | None = None
     topic: Topic | None = None
+    transactions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -135,8 +135,9 @@ def _commit(
             try:
                 files = writer.write(snapshot, state.files, change)
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
+                transactions = {**change.transactions, **(dict([txn]) if txn is not None else {})}
                 tries.sent.append((snapshot, change))
-                log.commit_at(state, files, note, txn)
+                log.commit_at(state, files, note, transactions)
                 return Commit(snapshot.version + 1, snapshot, change)
             except SegmentsError:
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,6 +205,25 @@ class DeltaLog:
         content = self.storage.read(f"{self.directory}/_delta_log/{version:020d}.json").to_pybytes()
         return [json.loads(line) for line in content.splitlines() if line.strip()]
 
+    def transactions(self, topic_id: str, version: int) -> tuple[str | None, dict[str, int]]:
+        """What a commit was for, and the transactions that it carries for this topic id: {application: version}.
+
+        Raises LogDirError where the log does not have that version (any more).
+        """
+        try:
+            actions = self.actions(version)
+        except FileNotFoundError as error:
+            raise LogDirError(
+                f"The manifest of {self.topic} lacks version {version}: its transactions are not known",
+                path=str(error.filename),
+            ) from error
+        suffix = _application_id("", topic_id)
+        found = [action["txn"] for action in actions if "txn" in action]
+        mine = {
+            one["appId"].removesuffix(suffix): int(one["version"]) for one in found if one["appId"].endswith(suffix)
+        }
+        return commit_info(actions).get("change"), mine
+
     def find(self, commit_id: str, versions: Iterable[int]) -> tuple[int, int] | None:
         """The version among these that a commit with this id made, and which try of it did."""
         for version in versions:
@@ -243,14 +262,13 @@ class DeltaLog:
         state: TableState,
         change: FileChange,
         note: CommitNote,
-        txn: tuple[str, int] | None = None,
+        transactions: Mapping[str, int] | None = None,
         *,
         data_change: bool = True,
     ) -> None:
-        """Commits as the version right after `state`, or raises."""
-        transactions = None
-        if txn is not None:
-            transactions = [Transaction(_application_id(txn[0], state.snapshot.topic_id), txn[1])]
+        """Commits as the version right after `state`, or raises. `transactions`: {application: its last version}."""
+        topic_id = state.snapshot.topic_id
+        actions = [Transaction(_application_id(name, topic_id), last) for name, last in (transactions or {}).items()]
         state.table.create_write_transaction(
             [
                 *(file.add_action(data_change=data_change) for file in change.added),
@@ -259,7 +277,7 @@ class DeltaLog:
             mode="append",
             schema=_schema(),
             partition_by=[KIND],
-            commit_properties=note.properties(transactions),
+            commit_properties=note.properties(actions or None),
             post_commithook_properties=_NO_HOOKS,
         )
 

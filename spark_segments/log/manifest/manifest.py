@@ -143,22 +143,24 @@ class Manifest:
         if not ours:
             self.commit(self._made_again(change), deleted=True)
 
-    def delete(self, now_ms: int) -> Commit:
+    def delete(self) -> Commit:
         """Takes the topic out of the log directory: its rows are removed ones from then on, for vacuum to delete."""
 
         def plan(snapshot: Snapshot) -> Change:
+            now_ms = self.storage.now_ms()
             topic = Topic(snapshot.topic_id, snapshot.config, deleted_ms=now_ms)
             return Change("delete", replace=removed_rows(snapshot.live, now_ms), topic=topic)
 
         return self.commit(plan)
 
-    def delete_by_force(self, now_ms: int) -> None:
+    def delete_by_force(self) -> None:
         """As `delete`, also where the manifest cannot be read: a note beside it says so then, and vacuum takes all
         files of the topic once file.delete.delay.ms (of the log directory) has passed.
         """
         if self._is_readable():
-            self.delete(now_ms)
+            self.delete()
             return
+        now_ms = self.storage.now_ms()
         # Where only the rows of segments are damaged, a commit can still say that the topic is gone.
         with contextlib.suppress(SegmentsError):
             self.commit(lambda snapshot: Change("delete", topic=Topic(snapshot.topic_id, snapshot.config, now_ms)))

@@ -185,9 +185,9 @@ class Segment:
             offset_of_max_timestamp=self.offset_of_max_timestamp + move if self.offset_of_max_timestamp >= 0 else -1,
         )
 
-    def removed(self, now_ms: int) -> Segment:
-        """The row once the file has left the log."""
-        return dataclasses.replace(self, state=REMOVED, removed_ms=now_ms)
+    def removed(self, removed_ms: int) -> Segment:
+        """The row once the file has left the log. `removed_ms`: see `removed_rows`."""
+        return dataclasses.replace(self, state=REMOVED, removed_ms=removed_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +244,14 @@ def segments_of(table: pa.Table) -> list[Segment]:
     return [Segment(*row) for row in _rows(table, SEGMENT_SCHEMA)]
 
 
-def removed_rows(segments: pa.Table, now_ms: int) -> pa.Table:
-    """The same rows once their files have left the log."""
+def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
+    """The same rows once their files have left the log.
+
+    `removed_ms` is the store's clock at the commit, read anew for each try of it. The clock that a job plans by
+    (`now_ms`) may lie in the past, and then readers would have no file.delete.delay.ms left.
+    """
     count = segments.num_rows
-    columns = {"state": pa.array([REMOVED], pa.string()), "removed_ms": pa.array([now_ms], pa.int64())}
+    columns = {"state": pa.array([REMOVED], pa.string()), "removed_ms": pa.array([removed_ms], pa.int64())}
     for name, value in columns.items():
         position = SEGMENT_SCHEMA.get_field_index(name)
         segments = segments.set_column(position, SEGMENT_SCHEMA.field(name), value.take(pa.repeat(0, count)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import Encoded
@@ -36,7 +39,8 @@ class SegmentWriter:
     """Writes one .log and its sidecars, batch by batch, and says what its row is.
 
     Offsets of the batches given are those of the file. Nothing is visible to readers before a commit names the file.
-    As a context manager it leaves no file open where an error comes before `close`.
+    As a context manager it leaves no file where an error comes before `close` has returned: nobody else knows the name,
+    so no commit can. With a `stem` that others know, what was written stays.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class SegmentWriter:
         self._partition = partition
         self._base_offset = base_offset
         self._stem = stem or segment_stem(topic, partition, base_offset)
+        self._name_is_shared = stem is not None
         self._index = IndexBuilder(base_offset, interval_bytes=index_interval_bytes, index_bytes=segment_index_bytes)
         self._log: WriteStream | None = None
         self.log_bytes = 0
@@ -72,6 +77,8 @@ class SegmentWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._log is not None:
             self._log.__exit__(kind, error, trace)
+            if kind is not None and not self._name_is_shared:
+                _delete(self._storage, [self._stem])
 
     def add_tombstones(self, count: int) -> None:
         """Says that `count` of the records appended have a null value."""
@@ -135,6 +142,21 @@ class SegmentWriter:
             created_ms=created_ms,
             state=state,
         )
+
+
+def discard(storage: Storage, segments: Iterable[Segment]) -> None:
+    """Deletes files that the caller has made, and whose rows were never given to a commit.
+
+    Where that is not sure (a commit that raised may have happened), the files are left to vacuum. So are those that
+    cannot be deleted now.
+    """
+    _delete(storage, [segment.stem for segment in segments])
+
+
+def _delete(storage: Storage, stems: Sequence[str]) -> None:
+    suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+    with contextlib.suppress(SegmentsError, OSError):  # the first error is the one to show
+        storage.delete([stem + suffix for stem in stems for suffix in suffixes])
 
 
 class ChunkWriter:

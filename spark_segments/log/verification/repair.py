@@ -73,9 +73,10 @@ def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Seg
         committed.clear()
         live = _live(current, {segment.partition for segment in old})
         removed = []
+        removed_ms = manifest.storage.now_ms()
         for before, after in zip(old, new, strict=True):
             if live.get(before.path) == before:
-                removed.append(before.removed(manifest.storage.now_ms()))
+                removed.append(before.removed(removed_ms))
                 committed.append(after)
         return Change("repair", add=list(committed), replace=removed) if committed else None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_segments.config import TopicConfig, server_config
+from spark_segments.config import server_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
 from spark_segments.format.cleaner.clean import CleanCounts
@@ -19,7 +19,7 @@ from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
 from spark_segments.maintenance.compaction.partition_cleaner import CleanResult, clean_partition
 from spark_segments.maintenance.compaction.plan import Candidate, count_large, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanSettings, clean_round
-from spark_segments.maintenance.report import LOST, Report
+from spark_segments.maintenance.report import FAILED, LOST, Report
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
 
@@ -70,8 +70,9 @@ def compact(
 
     `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; one that is much
     of all there is to do (`count_large`) is done by many tasks, before the others. Each round of a partition is one
-    commit. One that fails, for a damaged file say, is left to the next run: see `Report`. Records without a key are
-    removed, as Kafka's cleaner does, with one warning a topic.
+    commit. A partition that fails, for a damaged file say, is left to the next run: see `Report`. Where that is in a
+    later round, its line tells of the rounds before, too, which stand. Records without a key are removed, as Kafka's
+    cleaner does, with one warning a topic.
 
     On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. Over what an idle
     worker has, a task takes at most 1.25 times log.cleaner.dedupe.buffer.size for the offset map (the quarter only
@@ -81,35 +82,33 @@ def compact(
     driver merges the maps of a large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
-    started_ms = log.storage.now_ms()
-    now_ms = started_ms if now_ms is None else now_ms
+    now_ms = log.storage.now_ms() if now_ms is None else now_ms
     server = server_config({}, log.defaults)
-    found: list[tuple[Snapshot, TopicConfig, Candidate]] = []
+    found: list[tuple[Snapshot, Candidate]] = []
     for snapshot, config in selected_topics(log, topic, report, "compact"):
         if server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
-            found += [(snapshot, config, candidate) for candidate in plan]
-    found.sort(key=lambda one: -one[2].ratio)
-    picked = [one for one in found if one[2].picked][:max_partitions]
+            found += [(snapshot, candidate) for candidate in plan]
+    found.sort(key=lambda one: -one[1].ratio)
+    picked = [one for one in found if one[1].picked][:max_partitions]
     if dry_run:
-        for snapshot, _, candidate in found:
-            _note_plan(report, snapshot, candidate, within=any(candidate is one[2] for one in picked))
+        for snapshot, candidate in found:
+            _note_plan(report, snapshot, candidate, within=any(candidate is one[1] for one in picked))
         return report.finish()
-    picked.sort(key=lambda one: -one[2].log_bytes)
+    picked.sort(key=lambda one: -one[1].log_bytes)
     tasks = [
         _CleanTask(
             CleanSettings(
                 snapshot.topic,
                 snapshot.topic_id,
-                config,
+                log.defaults,
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
-                started_ms,
             ),
             candidate,
         )
-        for snapshot, config, candidate in picked
+        for snapshot, candidate in picked
     ]
     threads = server.log_cleaner_threads if spark is None else None
     without_key: Counter[str] = Counter()
@@ -178,11 +177,11 @@ def _note_plan(report: Report, snapshot: Snapshot, candidate: Candidate, *, with
 
 
 def _note(report: Report, task: _CleanTask, result: CleanResult) -> None:
-    counts = result.counts
+    counts, failed = result.counts, {"error": str(result.error)} if result.error is not None else {}
     report.add(
         task.settings.topic,
         result.partition,
-        LOST if result.lost else "compact",
+        FAILED if failed else LOST if result.lost else "compact",
         records_in=counts.records_read,
         records_out=counts.records_kept,
         bytes_in=counts.bytes_read,
@@ -196,6 +195,7 @@ def _note(report: Report, task: _CleanTask, result: CleanResult) -> None:
         reduction=round(1 - counts.bytes_written / counts.bytes_read, 4) if counts.bytes_read else 0.0,
         tombstones_kept=counts.tombstones_kept,
         first_dirty_offset=result.first_dirty_offset,
+        **failed,
     )
 
 

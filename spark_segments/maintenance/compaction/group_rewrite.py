@@ -18,7 +18,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.copying import rebased
 from spark_segments.log.segment.reader import Window, windows
-from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage
 
 LARGEST_FILE_BYTES = 2**31 - 1  # positions in an index are an int32
@@ -56,7 +56,7 @@ class GroupRewrite:
     """Takes what is left of a group, part by part; nothing is written before the first batch that is not as it was.
 
     `leader_epoch` goes into batches that have none, as those of a chunk that became a segment as it was. As a context
-    manager it leaves no file open where an error comes before `close`.
+    manager it leaves no file where an error comes before `close`.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class GroupRewrite:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
+        if kind is not None:
+            discard(self._storage, self._outputs)
 
     def add(self, segment: Segment, cleaned: Cleaned) -> None:
         """Takes what is left of the next batches of a segment."""

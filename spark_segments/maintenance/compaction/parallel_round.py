@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_segments.execution import run_tasks
+from spark_segments.errors import SegmentsError
+from spark_segments.execution import run_tasks, try_tasks
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.clean import CleanCounts
 from spark_segments.format.cleaner.offset_map import OffsetMap
@@ -28,7 +29,14 @@ from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.reader import locate, locate_position, windows
 from spark_segments.maintenance.compaction.group_rewrite import Group
 from spark_segments.maintenance.compaction.map_file import MapFile, merge_file, read_map, write_map
-from spark_segments.maintenance.compaction.round import CleanedRound, Round, build_map, put_windows, rewrite_group
+from spark_segments.maintenance.compaction.round import (
+    CleanedRound,
+    Round,
+    build_map,
+    discard_groups,
+    put_windows,
+    rewrite_groups,
+)
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -170,11 +178,16 @@ class CleanByTasks:
         order = sorted(range(len(tasks)), key=lambda number: -sum(map(_log_bytes, tasks[number])))
         rewrite = _RewriteGroups(storage, dataclasses.replace(work, live=()), told)
         try:
-            done = dict(zip(order, self._run(rewrite, [tasks[number] for number in order]), strict=True))
+            found = try_tasks(rewrite, [tasks[number] for number in order], self.spark, at_a_time=self.slots)
         finally:
             if isinstance(told, MapFile):
                 storage.delete(told.path)
-        if any(one is None for one in done.values()):
+        done = {number: one for number, one in zip(order, found, strict=True) if isinstance(one, list)}
+        if len(done) < len(tasks):
+            discard_groups(storage, [one for groups in done.values() for one in groups])
+            for one in found:
+                if isinstance(one, SegmentsError):
+                    raise one
             return None
         return [one for number in range(len(tasks)) for one in done[number]]
 
@@ -235,7 +248,7 @@ class _RewriteGroups:
             told = read_map(self.storage, told, settings.map_bytes, settings.load_factor)
         cleaning = self.work.cleaning(told)
         try:
-            return [rewrite_group(self.storage, self.work, group, cleaning, _NoTransactions()) for group in groups]
+            return rewrite_groups(self.storage, self.work, groups, cleaning, _NoTransactions())
         except _TransactionMet:
             return None
 

@@ -7,7 +7,7 @@ out of the functions here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_segments.config import TopicConfig
@@ -20,6 +20,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.log.appending.appender import compression
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import Group, GroupRewrite, named
 from spark_segments.maintenance.compaction.plan import groups
 from spark_segments.storage import Storage
@@ -27,25 +28,30 @@ from spark_segments.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class CleanSettings:
-    """What a task needs beside its partition. `map_bytes` bounds the offset map's memory."""
+    """What a task needs beside its partition. `map_bytes` bounds the offset map's memory.
+
+    `defaults`: configuration values for what the topic does not set itself. The topic may be altered while the job
+    runs: its own values are those of the snapshot that a round begins with.
+    """
 
     topic: str
     topic_id: str
-    config: TopicConfig
+    defaults: Mapping[str, str]
     now_ms: int
     map_bytes: int
     load_factor: float
-    started_ms: int | None = None  # the store's clock when the job began at `now_ms`; None: it is only beginning
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round cleans: a partition as one of its snapshots has it, `live` being its live segments.
+    """What a round cleans: a partition as one of its snapshots has it, `live` being its live segments, `config` the
+    topic's configuration then.
 
     Offsets in [first_dirty_offset, first_uncleanable_offset) are dirty; nothing from the latter on is touched.
     """
 
     settings: CleanSettings
+    config: TopicConfig
     partition: Partition
     live: Sequence[Segment]
     first_dirty_offset: int
@@ -58,7 +64,7 @@ class Round:
 
     def groups(self, map_end_offset: int) -> list[list[Segment]]:
         """The neighbouring segments that become one each, of those that a map up to `map_end_offset` tells about."""
-        return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.settings.config)
+        return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.config)
 
     def cleaning(self, offset_map: OffsetMap) -> CleaningRound:
         """What holds for all batches."""
@@ -66,12 +72,12 @@ class Round:
         producers = ProducerState(parse_producer_snapshot(snapshot) if snapshot else ())
         producers.expire(settings.now_ms)
         codec, level = None, None
-        if settings.config.compression_type != "producer":
-            codec, level = compression(settings.config, None)
+        if self.config.compression_type != "producer":
+            codec, level = compression(self.config, None)
         return CleaningRound(
             map=offset_map,
             now_ms=settings.now_ms,
-            delete_retention_ms=settings.config.delete_retention_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
             first_uncleanable_offset=self.first_uncleanable_offset,
             producers=ActiveProducers.of(producers.entries()),
             codec=codec,
@@ -98,13 +104,10 @@ def clean_round(storage: Storage, work: Round) -> CleanedRound:
     cleaning = work.cleaning(offset_map)
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
-    done: list[Group] = []
-    counts = CleanCounts()
-    for group in work.groups(offset_map.end_offset):
-        rewritten, counted = rewrite_group(storage, work, group, cleaning, transactions)
-        done.append(rewritten)
-        counts += counted
-    return CleanedRound(done, counts, indexed, min(offset_map.end_offset, work.first_uncleanable_offset))
+    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), cleaning, transactions)
+    counts = sum((counted for _, counted in done), CleanCounts())
+    end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
+    return CleanedRound([group for group, _ in done], counts, indexed, end_offset)
 
 
 def build_map(storage: Storage, work: Round, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
@@ -164,6 +167,29 @@ def put_windows(
     return indexed
 
 
+def rewrite_groups(
+    storage: Storage,
+    work: Round,
+    groups: Iterable[Sequence[Segment]],
+    cleaning: CleaningRound,
+    transactions: CleanedTransactions,
+) -> list[tuple[Group, CleanCounts]]:
+    """`rewrite_group` of each. Where one fails the files of the others go, too: no commit can know of them yet."""
+    done: list[tuple[Group, CleanCounts]] = []
+    try:
+        for group in groups:
+            done.append(rewrite_group(storage, work, group, cleaning, transactions))
+    except BaseException:
+        discard_groups(storage, done)
+        raise
+    return done
+
+
+def discard_groups(storage: Storage, done: Iterable[tuple[Group, CleanCounts]]) -> None:
+    """Deletes the outputs of groups that no commit was given: a partition that fails in each run leaves none."""
+    discard(storage, [segment for group, _ in done for segment in group.outputs])
+
+
 def rewrite_group(
     storage: Storage,
     work: Round,
@@ -174,7 +200,7 @@ def rewrite_group(
     """Writes what cleaning leaves of a group, and says what became of its records."""
     settings = work.settings
     counts = CleanCounts()
-    with GroupRewrite(storage, settings.topic, settings.config, group, work.partition.leader_epoch) as rewrite:
+    with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
         for segment in group:
             for window in windows(storage, segment):
                 for cleaned in clean_batches(

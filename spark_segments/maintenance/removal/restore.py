@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import Partition, Segment, Topic, partitions_of, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.maintenance.removal.taken_back import TakenBack, forgetting, transactions_above
 from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
 from spark_segments.maintenance.selection import check_managed
 
@@ -27,18 +29,31 @@ _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
 """What of a file's row can change while the file is in the log."""
 
 
-def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]:
+class Restored(dict[int, tuple[int, int]]):
+    """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it took back."""
+
+    transactions: Sequence[TakenBack] = ()
+
+
+def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool = False) -> Restored:
     """Brings a topic's records back to what `version` held, in one commit, while its files are still there.
 
     Offsets given out since stay given out: the log end does not go back, and what was appended after that version goes.
     The log start may go back: records that retention took are there again. The configuration stays as it is. A topic
-    that was deleted is there again. Returns {partition: (log start offset, log end offset)}. Raises LogDirError where
-    vacuum has taken a file of that version.
+    that was deleted is there again.
+
+    The transactions of appends that went stay remembered, so that repeating them adds nothing; the result names them in
+    its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last version in
+    the log. It can be asked for by a second restore of the same version, too.
+
+    Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
+    version.
     """
     check_managed(log)
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
+    taken_back: list[TakenBack] = []
 
     def change(current: Snapshot) -> Change | None:
         if wanted.topic_id != current.topic_id:
@@ -51,6 +66,9 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
         _check_files(current, rows, version)
         taken = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
         changed = rows.filter(pc.invert(_as_they_are(current, rows)))
+        taken_back[:], remembered = transactions_above(manifest.log, wanted, current)
+        if forget_transactions:
+            remembered |= forgetting(taken_back)
         back = None if current.deleted_ms is None else Topic(current.topic_id, current.config)
         return Change(
             RESTORE,
@@ -58,9 +76,12 @@ def restore(log: LogDir, topic: str, version: int) -> dict[int, tuple[int, int]]
             replace=pa.concat_tables([changed, removed_rows(taken, log.storage.now_ms())]),
             partitions=_partitions_again(wanted, current),
             topic=back,
+            transactions=remembered,
         )
 
-    return manifest.commit(change, deleted=True).bounds()
+    restored = Restored(manifest.commit(change, deleted=True).bounds())
+    restored.transactions = tuple(taken_back)
+    return restored
 
 
 class _Fillers:

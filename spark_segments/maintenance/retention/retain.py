@@ -80,7 +80,7 @@ def _retain_topic(
     """What leaves a topic, and the snapshot that it leaves."""
     if not dry_run:
         commit = log.manifest(snapshot.topic).commit(
-            lambda current: _change(current, _expired(log, current, now_ms, mark), now_ms)
+            lambda current: _change(current, _expired(log, current, now_ms, mark), log.storage.now_ms())
         )
         snapshot = commit.snapshot_before
         if commit.change is None:
@@ -98,7 +98,7 @@ def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, mark: Watermark | Non
     return expired if ends is None else with_watermark(snapshot.live, expired, ends)
 
 
-def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
+def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | None:
     if len(expired.rows) == 0:
         return None
     rows = snapshot.live.take(expired.rows)
@@ -109,7 +109,7 @@ def _change(snapshot: Snapshot, expired: Expired, now_ms: int) -> Change | None:
     moved = snapshot.partitions.take(changed)
     position = moved.schema.get_field_index("log_start_offset")
     moved = moved.set_column(position, moved.schema.field(position), pa.array(starts[changed]))
-    return Change("retain", replace=removed_rows(rows, now_ms), partitions=moved)
+    return Change("retain", replace=removed_rows(rows, removed_ms), partitions=moved)
 
 
 def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.logdir import LogDir
@@ -20,6 +21,7 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import SEALED, Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report
 from spark_segments.maintenance.rolling.plan import Due, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import Piece, find_pieces
@@ -97,12 +99,12 @@ class _Rolled:
         """The rows that the pieces become."""
         return [self.copies.get(piece) or replace(piece.chunks[0], state=SEALED) for piece in self.pieces]
 
-    def change(self, now_ms: int) -> tuple[list[Segment], list[Segment]]:
+    def change(self, removed_ms: int) -> tuple[list[Segment], list[Segment]]:
         """(rows to add, rows to replace)"""
         sealed = {row.path: row for row in self.files}
         return (
             list(self.copies.values()),
-            [sealed.get(chunk.path) or chunk.removed(now_ms) for chunk in self.taken],
+            [sealed.get(chunk.path) or chunk.removed(removed_ms) for chunk in self.taken],
         )
 
 
@@ -119,8 +121,8 @@ def roll(
 
     Looking for cuts is a task a partition, copying a task an output segment. A topic's partitions go in waves of one
     commit each; those in which somebody else was quicker are left to the next run, their new files to vacuum. So are
-    those that fail, for a damaged file say: see `Report`. A dry run says which partitions are due and why, and opens no
-    segment.
+    those that fail, for a damaged file say: see `Report`. Each wave goes by the topic's configuration as it is when the
+    wave begins. A dry run says which partitions are due and why, and opens no segment.
     """
     report = Report("roll", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
@@ -130,14 +132,33 @@ def roll(
         if dry_run:
             _note_plan(report, snapshot, plan)
             continue
-        done = 0
+        done, total = 0, len(plan.due)
         for wave in _waves(plan.due, WAVE_BYTES_A_SLOT * task_slots(spark)):
-            step = _within(progress, done, len(wave), len(plan.due))
-            _roll_wave(log, spark, snapshot, rules, plan, wave, now_ms, report, step)
+            step = _within(progress, done, len(wave), total)
+            try:
+                altered = _altered(log, snapshot, rules, wave, now_ms) if done else None
+            except SegmentsError as error:
+                for one in wave:
+                    report.fail(snapshot.topic, one.partition, error)
+            else:
+                _roll_wave(log, spark, *(altered or (snapshot, rules, plan, wave)), now_ms, report, step)
             done += len(wave)
             if progress is not None:
-                progress(done, len(plan.due))
+                progress(done, total)
     return report.finish()
+
+
+def _altered(
+    log: LogDir, snapshot: Snapshot, rules: RollRules, wave: Sequence[Due], now_ms: int
+) -> tuple[Snapshot, RollRules, RollPlan, list[Due]] | None:
+    """What a wave is to be rolled by where the topic was altered since it was planned; None where it was not."""
+    current = log.snapshot(snapshot.topic)
+    now = RollRules.of(snapshot.topic_id, topic_config(current.config, log.defaults))
+    if current.topic_id != snapshot.topic_id or now == rules:  # of another topic the commit takes no notice
+        return None
+    plan = plan_roll(current.live, now, now_ms)
+    partitions = {one.partition for one in wave}
+    return current, now, plan, [one for one in plan.due if one.partition in partitions]
 
 
 def _waves(due: Sequence[Due], wave_bytes: int) -> Iterator[list[Due]]:
@@ -187,10 +208,11 @@ def _roll_wave(
         there = {row.path: row for row in segments_of(rows.filter(pc.is_in(rows.column("path"), paths)))}
         added: list[Segment] = []
         replaced: list[Segment] = []
+        removed_ms = log.storage.now_ms()  # readers count their delay from this commit, however long the copying took
         for one in rolled:
             if all(there.get(chunk.path) == chunk for chunk in one.taken):
                 done.add(one.due.partition)
-                new, old = one.change(now_ms)
+                new, old = one.change(removed_ms)
                 added += new
                 replaced += old
         return Change("roll", add=added, replace=replaced) if replaced else None
@@ -248,6 +270,8 @@ def _copied(
             by_partition[task.piece.partition].copies[task.piece] = row
     for number, error in failed.items():
         report.fail(snapshot.topic, number, error)
+        # No commit knows of them. Left to vacuum, a partition that fails in each run would pile up copies of itself.
+        discard(log.storage, by_partition[number].copies.values())
     return [one for one in rolled if one.due.partition not in failed]
 
 

@@ -1,0 +1,80 @@
+"""Which transactions a restore takes back, and what the manifest has to say of their applications afterwards.
+
+A transaction is an application id and a version that came with an append; one that is not above the application's last
+adds nothing. A restore takes their records out of the log, but the manifest goes on to remember them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from spark_segments.log.manifest.change import RESTORE
+from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.snapshot import Snapshot
+
+FORGOTTEN = -1
+"""The version of an application that starts anew: below every version that a writer can have."""
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """The transactions of an application whose records are not in the log after a restore.
+
+    `versions`: those above the restored version, rising. `kept_version`: the application's last one up to there, whose
+    records are in the log; None where it had none.
+    """
+
+    app_id: str
+    versions: tuple[int, ...]
+    kept_version: int | None
+
+
+@dataclass(slots=True)
+class _Application:
+    """An application above a version: what it sent since, and what the manifest remembers as its last version."""
+
+    kept_version: int | None
+    last_version: int
+    versions: list[int] = field(default_factory=list)
+
+    def follow(self, operation: str | None, version: int) -> None:
+        """Takes the next commit that has a transaction of the application."""
+        self.last_version = version
+        if operation == RESTORE:  # it forgot, or remembers again
+            self.versions = [one for one in self.versions if one <= version]
+        if version > (FORGOTTEN if self.kept_version is None else self.kept_version) and version not in self.versions:
+            self.versions.append(version)
+
+
+def transactions_above(log: DeltaLog, wanted: Snapshot, current: Snapshot) -> tuple[list[TakenBack], dict[str, int]]:
+    """What a restore of `wanted` on top of `current` takes back, by application id; and {application id: version} of
+    those whose records come back although they were forgotten: they have to be remembered again.
+    """
+    versions = range(wanted.version + 1, current.version + 1)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        commits = list(pool.map(lambda version: log.transactions(current.topic_id, version), versions))
+    found: dict[str, _Application] = {}
+    state = log.state(wanted.version) if any(transactions for _, transactions in commits) else None
+    for operation, transactions in commits:
+        for app_id, version in transactions.items():
+            assert state is not None
+            if app_id not in found:
+                kept = state.last_transaction(app_id)
+                found[app_id] = _Application(None if kept == FORGOTTEN else kept, version)
+            found[app_id].follow(operation, version)
+    taken = [TakenBack(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]
+    again = {
+        name: one.kept_version
+        for name, one in found.items()
+        if one.kept_version is not None and one.last_version < one.kept_version
+    }
+    return [one for one in taken if one.versions], again
+
+
+def forgetting(taken: Sequence[TakenBack]) -> dict[str, int]:
+    """{application id: version} that lets all of these transactions be sent again."""
+    return {one.app_id: FORGOTTEN if one.kept_version is None else one.kept_version for one in taken}
