@@ -25,9 +25,10 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks `spark` what uses its fixture, and `fast` what is neither spark, nor network, nor slow."""
+    """Marks `spark` what uses its fixture or has it for a parameter, and `fast` what is neither spark, nor network, nor slow."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values()):
             item.add_marker("spark")
         if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):
             item.add_marker("fast")

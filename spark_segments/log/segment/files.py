@@ -15,7 +15,7 @@ def read_file(
     try:
         return storage.read(path, offset, length, writable=writable)
     except FileNotFoundError as error:
-        raise missing_file(path) from error
+        raise missing_file(storage.location(path)) from error
 
 
 def missing_file(path: str | None) -> MissingFileError:
