@@ -25,7 +25,10 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks `spark` what uses its fixture or has it for a parameter, and `fast` what is neither spark, nor network, nor slow."""
+    """Marks `spark` what uses its fixture or has it for a parameter.
+
+    What is neither spark, nor network, nor slow is `fast`.
+    """
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values()):

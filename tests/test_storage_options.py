@@ -120,6 +120,7 @@ def test_virtual_hosting_takes_the_bucket_out_of_the_endpoint():
     assert made["force_virtual_addressing"] is True
 
 
+@pytest.mark.slow
 def test_an_assumed_role():
     made = settings("s3://bucket", {"AWS_S3_ASSUME_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_REGION": "us-east-1"})
     assert made["role_arn"] == "arn:aws:iam::1:role/r"

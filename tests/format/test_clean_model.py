@@ -143,6 +143,7 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     return [batch if batch.records else batch.without_codec() for batch in batches]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     rounds=st.lists(

@@ -137,6 +137,7 @@ SIZE = (
 )
 
 
+@pytest.mark.slow
 def test_a_zips_kernels_are_compiled_once_for_all_of_its_copies_and_need_no_home(tmp_path):
     """As `spark-submit --py-files` brings it: a copy for every application and executor."""
     nowhere = tmp_path / "plain file"

@@ -122,6 +122,7 @@ def lost_race(go) -> None:
     raise CommitFailedError("Failed to commit transaction: 0")
 
 
+@pytest.mark.slow
 def test_racing_processes_get_dense_offsets_and_every_reply_is_true(tmp_path):
     manifest = new_manifest(tmp_path)
     reports = race(append_many, tmp_path, writers=4, count=50)
@@ -138,6 +139,7 @@ def test_racing_processes_get_dense_offsets_and_every_reply_is_true(tmp_path):
     assert len([file for file in manifest.log.state().files if file.kind == "segment"]) < 100
 
 
+@pytest.mark.slow
 def test_a_transaction_that_two_processes_send_at_once_is_added_once(tmp_path):
     manifest = new_manifest(tmp_path)
     reports = race(append_transactions, tmp_path, writers=2, count=25)

@@ -264,6 +264,7 @@ def steps_of(log_dir: Path, last: int, environment: dict[str, str]) -> subproces
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 9, 40, -1])
 def test_an_import_that_was_killed_goes_on_and_ends_equal(tmp_path, python_environment, step):
     if step < 0:  # between the last segment's file and its commit

@@ -35,6 +35,7 @@ def of_partition(log: LogDir, number: int, count: int, first: int) -> pa.Table:
     return table.append_column("partition", pa.array([number] * count, pa.int32()))
 
 
+@pytest.mark.slow
 def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mapping[str, str]) -> None:
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders", 2, COMPACTED)
@@ -71,6 +72,7 @@ def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mappi
     assert verify(log, deep=True).findings == []
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping[str, str]) -> None:
     LogDir.create(uri, s3_options).create_topic("orders")
 

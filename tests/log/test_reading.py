@@ -6,6 +6,7 @@ import tempfile
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDi
     return log, [time for timestamps in batches for time in timestamps]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(batches=appends, batch_bytes=st.integers(70, 400), target=st.integers(-2, 52), start=st.integers(0, 250))
 def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, start):

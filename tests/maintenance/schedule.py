@@ -18,7 +18,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, Window
 from spark_segments.storage import Storage
-from tests.maintenance.appending import append_one_by_one, topic_with
+from tests.maintenance.appending import append_one_by_one, topic_with, under_policy
 
 START_MS = 1_000_000
 TOPIC = "orders"
@@ -92,7 +92,8 @@ class Schedule:
                 "timestamp": pa.array(times, pa.timestamp("ms")),
             }
         )
-        append_one_by_one(self.log, TOPIC, table)
+        with under_policy(self.log, TOPIC, "delete"):  # records without a key are from before it was compacted
+            append_one_by_one(self.log, TOPIC, table)
         self.timestamps += times
         for told in (self.leaves, self.deleted, self.cleaned):
             told += [Told() for _ in times]

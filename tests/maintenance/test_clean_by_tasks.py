@@ -78,6 +78,7 @@ def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
     assert verify(prices, deep=True).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("map_entries", "slice_entries", "merged_entries", "in_one_round"),
     [

@@ -133,6 +133,7 @@ def append_what_follows(log: LogDir, topic: str, directory: str) -> None:
             append_batches(log, topic, [data])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS)
 def test_one_log_cleaned_step_by_step_is_what_kafka_made_of_its_own(tmp_path, defaults, name):
     topic, steps = TOPICS[name], CHAINS[name][1]

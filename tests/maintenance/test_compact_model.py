@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -147,6 +148,7 @@ def cleaned_every(pause_ms: int, *values: bytes | None) -> list[tuple]:
 
 
 # To the millisecond: a segment is too young no longer; a tombstone goes though cleanings have come meanwhile.
+@pytest.mark.slow
 @example(Rules(0, 1, 1000, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(1000, b"1"))
 @example(Rules(0, 1000, 0, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(500, None, b"1", b"2"))
 @settings(max_examples=25, deadline=None)

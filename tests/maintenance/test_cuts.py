@@ -125,6 +125,7 @@ def model(rules: RollRules, chunks: list[list[Batch]], start: int) -> list[int]:
     return bases
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(chunks=active_segments, rules=rolling_rules, start=st.sampled_from([0, 1000, 2**40]))
 def test_active_segments_are_cut_where_kafka_would_have_rolled(chunks, rules, start):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def topic_of(parts: Sequence[Any], config: Mapping[str, Any]) -> tuple[Snapshot,
     return snapshot("orders", {name: str(value) for name, value in config.items()}, rows, partitions)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(parts, min_size=1, max_size=3), configs, st.integers(60, 130))
 def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_ms):

@@ -494,6 +494,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     config=configs,

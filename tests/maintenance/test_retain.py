@@ -95,6 +95,7 @@ def model(rows: list[Segment], log_start: int, config: TopicConfig, now_ms: int)
     return gone
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(found=st.lists(partitions, min_size=1, max_size=4), overrides=configs)
 def test_what_goes_is_what_kafkas_loops_take(found, overrides):
@@ -113,6 +114,7 @@ def test_what_goes_is_what_kafkas_loops_take(found, overrides):
         assert not any(flag and one.state != SEALED for flag, one in zip(gone, part, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     found=st.lists(partitions, min_size=2, max_size=2),

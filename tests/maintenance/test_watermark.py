@@ -114,6 +114,7 @@ def model(
     return gone
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(found=st.lists(topics, min_size=1, max_size=3), max_bytes=st.integers(0, 1500), floor=st.integers(0, NOW_MS))
 def test_the_oldest_go_first_and_no_more_than_need_be(found, max_bytes, floor):

@@ -26,6 +26,7 @@ def thawed():
     freeze_imports.cache_clear()
 
 
+@pytest.mark.slow
 def test_what_was_imported_is_out_of_later_garbage_collections(thawed):
     freeze_imports()
     frozen = gc.get_freeze_count()
