@@ -1,0 +1,138 @@
+"""The site is made with no warning, its examples run as they stand, and what it says of the code is so.
+
+In the tutorial and the how-to pages every `bash` and `python` block runs, in the order of the page, in one empty
+directory; a block `text title="prints"` is what the block before it prints. Blocks of other names are not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_segments import errors
+from spark_segments.config_table import KEYS, SERVER_KEYS
+from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
+from tests.conftest import ROOT
+from tests.golden_files import GOLDEN
+
+DOCS = ROOT / "docs"
+PAGES = ["tutorial.md", *sorted(f"how-to/{page.name}" for page in (DOCS / "how-to").glob("*.md"))]
+_BLOCK = re.compile(r"^```(?P<kind>\w+)(?P<title> title=\"prints\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Example:
+    kind: str
+    code: str
+    prints: str | None
+
+
+def _examples(page: str) -> list[Example]:
+    found: list[Example] = []
+    for block in _BLOCK.finditer((DOCS / page).read_text()):
+        if block["title"]:
+            last = found.pop()
+            found.append(Example(last.kind, last.code, block["code"]))
+        elif block["kind"] in ("bash", "python"):
+            found.append(Example(block["kind"], block["code"], None))
+    return found
+
+
+SPARK_PAGES = [page for page in PAGES if any("spark_session(" in example.code for example in _examples(page))]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory with a Kafka directory in it: where the examples of a page run."""
+    shutil.copytree(GOLDEN / "broker-data", tmp_path / "here" / "kafka-data")
+    with contextlib.chdir(tmp_path / "here"):
+        yield tmp_path / "here"
+
+
+def _run_page(page: str, directory: Path, environment: Mapping[str, str]) -> None:
+    commands = directory.parent / "bin"
+    commands.mkdir()
+    command = commands / "segments"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from spark_segments.cli import main; main()" "$@"\n')
+    command.chmod(0o755)
+    environment = environment | {"PATH": f"{commands}{os.pathsep}{environment['PATH']}"}
+    names: dict[str, object] = {}
+    for example in _examples(page):
+        if example.kind == "bash":
+            run = subprocess.run(
+                ["bash", "-e", "-o", "pipefail", "-c", example.code], env=environment, capture_output=True, text=True
+            )
+            assert run.returncode == 0, f"{example.code}\n{run.stdout}{run.stderr}"
+            printed = run.stdout
+        else:
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                exec(compile(example.code, page, "exec"), names)
+            printed = output.getvalue()
+        if example.prints is not None:
+            assert _lines(printed) == _lines(example.prints), example.code
+
+
+def _lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in SPARK_PAGES and _examples(page)])
+def test_the_examples_of_a_page_run(page: str, directory: Path, python_environment: dict[str, str]) -> None:
+    _run_page(page, directory, python_environment)
+
+
+@pytest.mark.parametrize("page", SPARK_PAGES)
+def test_the_examples_of_a_page_with_spark_run(
+    page: str, spark, directory: Path, python_environment: dict[str, str]
+) -> None:
+    _run_page(page, directory, python_environment)
+
+
+def test_every_option_of_reader_and_writer_is_on_its_page() -> None:
+    page = (DOCS / "reference" / "options.md").read_text()
+    reader, writer = page.partition("\n## Writer")[::2]
+
+    for text, options in ((reader, READER_OPTIONS), (writer, WRITER_OPTIONS)):
+        named = {name for line in text.splitlines() if line.startswith("| `") for name in _names(line)}
+        assert named == {name for name in options if name != "view"} | {"storage.*"}
+
+
+def _names(line: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", line.split(" | ")[0])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `mkdocs build --strict` makes it: a warning is an error."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return target
+
+
+def test_the_reference_names_every_setting_command_and_error(site: Path) -> None:
+    pages = {name: (site / "reference" / f"{name}.html").read_text() for name in ("settings", "commands", "errors")}
+
+    assert all(f"<code>{name}</code>" in pages["settings"] for name in [*KEYS, *SERVER_KEYS])
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert all(f"<code>{name}</code>" in pages["errors"] for name in classes)
+    for command in ("topic create", "produce", "consume", "roll", "retain", "compact", "vacuum", "verify", "import"):
+        assert f"segments {command}" in pages["commands"]
+
+
+def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assets = re.findall(r'<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page.read_text())
+        assert not [asset for asset in assets if asset.startswith(("http:", "https:", "//"))], page
