@@ -73,20 +73,22 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def _setting_table(rows: Iterable[Setting]) -> str:
-    lines = ["| Setting | Default | Values | Meaning | Name in the defaults file |", "|---|---|---|---|---|"]
+    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
     for setting in rows:
         default = render_value(setting.default)
         default = _NEVER.get(default, f"`{default}`" if default else "empty")
-        names = ", ".join(f"`{synonym.name}`" for synonym in setting.server) or "the same"
-        lines.append(f"| `{setting.name}` | {default} | {_cell(setting.expected)} | {_cell(setting.doc)} | {names} |")
+        names = [synonym.name for synonym in setting.server] or [name for name in [setting.name] if name in SERVER_KEYS]
+        place = f"In the defaults file: {', '.join(f'`{name}`' for name in names)}" if names else "A topic's own only"
+        facts = f"{setting.expected[0].upper()}{setting.expected[1:]}. {place}"
+        lines.append(f"| `{setting.name}` | {default} | {_cell(setting.doc)}.<br>{_cell(facts)} |")
     return "\n".join(lines)
 
 
 def _command_sections(command: Any, path: list[str]) -> Iterator[str]:
     commands = getattr(command, "commands", None)
     if commands is not None:
-        for name, inner in commands.items():
-            yield from _command_sections(inner, [*path, name])
+        for name in command.list_commands(None):
+            yield from _command_sections(commands[name], [*path, name])
         return
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]

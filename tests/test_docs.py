@@ -10,16 +10,18 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from spark_segments import errors
+from spark_segments.cli import main
 from spark_segments.config_table import KEYS, SERVER_KEYS
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
 from tests.conftest import ROOT
@@ -60,27 +62,47 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def _run_page(page: str, directory: Path, environment: Mapping[str, str]) -> None:
-    commands = directory.parent / "bin"
-    commands.mkdir()
-    command = commands / "segments"
+    path = directory.parent / "bin"
+    path.mkdir()
+    command = path / "segments"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from spark_segments.cli import main; main()" "$@"\n')
     command.chmod(0o755)
-    environment = environment | {"PATH": f"{commands}{os.pathsep}{environment['PATH']}"}
+    environment = dict(environment) | {"PATH": f"{path}{os.pathsep}{environment['PATH']}"}
     names: dict[str, object] = {}
     for example in _examples(page):
-        if example.kind == "bash":
-            run = subprocess.run(
-                ["bash", "-e", "-o", "pipefail", "-c", example.code], env=environment, capture_output=True, text=True
-            )
+        if example.kind == "python":
+            printed = _printed(lambda code=example.code: exec(compile(code, page, "exec"), names))
+        elif commands := _plain_commands(example.code):
+            printed = "".join(_printed(lambda arguments=arguments: _run_command(arguments)) for arguments in commands)
+        else:
+            shell = ["bash", "-e", "-o", "pipefail", "-c", example.code]
+            run = subprocess.run(shell, env=environment, capture_output=True, text=True)
             assert run.returncode == 0, f"{example.code}\n{run.stdout}{run.stderr}"
             printed = run.stdout
-        else:
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                exec(compile(example.code, page, "exec"), names)
-            printed = output.getvalue()
         if example.prints is not None:
             assert _lines(printed) == _lines(example.prints), example.code
+
+
+def _plain_commands(code: str) -> list[list[str]]:
+    """The arguments of each `segments` command of a block that needs no shell: these run here, which is faster."""
+    lines = code.replace("\\\n", " ").splitlines()
+    if all(line.startswith("segments ") and not set(line) & set("|<>&;$*`") for line in lines):
+        return [shlex.split(line)[1:] for line in lines]
+    return []
+
+
+def _run_command(arguments: list[str]) -> None:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert not end.code, (arguments, end.code)
+
+
+def _printed(work: Callable[[], object]) -> str:
+    output = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with contextlib.redirect_stdout(output):
+        work()
+    return output.buffer.getvalue().decode()
 
 
 def _lines(text: str) -> list[str]:
@@ -101,10 +123,10 @@ def test_the_examples_of_a_page_with_spark_run(
 
 def test_every_option_of_reader_and_writer_is_on_its_page() -> None:
     page = (DOCS / "reference" / "options.md").read_text()
-    reader, writer = page.partition("\n## Writer")[::2]
+    sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
 
-    for text, options in ((reader, READER_OPTIONS), (writer, WRITER_OPTIONS)):
-        named = {name for line in text.splitlines() if line.startswith("| `") for name in _names(line)}
+    for title, options in (("Reader", READER_OPTIONS), ("Writer", WRITER_OPTIONS)):
+        named = {name for line in sections[title].splitlines() if line.startswith("| `") for name in _names(line)}
         assert named == {name for name in options if name != "view"} | {"storage.*"}
 
 
