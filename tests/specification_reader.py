@@ -464,7 +464,8 @@ class ManagedLog:
 
     def topics(self) -> list[str]:
         """The topics that are there, deleted ones left out."""
-        names = sorted(path.name for path in (self._directory / "_manifest").iterdir() if path.is_dir())
+        manifests = (self._directory / "_manifest").iterdir()
+        names = sorted(path.name for path in manifests if any((path / "_delta_log").glob("*.json")))
         return [name for name in names if "deleted_ms" not in self.snapshot(name).topic["properties"]]
 
     def snapshot(self, topic: str, version: int | None = None) -> Snapshot:

@@ -356,6 +356,32 @@ def test_what_compaction_left_is_read(log: LogDir) -> None:
     assert len(found) < len(appended) // 2
 
 
+def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -> None:
+    appended: list[dict] = []
+    log.create_topic("plain", partitions=3)
+    _append(log, "plain", [], seed=1)
+    log.delete_topic("plain")
+    assert ManagedLog(Path(log.uri)).topics() == []
+
+    log.create_topic("plain", partitions=2)
+    _append(log, "plain", appended, seed=2)
+    assert ManagedLog(Path(log.uri)).topics() == ["plain"]
+    assert _assert_agree(log, "plain") == _sorted(appended)
+
+
+def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
+    log.create_topic("plain", partitions=1)
+    appended: list[dict] = []
+    for seed in range(12):
+        _append(log, "plain", appended, seed=seed, rows=10)
+    before = ManagedLog(Path(log.uri)).snapshot("plain").segments[0]
+    roll(log, now_ms=START_MS)
+
+    [merged] = ManagedLog(Path(log.uri)).snapshot("plain").segments[0]
+    assert len(before) == 12 and merged["state"] == "chunk"
+    assert _assert_agree(log, "plain") == _sorted(appended)
+
+
 @pytest.mark.parametrize("name", ["txn-0", "txn-compact/clean-2/txnc-0", "broker-data/payments-0"])
 def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: str, log: LogDir) -> None:
     directory = golden_dir(name)
