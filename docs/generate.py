@@ -20,8 +20,8 @@ import typer.main
 
 from spark_segments import errors
 from spark_segments.cli import app
-from spark_segments.config_table import KEYS, SERVER_KEYS
-from spark_segments.config_values import DOUBLE_MAX, LONG_MAX, Setting, render_value
+from spark_segments.config.table import KEYS, SERVER_KEYS
+from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
 
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[a-z-]+) -->$", re.MULTILINE)
 _NEVER = {str(LONG_MAX): "9223372036854775807 (no limit)", str(DOUBLE_MAX): "no limit"}

@@ -22,7 +22,7 @@ import pytest
 
 from spark_segments import errors
 from spark_segments.cli import main
-from spark_segments.config_table import KEYS, SERVER_KEYS
+from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN

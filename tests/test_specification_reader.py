@@ -17,11 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
-from spark_segments.log.appender import ProducerOptions
-from spark_segments.log.records import WRITER_SCHEMA
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.restore import restore
+from spark_segments import LogDir, ProducerOptions
+from spark_segments.log.appending.input_columns import WRITER_SCHEMA
+from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from tests import specification_reader as specification
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, damaged_dir, expected_records, golden_dir
 from tests.specification_reader import KafkaPartition, ManagedLog, Record
