@@ -134,6 +134,17 @@ def _names(line: str) -> list[str]:
     return re.findall(r"`([^`]+)`", line.split(" | ")[0])
 
 
+def test_every_room_is_on_the_architecture_page() -> None:
+    page = (DOCS / "design" / "architecture.md").read_text()
+    package = ROOT / "spark_segments"
+    layers = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    rooms = {path.parent.name for layer in layers for path in (package / layer).glob("*/__init__.py")}
+
+    named = set(re.findall(r"`(\w+)`", page))
+    assert layers - {"__init__", "__main__", "errors"} <= named
+    assert rooms - {"page"} <= named
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `mkdocs build --strict` makes it: a warning is an error."""
