@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import errors
 from spark_segments.cli import main
 from spark_segments.config.table import KEYS, SERVER_KEYS
+from spark_segments.log.manifest.row_files import SCHEMAS
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
@@ -143,6 +145,20 @@ def test_every_room_is_on_the_architecture_page() -> None:
     named = set(re.findall(r"`(\w+)`", page))
     assert layers - {"__init__", "__main__", "errors"} <= named
     assert rooms - {"page"} <= named
+
+
+@pytest.mark.parametrize("kind", list(SCHEMAS))
+def test_every_column_of_the_manifest_is_specified(kind: str) -> None:
+    page = (DOCS / "format" / "manifest.md").read_text()
+    section = re.search(rf"^## `kind={kind}`.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    rows = [line.split(" | ")[:2] for line in section[0].splitlines() if line.startswith("| `")]
+
+    types = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "binary": pa.binary()}
+    specified = {name.strip("| `"): types.get(text) for name, text in rows}
+    assert list(specified) == SCHEMAS[kind].names
+    nested = {"properties", "leader_epochs"}
+    assert all(specified[field.name] == field.type for field in SCHEMAS[kind] if field.name not in nested)
 
 
 @pytest.fixture(scope="module")
