@@ -478,6 +478,8 @@ class ManagedLog:
         [row] = rows["topic"]
         row["properties"] = dict(row["properties"])
         _check_version(int(row["properties"]["format.version"]))
+        if states := {one["state"] for one in rows["segment"]} - {"chunk", "sealed", "removed"}:
+            raise ValueError(f"unknown states {states}")
         live = [one for one in rows["segment"] if one["topic_id"] == row["topic_id"] and one["state"] != "removed"]
         live.sort(key=lambda one: (one["base_offset"], one["next_offset"]))
         partitions = {one["partition"]: one for one in rows["partition"]}
