@@ -55,6 +55,9 @@ def _examples(page: str) -> list[Example]:
 SPARK_PAGES = [page for page in PAGES if any("spark_session(" in example.code for example in _examples(page))]
 
 
+STORE_PAGE = "how-to/object-store.md"
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """An empty directory with a Kafka directory in it: where the examples of a page run."""
@@ -111,7 +114,7 @@ def _lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in SPARK_PAGES and _examples(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page)])
 def test_the_examples_of_a_page_run(page: str, directory: Path, python_environment: dict[str, str]) -> None:
     _run_page(page, directory, python_environment)
 
@@ -121,6 +124,16 @@ def test_the_examples_of_a_page_with_spark_run(
     page: str, spark, directory: Path, python_environment: dict[str, str]
 ) -> None:
     _run_page(page, directory, python_environment)
+
+
+def test_the_examples_with_an_object_store_run(
+    s3_options: dict[str, str], monkeypatch, directory: Path, python_environment: dict[str, str]
+) -> None:
+    given = {name: value for name, value in s3_options.items() if name != "AWS_REGION"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    _run_page(STORE_PAGE, directory, python_environment | given)
 
 
 def test_every_option_of_reader_and_writer_is_on_its_page() -> None:
