@@ -1,0 +1,144 @@
+"""The parts of the reference that the code knows best: settings, commands and errors, written as Markdown.
+
+MkDocs calls `on_page_markdown` (mkdocs.yml, `hooks`). A line `<!-- generated: settings -->` in a page becomes the table
+of settings, and so on for every name in GENERATED. Nothing here starts Spark.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import typer.main
+
+from spark_segments import errors
+from spark_segments.cli import app
+from spark_segments.config.table import KEYS, SERVER_KEYS
+from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
+
+_PLACE = re.compile(r"^<!-- generated: (?P<name>[a-z-]+) -->$", re.MULTILINE)
+_NEVER = {str(LONG_MAX): "9223372036854775807 (no limit)", str(DOUBLE_MAX): "no limit"}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The page with every generated part in its place. KeyError where a page asks for a part that there is not."""
+    return _PLACE.sub(lambda match: GENERATED[match["name"]](), markdown)
+
+
+def settings() -> str:
+    """The settings of a topic that have an effect."""
+    return _setting_table(setting for setting in KEYS.values() if setting.has_effect)
+
+
+def settings_without_effect() -> str:
+    """The settings of a topic that only a broker uses."""
+    return _setting_table(setting for setting in KEYS.values() if not setting.has_effect)
+
+
+def job_settings() -> str:
+    """The settings of the jobs."""
+    return _setting_table(SERVER_KEYS.values())
+
+
+def commands() -> str:
+    """Every command with its arguments, options and its own help."""
+    return "\n".join(_command_sections(typer.main.get_command(app), ["segments"]))
+
+
+def error_classes() -> str:
+    """Every error with what it means, and the classes it is one of."""
+    found = [value for value in vars(errors).values() if inspect.isclass(value) and value.__module__ == errors.__name__]
+    lines = ["| Error | Is also | What it means, and what to do |", "|---|---|---|"]
+    for cls in found:
+        bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__)
+        summary = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+        lines.append(f"| `{cls.__name__}` | {bases} | {_cell(summary)} |")
+    return "\n".join(lines)
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "settings-without-effect": settings_without_effect,
+    "job-settings": job_settings,
+    "commands": commands,
+    "errors": error_classes,
+}
+
+
+def _setting_table(rows: Iterable[Setting]) -> str:
+    lines = ["| Setting | Default | Meaning |", "|---|---|---|"]
+    for setting in rows:
+        default = render_value(setting.default)
+        default = _NEVER.get(default, f"`{default}`" if default else "empty")
+        names = [synonym.name for synonym in setting.server] or [name for name in [setting.name] if name in SERVER_KEYS]
+        place = f"In the defaults file: {', '.join(f'`{name}`' for name in names)}" if names else "A topic's own only"
+        facts = f"{setting.expected[0].upper()}{setting.expected[1:]}. {place}"
+        lines.append(f"| `{setting.name}` | {default} | {_cell(setting.doc)}.<br>{_cell(facts)} |")
+    return "\n".join(lines)
+
+
+def _command_sections(command: Any, path: list[str]) -> Iterator[str]:
+    commands = getattr(command, "commands", None)
+    if commands is not None:
+        for name in command.list_commands(None):
+            yield from _command_sections(commands[name], [*path, name])
+        return
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    usage = " ".join([*path, *(_metavar(argument) for argument in arguments), *(["[OPTIONS]"] if options else [])])
+    yield f"\n## {' '.join(path)}\n"
+    yield f"```text\n{usage}\n```\n"
+    yield _help(command.help or "")
+    for title, parameters in (("Argument", arguments), ("Option", options)):
+        if parameters:
+            yield f"\n| {title} | Default | Meaning |\n|---|---|---|"
+            yield from (_parameter_row(parameter) for parameter in parameters)
+
+
+def _parameter_row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = f"`{_metavar(parameter)}`"
+    else:
+        flags = [*parameter.opts, *parameter.secondary_opts]
+        value = "" if parameter.is_flag else f" {parameter.metavar or _values(parameter)}"
+        name = ", ".join(f"`{flag}{value}`" for flag in flags)
+    default = parameter.default
+    if callable(default) or default in (None, False, (), []) or parameter.required:
+        shown = "required" if parameter.required else ""
+    else:
+        shown = f"`{getattr(default, 'value', default)}`"
+    return f"| {name} | {shown} | {_cell(getattr(parameter, 'help', None) or '')} |"
+
+
+def _values(parameter: Any) -> str:
+    default = parameter.default
+    return "|".join(str(choice.value) for choice in type(default)) if isinstance(default, Enum) else "VALUE"
+
+
+def _metavar(argument: Any) -> str:
+    name = (argument.metavar or argument.human_readable_name).strip("[]").removesuffix("...")
+    name += "…" if argument.nargs == -1 else ""
+    return name if argument.required else f"[{name}]"
+
+
+def _help(text: str) -> str:
+    """A command's help: paragraphs, and what follows `Example:` as code."""
+    parts = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        prose, *examples = paragraph.split("Example: ")
+        parts.append(_cell(" ".join(prose.split())))
+        if examples:
+            lines = (" ".join(example.replace("\\\n", " ").split()) for example in examples)
+            parts.append("```text\n" + "\n".join(lines) + "\n```")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

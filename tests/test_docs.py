@@ -1,0 +1,200 @@
+"""The site is made with no warning, its examples run as they stand, and what it says of the code is so.
+
+In the tutorial and the how-to pages every `bash` and `python` block runs, in the order of the page, in one empty
+directory; a block `text title="prints"` is what the block before it prints. Blocks of other names are not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import errors
+from spark_segments.cli import main
+from spark_segments.config.table import KEYS, SERVER_KEYS
+from spark_segments.log.manifest.row_files import SCHEMAS
+from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
+from tests.conftest import ROOT
+from tests.golden_files import GOLDEN
+
+DOCS = ROOT / "docs"
+PAGES = ["tutorial.md", *sorted(f"how-to/{page.name}" for page in (DOCS / "how-to").glob("*.md"))]
+_BLOCK = re.compile(r"^```(?P<kind>\w+)(?P<title> title=\"prints\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Example:
+    kind: str
+    code: str
+    prints: str | None
+
+
+def _examples(page: str) -> list[Example]:
+    found: list[Example] = []
+    for block in _BLOCK.finditer((DOCS / page).read_text()):
+        if block["title"]:
+            last = found.pop()
+            found.append(Example(last.kind, last.code, block["code"]))
+        elif block["kind"] in ("bash", "python"):
+            found.append(Example(block["kind"], block["code"], None))
+    return found
+
+
+SPARK_PAGES = [page for page in PAGES if any("spark_session(" in example.code for example in _examples(page))]
+
+
+STORE_PAGE = "how-to/object-store.md"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory with a Kafka directory in it: where the examples of a page run."""
+    shutil.copytree(GOLDEN / "broker-data", tmp_path / "here" / "kafka-data")
+    with contextlib.chdir(tmp_path / "here"):
+        yield tmp_path / "here"
+
+
+def _run_page(page: str, directory: Path, environment: Mapping[str, str]) -> None:
+    path = directory.parent / "bin"
+    path.mkdir()
+    command = path / "segments"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from spark_segments.cli import main; main()" "$@"\n')
+    command.chmod(0o755)
+    environment = dict(environment) | {"PATH": f"{path}{os.pathsep}{environment['PATH']}"}
+    names: dict[str, object] = {}
+    for example in _examples(page):
+        if example.kind == "python":
+            printed = _printed(lambda code=example.code: exec(compile(code, page, "exec"), names))
+        elif commands := _plain_commands(example.code):
+            printed = "".join(_printed(lambda arguments=arguments: _run_command(arguments)) for arguments in commands)
+        else:
+            shell = ["bash", "-e", "-o", "pipefail", "-c", example.code]
+            run = subprocess.run(shell, env=environment, capture_output=True, text=True)
+            assert run.returncode == 0, f"{example.code}\n{run.stdout}{run.stderr}"
+            printed = run.stdout
+        if example.prints is not None:
+            assert _lines(printed) == _lines(example.prints), example.code
+
+
+def _plain_commands(code: str) -> list[list[str]]:
+    """The arguments of each `segments` command of a block that needs no shell: these run here, which is faster."""
+    lines = code.replace("\\\n", " ").splitlines()
+    if all(line.startswith("segments ") and not set(line) & set("|<>&;$*`") for line in lines):
+        return [shlex.split(line)[1:] for line in lines]
+    return []
+
+
+def _run_command(arguments: list[str]) -> None:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert not end.code, (arguments, end.code)
+
+
+def _printed(work: Callable[[], object]) -> str:
+    output = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with contextlib.redirect_stdout(output):
+        work()
+    return output.buffer.getvalue().decode()
+
+
+def _lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page)])
+def test_the_examples_of_a_page_run(page: str, directory: Path, python_environment: dict[str, str]) -> None:
+    _run_page(page, directory, python_environment)
+
+
+@pytest.mark.parametrize("page", SPARK_PAGES)
+def test_the_examples_of_a_page_with_spark_run(
+    page: str, spark, directory: Path, python_environment: dict[str, str]
+) -> None:
+    _run_page(page, directory, python_environment)
+
+
+def test_the_examples_with_an_object_store_run(
+    s3_options: dict[str, str], monkeypatch, directory: Path, python_environment: dict[str, str]
+) -> None:
+    given = {name: value for name, value in s3_options.items() if name != "AWS_REGION"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    _run_page(STORE_PAGE, directory, python_environment | given)
+
+
+def test_every_option_of_reader_and_writer_is_on_its_page() -> None:
+    page = (DOCS / "reference" / "options.md").read_text()
+    sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
+
+    for title, options in (("Reader", READER_OPTIONS), ("Writer", WRITER_OPTIONS)):
+        named = {name for line in sections[title].splitlines() if line.startswith("| `") for name in _names(line)}
+        assert named == {name for name in options if name != "view"} | {"storage.*"}
+
+
+def _names(line: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", line.split(" | ")[0])
+
+
+def test_every_room_is_on_the_architecture_page() -> None:
+    page = (DOCS / "design" / "architecture.md").read_text()
+    package = ROOT / "spark_segments"
+    layers = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    rooms = {path.parent.name for layer in layers for path in (package / layer).glob("*/__init__.py")}
+
+    named = set(re.findall(r"`(\w+)`", page))
+    assert layers - {"__init__", "__main__", "errors"} <= named
+    assert rooms - {"page"} <= named
+
+
+@pytest.mark.parametrize("kind", list(SCHEMAS))
+def test_every_column_of_the_manifest_is_specified(kind: str) -> None:
+    page = (DOCS / "format" / "manifest.md").read_text()
+    section = re.search(rf"^## `kind={kind}`.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    rows = [line.split(" | ")[:2] for line in section[0].splitlines() if line.startswith("| `")]
+
+    types = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "binary": pa.binary()}
+    specified = {name.strip("| `"): types.get(text) for name, text in rows}
+    assert list(specified) == SCHEMAS[kind].names
+    nested = {"properties", "leader_epochs"}
+    assert all(specified[field.name] == field.type for field in SCHEMAS[kind] if field.name not in nested)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `mkdocs build --strict` makes it: a warning is an error."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return target
+
+
+def test_the_reference_names_every_setting_command_and_error(site: Path) -> None:
+    pages = {name: (site / "reference" / f"{name}.html").read_text() for name in ("settings", "commands", "errors")}
+
+    assert all(f"<code>{name}</code>" in pages["settings"] for name in [*KEYS, *SERVER_KEYS])
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert all(f"<code>{name}</code>" in pages["errors"] for name in classes)
+    for command in ("topic create", "produce", "consume", "roll", "retain", "compact", "vacuum", "verify", "import"):
+        assert f"segments {command}" in pages["commands"]
+
+
+def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assets = re.findall(r'<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page.read_text())
+        assert not [asset for asset in assets if asset.startswith(("http:", "https:", "//"))], page
