@@ -12,10 +12,10 @@ types:  ## mypy, strict, on the package
 	$(PYTHON) -m mypy
 
 fast:  ## the tests that need no Spark, no network and little time: under a minute
-	$(PYTHON) -m pytest -m fast
+	$(PYTHON) -m pytest -m fast -n 2 --dist worksteal
 
-test:  ## all tests
-	$(PYTHON) -m pytest
+test:  ## all tests: those with Spark share one process and its session, the others go beside them
+	$(PYTHON) -m pytest -n 2 --dist loadgroup
 
 docs:  ## the site, in site/
 	$(PYTHON) -m mkdocs build --strict --quiet

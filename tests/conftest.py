@@ -33,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values()):
             item.add_marker("spark")
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))  # one process of pytest-xdist, so one session
         if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):
             item.add_marker("fast")
 

@@ -114,11 +114,13 @@ def _lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page)])
 def test_the_examples_of_a_page_run(page: str, directory: Path, python_environment: dict[str, str]) -> None:
     _run_page(page, directory, python_environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SPARK_PAGES)
 def test_the_examples_of_a_page_with_spark_run(
     page: str, spark, directory: Path, python_environment: dict[str, str]
@@ -126,6 +128,7 @@ def test_the_examples_of_a_page_with_spark_run(
     _run_page(page, directory, python_environment)
 
 
+@pytest.mark.slow
 def test_the_examples_with_an_object_store_run(
     s3_options: dict[str, str], monkeypatch, directory: Path, python_environment: dict[str, str]
 ) -> None:
@@ -184,6 +187,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_the_reference_names_every_setting_command_and_error(site: Path) -> None:
     pages = {name: (site / "reference" / f"{name}.html").read_text() for name in ("settings", "commands", "errors")}
 
@@ -194,6 +198,7 @@ def test_the_reference_names_every_setting_command_and_error(site: Path) -> None
         assert f"segments {command}" in pages["commands"]
 
 
+@pytest.mark.slow
 def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assets = re.findall(r'<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page.read_text())

@@ -313,6 +313,7 @@ def test_what_was_appended_is_read_before_and_after_it_is_rolled(log: LogDir) ->
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
+@pytest.mark.slow
 def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
     config = {"segment.bytes": "4000", "retention.bytes": "12000", "retention.ms": "-1"}
     log.create_topic("plain", partitions=2, config=config)

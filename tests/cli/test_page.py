@@ -181,6 +181,7 @@ def test_the_page_needs_nothing_else(log):
     assert "default-src 'none'" in text
 
 
+@pytest.mark.slow
 def test_the_files_of_the_page_are_in_what_py_files_takes(tmp_path):
     """Spark's executors import a package from the zip of --py-files."""
     archive = shutil.make_archive(str(tmp_path / "spark_segments"), "zip", ROOT, "spark_segments")

@@ -474,6 +474,7 @@ def test_flipped_bits_and_cuts_without_a_right_crc(batch, data):
     same_as_twin(INPUT.hold(bytes(damaged[: data.draw(st.integers(0, len(damaged)))])))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(some_records, st.data())
 def test_bytes_put_in_and_taken_out_under_a_right_crc(batch, data):

@@ -515,6 +515,7 @@ def test_a_creator_that_cannot_write_again_after_a_lost_request_does_not_call_it
         new_manifest(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_path):
     manifest = new_manifest(tmp_path)
     commit_append(manifest, [new_chunk()])

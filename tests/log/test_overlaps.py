@@ -92,6 +92,7 @@ def test_a_segment_is_read_to_its_end_and_then_the_one_that_holds_the_next_offse
     assert_copies_are_equal(tmp_path, TOPIC, found, 520)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), CRASHES)
 def test_a_cleaned_segment_hides_the_sources_that_a_crash_left(before, after, tmp_path):
     directory, segments = crashed_in_swap(before, after, tmp_path)

@@ -62,6 +62,7 @@ def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, s
         assert log.offsets_for_times("t", target) == {0: found}
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     batches=appends,

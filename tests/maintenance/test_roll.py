@@ -217,6 +217,7 @@ def test_files_that_are_too_old_are_not_committed(log, monkeypatch):
     assert states(log) == ["chunk"] * 40
 
 
+@pytest.mark.slow
 def test_an_empty_imported_active_segment_makes_room(log, tmp_path):
     kafka = tmp_path / "kafka" / "canary-0"
     shutil.copytree(golden_dir("canary-0"), kafka)

@@ -60,6 +60,7 @@ def kafka_files(name: str) -> dict[int, tuple[bytes, bytes, bytes]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ROLLED_BY_THE_RULE if golden_batches(name)])
 def test_segments_are_kafkas_and_no_byte_of_a_batch_changes(log, name):
     topic = golden_topic(log, name)

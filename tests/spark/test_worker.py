@@ -33,6 +33,7 @@ def test_what_was_imported_is_out_of_later_garbage_collections(thawed):
     assert frozen > 10_000 and len(gc.get_objects()) < frozen
 
 
+@pytest.mark.slow
 def test_only_the_first_task_of_a_worker_freezes(thawed):
     freeze_imports()
     frozen = gc.get_freeze_count()
@@ -41,6 +42,7 @@ def test_only_the_first_task_of_a_worker_freezes(thawed):
     assert gc.get_freeze_count() <= frozen and len(later) == 1000
 
 
+@pytest.mark.slow
 def test_processes_that_plan_reads_freeze_too(thawed, log):
     log.create_topic("orders")
     Source({"path": log.uri, "subscribe": "orders"})
