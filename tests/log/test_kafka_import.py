@@ -28,6 +28,8 @@ from tests.golden_files import (
 )
 from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import assert_same_partition, import_golden, topic_of
+from tests.log.overlapping import TOPIC, served, write_partition
+from tests.log.test_overlaps import each
 from tests.maintenance.appending import records
 
 DAY_MS = 86_400_000
@@ -234,6 +236,27 @@ def test_a_flipped_byte_in_the_last_segment_is_refused_too(log, tmp_path, positi
     last.write_bytes(content)
     with pytest.raises(LogDirError, match="recovery=kafka"):
         log.import_kafka(str(source))
+
+
+@pytest.mark.parametrize("index", [None, b"", b"\0\0\0\1\0\0\0\x45"], ids=["none", "empty", "of what fits"])
+def test_a_segment_with_offsets_beyond_an_int32_is_read_and_not_imported(log, tmp_path, index):
+    """Cleaners before Kafka 1.1.1 could write it; a broker since then splits it when it loads it."""
+    far = 2**31
+    segments = [each(0, [0, 1, far - 1, far, far + 5]), each(far + 9, [far + 9])]
+    directory = write_partition(tmp_path / "kafka", segments, indexes=False)
+    if index is not None:
+        (directory / f"{0:020d}.index").write_bytes(index)
+        (directory / f"{0:020d}.timeindex").write_bytes(b"")
+    kafka = LogDir.open(str(tmp_path / "kafka"))
+    assert records_of(kafka.read(TOPIC)) == served(segments, 0)[0]
+    assert [one[1] for one in records_of(kafka.read(TOPIC, start_offset=far))] == [far, far + 5, far + 9]
+    with pytest.raises(LogDirError, match=f"offset.*{0:020d}.log at position.*2147483647 above.*found {far}") as raised:
+        log.import_kafka(str(tmp_path / "kafka"))
+    assert "splits the segment" in (raised.value.hint or "")
+    assert log.topics() == []
+    write_partition(tmp_path / "split", [each(0, [0, 1, far - 1]), each(far, [far, far + 5]), segments[1]])
+    log.import_kafka(str(tmp_path / "split"))
+    assert [one[1] for one in records_of(log.read(TOPIC))] == [0, 1, far - 1, far, far + 5, far + 9]
 
 
 def test_only_kafkas_recovery_is_known(log):

@@ -22,6 +22,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
 from spark_segments.format.legacy.upconvert import to_magic2
+from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.kafka.import_plan import CopyTask, PartitionPlan, compare_with_kafka, plan_import
@@ -37,6 +38,7 @@ from spark_segments.log.manifest.rows import (
     Partition,
     Segment,
     partitions_of,
+    segments_of,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
@@ -105,7 +107,8 @@ def import_topic(
     that.
 
     Raises LogDirError where damage would cut the log by more than a torn last batch (`recovery="kafka"` takes the cut),
-    and, before anything is copied, where the topic of this name holds other records.
+    where a segment holds offsets that an index cannot, and, before anything is copied, where the topic of this name
+    holds other records.
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
@@ -113,6 +116,8 @@ def import_topic(
     if recovery is None:
         for cut in found.report.cuts:
             _check_cut(source.storage, cut)
+    for row in segments_of(found.live):
+        _check_offsets(source.storage, row)
     _create(manifest, found, overrides)
     current = manifest.snapshot()
     comparisons = compare_with_kafka(source.storage, storage, current, found, spark)
@@ -138,6 +143,28 @@ def import_topic(
         done["bytes"] += sum(row.log_bytes for row in rows)
     landing.commit([], last=True)
     return done
+
+
+def _check_offsets(storage: Storage, row: Segment) -> None:
+    """Raises LogDirError for a segment with an offset that no entry of its indexes can hold.
+
+    Cleaners before Kafka 1.1.1 could write such a segment. Only a segment behind which the next one begins so far away
+    is looked into.
+    """
+    largest = row.name_offset + MAX_RELATIVE_OFFSET
+    if row.next_offset - 1 <= largest:
+        return
+    for window in windows(storage, row, check_crc=False):
+        beyond = np.flatnonzero(window.batches.last_offset > largest)
+        if len(beyond):
+            raise LogDirError(
+                "A segment holds an offset that its indexes cannot",
+                path=storage.location(row.path),
+                position=int(window.batches.position[beyond[0]]),
+                expected=f"at most {MAX_RELATIVE_OFFSET} above its base offset {row.name_offset}",
+                found=f"{window.batches.last_offset[beyond[0]]}",
+                hint="Start a Kafka broker of version 1.1.1 or later on the directory once: it splits the segment",
+            )
 
 
 def _create(manifest: Manifest, found: KafkaSnapshot, overrides: Mapping[str, str]) -> None:
