@@ -18,6 +18,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerEntry
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from tests.format.legacy_messages import message, wrapper
 from tests.format.plain_decode import PlainBatch, plain_batches
 from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
 from tests.golden_files import expected_records, log_files
@@ -410,6 +411,13 @@ def test_entries_of_magic_0_and_1_are_cleaned_into_batches_of_magic_2(name):
     }
     assert len(records) == len(found)
     assert found == expected
+
+
+def test_messages_of_magic_0_in_a_wrapper_of_magic_1_are_cleaned_into_their_own_offsets():
+    """As cleaners before Kafka 0.10.1 left them."""
+    inner = b"".join(message(n, b"%d" % (20 + n), key=b"%d" % (n % 2), magic=0) for n in range(4))
+    (batch,) = left(clean(wrapper(23, inner)))
+    assert [(record.offset, record.value) for record in batch.records] == [(22, b"22"), (23, b"23")]
 
 
 def lying(data: bytes) -> bytes:

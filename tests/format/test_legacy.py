@@ -156,6 +156,16 @@ def test_gaps_inside_a_wrapper_stay():
     assert offsets(wrapper(12, message(8, b"a", magic=0) + message(12, b"b", magic=0), magic=0)) == [8, 12]
 
 
+def test_a_wrapper_of_magic_1_around_messages_of_magic_0_counts_from_its_last():
+    """As cleaners before Kafka 0.10.1 left them: their offsets count from the first, and are no others in the log."""
+    data = b"".join(
+        wrapper(base + 2, b"".join(message(n, b"%d" % (base + n), magic=0) for n in range(3))) for base in (50, 53)
+    )
+    records = decoded(data)
+    assert [(record["offset"], record["value"]) for record in records] == [(n, b"%d" % n) for n in range(50, 56)]
+    assert [record["offset"] for record in decoded(data, start_offset=52)] == [52, 53, 54, 55]
+
+
 def test_a_wrapper_left_at_offset_0_counts_from_0():
     assert offsets(wrapper(0, message(0, b"a") + message(1, b"b")), start_offset=1) == [1]
 

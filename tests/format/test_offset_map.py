@@ -66,6 +66,13 @@ def test_offsets_are_those_of_the_log():
     assert (offset_map.get(b"a"), offset_map.get(b"b"), offset_map.end_offset) == (-1, 1001, 1002)
 
 
+def test_offsets_beyond_2_to_the_32_are_whole():
+    first, second = keyed([b"a", b"b"]), keyed([b"a", b"c"], base_offset=2**32 + 7)
+    offset_map = filled(first + second)
+    assert [offset_map.get(key) for key in (b"a", b"b", b"c")] == [2**32 + 7, 1, 2**32 + 8]
+    assert offset_map.end_offset == 2**32 + 9
+
+
 def test_a_batch_keeps_its_offset_range_without_its_records():
     offset_map = filled(keyed([b"a"], last_offset=99))
     assert offset_map.end_offset == 100

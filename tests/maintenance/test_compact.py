@@ -216,6 +216,17 @@ def test_a_dry_run_says_why_each_partition_is_picked_or_not(log):
     assert log.describe("t")["version"] == version
 
 
+def test_a_topic_that_is_not_compacted_is_not_in_the_plan(log):
+    for topic, policy in (("t", "compact"), ("both", "compact,delete"), ("clicks", "delete"), ("kept", "")):
+        log.create_topic(topic, config=CONFIG | {"cleanup.policy": policy})
+        log.append(topic, pa.table({"key": ["a", "a"], "value": ["1", "2"]}))
+    seal(log)
+    before = log.snapshot("clicks").version, log.snapshot("kept").version
+    assert {line["topic"] for line in compact(log, dry_run=True, force=True).partitions} == {"t", "both"}
+    assert {line["topic"] for line in compact(log, force=True).partitions} == {"t", "both"}
+    assert (log.snapshot("clicks").version, log.snapshot("kept").version) == before
+
+
 def row(base: int, end: int, size: int, *, state: str = SEALED, time_ms: int = START_MS) -> Segment:
     return Segment(
         "id", 0, base, end, f"t-0/{base:020d}.x.log", base, size, 8, 12, 0, end - base, 1, time_ms, time_ms, base, 0,
