@@ -306,3 +306,42 @@ def test_batches_that_stay_are_not_touched(log):
     retain(log, now_ms=GOLDEN_MS)
     after = batch_headers(log, live(log, "orders"))
     assert 0 < len(after) < len(before) and before[-len(after) :] == after
+
+
+def test_without_a_policy_nothing_goes_but_what_lies_below_the_log_start():
+    rows = [row(0, 10), row(10, 20), chunk(20, 30)]
+    assert expired(rows, cleanup_policy="", retention_ms=1, retention_bytes=1) == []
+    assert expired(rows, log_start=10, cleanup_policy="", retention_ms=1) == [(0, "log_start_offset")]
+
+
+def test_retention_a_second_time_finds_nothing(log):
+    topic_with(log, "orders", {"segment.bytes": 2000, "retention.ms": DAY_MS})
+    append_one_by_one(log, "orders", records(40))
+    roll(log, now_ms=GOLDEN_MS)
+    assert retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS).partitions != []
+    after = log.offsets("orders"), log.snapshot("orders").version
+    assert retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS).partitions == []
+    assert (log.offsets("orders"), log.snapshot("orders").version) == after
+
+
+def test_a_clock_that_goes_on_takes_one_segment_after_the_other_and_never_what_is_active():
+    rows = [row(10 * n, 10 * n + 10, max_timestamp_ms=100 * n) for n in range(4)]
+    rows.append(chunk(40, 50, max_timestamp_ms=0))
+    taken = [[base for base, _ in expired(rows, now_ms=now_ms, retention_ms=50)] for now_ms in range(0, 600, 100)]
+    assert taken == [[], [0], [0, 10], [0, 10, 20], [0, 10, 20, 30], [0, 10, 20, 30]]
+
+
+@pytest.mark.parametrize("by", ["retention", "delete_records"])
+def test_leader_epochs_begin_at_the_log_start_for_who_opens_what_is_exported(log, tmp_path, by):
+    """plain-0 has the epochs 0 from 0, 3 from 2001 and 5 from 4009."""
+    log.import_kafka(str(golden_dir("plain-0")), config={"segment.bytes": "65536", "retention.ms": "-1"})
+    bases = [segment.base_offset for segment in live(log, "plain")]
+    start = next(base for base in bases if 2001 < base < 4009) + (by == "delete_records")
+    log.delete_records("plain", {0: start})
+    if by == "retention":
+        retain(log, now_ms=GOLDEN_MS)
+        assert live(log, "plain")[0].base_offset == start
+    log.export_kafka(str(tmp_path / "out"))
+    partition = LogDir.open(str(tmp_path / "out")).snapshot("plain").partition(0)
+    assert partition.log_start_offset == start
+    assert partition.leader_epochs == ((3, start), (5, 4009))

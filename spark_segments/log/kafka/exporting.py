@@ -22,6 +22,7 @@ from spark_segments.format.sidecars.checkpoints import (
     RECOVERY_POINTS_FILE,
     REPLICATION_OFFSETS_FILE,
     leader_epochs_bytes,
+    leader_epochs_from,
     offsets_bytes,
     parse_offsets,
     partition_metadata_bytes,
@@ -237,7 +238,9 @@ def _export(
         producers = row.partition in with_producers or row.producer_snapshot is not None
         _write_snapshots(storage, target, snapshot.topic, row, mine, producers)
         directory = f"{snapshot.topic}-{row.partition}"
-        target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(row.leader_epochs))
+        # A broker takes the file as it is where the log begins with its first segment: no checkpoint says so then.
+        epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
+        target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
         target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(snapshot.topic_id))
         checkpoints.add(snapshot.topic, row, config, mine[0].base_offset if mine else row.log_end_offset)
     return {
