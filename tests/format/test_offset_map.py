@@ -122,6 +122,14 @@ def test_a_full_map_goes_exactly_up_to_the_first_key_without_room(keys, batch_re
     assert all(offset_map.get(key) == offset for key, offset in expected.items())
 
 
+def test_a_full_map_ends_the_search_for_a_key_that_it_does_not_hold():
+    keys = [b"%d" % number for number in range(37)]
+    offset_map = filled(keyed(keys), room_for(len(keys)), load_factor=1.0)
+    assert len(offset_map) == len(keys)
+    assert [offset_map.get(key) for key in keys] == list(range(37))
+    assert {offset_map.get(b"%d" % number) for number in range(37, 500)} == {-1}
+
+
 def test_a_full_map_takes_nothing_more():
     data = keyed([b"a", b"b"])
     offset_map = OffsetMap(room_for(1), load_factor=1.0)

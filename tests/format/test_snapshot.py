@@ -15,6 +15,7 @@ from spark_segments.format.sidecars.producer_state import (
     sequence_after,
     sequence_before,
 )
+from tests.format.twin_encode import COMMIT, marker_batch
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
 
 # The cleaner drops the last batches of producers that it knows to be gone, and markers with their epochs: what Kafka
@@ -105,6 +106,15 @@ def test_the_commit_and_abort_markers_are_those_that_kafka_reads():
     for txn in completed:
         marker = markers[txn.last_offset]
         assert (marker["producerId"], marker["controlType"] == "ABORT") == (txn.producer_id, txn.aborted)
+
+
+def test_a_coordinator_epoch_that_goes_back_is_taken_as_it_is_written():
+    """As KAFKA-9144 let it be written."""
+    state = ProducerState()
+    for offset, epoch in enumerate((5, 3)):
+        data = marker_batch(COMMIT, base_offset=offset, producer_id=7, coordinator_epoch=epoch)
+        state.add(data, scan_batches(data).batches)
+        assert [entry.coordinator_epoch for entry in state.entries()] == [epoch]
 
 
 def test_an_emptied_control_batch_makes_its_producer_known():

@@ -11,6 +11,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.leftovers import base_offset
 from spark_segments.storage import Storage
 from tests.golden_files import (
     CLEAN_DIRECTORIES,
@@ -209,6 +210,35 @@ def test_directories_that_kafka_has_set_aside_are_not_topics(tmp_path):
     log = LogDir.open(str(tmp_path))
     assert log.topics() == ["orders"]
     assert log.offsets("orders") == {0: (0, 200)}
+
+
+@pytest.mark.parametrize(("name", "found"), [
+    ("topic-with-dashes-3", ("topic-with-dashes", 3)),
+    ("a.topic_with.periods-0", ("a.topic_with.periods", 0)),
+    ("a-2147483647", ("a", 2**31 - 1)),
+    *((name, None) for name in (
+        "foo.bar-0.5f5b6a1d2c3e4f5a6b7c8d9e0f1a2b3c-delete",  # a period in the name of a deleted topic
+        "topic3", "topic3.5f5b6a1d2c3e4f5a6b7c8d9e0f1a2b3c-delete",  # no separator
+        "-3", "-3.5f5b6a1d2c3e4f5a6b7c8d9e0f1a2b3c-delete",  # no topic
+        "topic-", "topic-.5f5b6a1d2c3e4f5a6b7c8d9e0f1a2b3c-delete",  # no partition
+        "topic-1a", "topic-one", "topic-1 ", "non_kafka_dir", "non-kafka-dir",
+    )),
+])  # fmt: skip
+def test_a_directorys_name_says_which_partition_it_is_or_that_it_is_none(name, found, tmp_path):
+    shutil.copytree(golden_dir("canary300dense-0"), tmp_path / "orders-0")
+    shutil.copytree(golden_dir("canary300dense-0"), tmp_path / name)
+    log = LogDir.open(str(tmp_path))
+    others = [topic for topic in log.topics() if topic != "orders"]
+    assert [(topic, *log.offsets(topic)) for topic in others] == ([found] if found else [])
+
+
+@pytest.mark.parametrize("offset", [0, 23423423, 2**63 - 1])
+def test_the_base_offset_is_in_the_name_of_every_file_of_a_segment(offset):
+    for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+        for state in ("", ".deleted", ".cleaned", ".swap"):
+            assert base_offset(f"{offset:020d}{suffix}{state}") == offset
+    for name in ("partition.metadata", "leader-epoch-checkpoint", f"{offset}", f"{offset:020d}", f"{offset:019d}log"):
+        assert base_offset(name) is None
 
 
 def test_a_broker_may_have_some_partitions_of_a_topic_only(tmp_path):

@@ -21,6 +21,7 @@ from spark_segments.log.kafka import segment_scan
 from spark_segments.log.kafka.recovery import next_offset_of
 from spark_segments.log.reading.plan import offset_bounds, read_ranges
 from spark_segments.storage import FileInfo, Storage
+from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import GOLDEN, damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, read_ranges_one_by_one, records_of, tree
 
@@ -394,3 +395,87 @@ def test_entries_for_what_a_broker_has_just_written_are_none(plain):
     assert snapshot.report.notes == ()
     assert snapshot.partition(0).log_end_offset == 4986
     assert snapshot.live_of(0)[-1].index_bytes == 8
+
+
+def test_an_index_without_its_log_is_no_segment(plain):
+    for base in (500, 1393, 9000):
+        for suffix in ("index", "timeindex"):
+            (plain / f"{base:020d}.{suffix}").write_bytes(b"\0" * 24)
+    log = LogDir.open(str(plain))
+    assert log.offsets("plain") == {0: (0, 5000)}
+    assert {row.base_offset for row in log.snapshot("plain").live_of(0)} == {
+        int(path.stem) for path in golden_dir("plain-0").glob("*.log")
+    }
+    assert records_of(log.read("plain")) == as_records(expected_records("plain-0"))
+
+
+# What lies there when the broker is killed while it splits the segment 690: suffixes of the old file, of the first new
+# one and of the second, and whether the new ones are the log.
+SPLITS = {
+    "both are being made": ("", ".cleaned", ".cleaned", False),
+    "one is renamed": ("", ".cleaned", ".swap", False),
+    "both are renamed": ("", ".swap", ".swap", True),
+    "the old one is deleted": (".deleted", ".swap", ".swap", True),
+    "one is in its place": (".deleted", ".swap", "", True),
+}
+
+
+@pytest.mark.parametrize("phase", SPLITS)
+def test_a_split_that_was_cut_short_is_undone_or_finished(plain, phase):
+    of_old, of_first, of_second, is_split = SPLITS[phase]
+    old = plain / f"{690:020d}.log"
+    content = old.read_bytes()
+    batches = scan_batches(content).batches
+    middle = len(batches) // 2
+    cut, second_base = int(batches.position[middle]), int(batches.base_offset[middle])
+    for path in plain.glob(f"{690:020d}.*index"):
+        path.unlink()
+    old.unlink()
+    parts = [(690, of_first, content[:cut]), (second_base, of_second, content[cut:])]
+    for base, suffix, data in [(690, of_old, content), *parts]:
+        (plain / f"{base:020d}.log{suffix}").write_bytes(data)
+    log = LogDir.open(str(plain))
+    assert records_of(log.read("plain")) == as_records(expected_records("plain-0"))
+    assert log.snapshot("plain").report.cuts == log.snapshot("plain").report.overlaps == ()
+    bases = [row.base_offset for row in log.snapshot("plain").live_of(0)]
+    assert (second_base in bases) == is_split and bases.count(690) == 1
+
+
+def test_an_empty_active_segment_is_where_the_log_ends(plain):
+    (plain / f"{5000:020d}.log").write_bytes(b"")
+    log = LogDir.open(str(plain))
+    *_, before, last = log.snapshot("plain").live_of(0)
+    assert (last.base_offset, last.next_offset, last.log_bytes, last.state) == (5000, 5000, 0, "chunk")
+    assert (before.next_offset, before.state) == (5000, "sealed")
+    assert log.offsets("plain") == {0: (0, 5000)}
+    assert records_of(log.read("plain")) == as_records(expected_records("plain-0"))
+    assert list(log.read("plain", start_offset=5000)) == []
+
+
+def test_deleted_records_take_their_producers_along_when_their_segment_goes(tmp_path):
+    """A log start inside a segment leaves its producers known; without the segment only the later ones are."""
+    directory = tmp_path / "prices-0"
+    directory.mkdir()
+    for number in range(3):
+        data = batch_bytes(
+            [Record(b"v")], base_offset=number, producer_id=10 + number, producer_epoch=0, base_sequence=0
+        )
+        with open(directory / f"{2 * (number // 2):020d}.log", "ab") as file:
+            file.write(data)
+
+    def producers() -> list[int]:
+        kept = LogDir.open(str(tmp_path)).snapshot("prices").partition(0).producer_snapshot
+        return [entry.producer_id for entry in parse_producer_snapshot(kept)]
+
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nprices 0 1\n")
+    assert producers() == [10, 11, 12]
+    (directory / f"{0:020d}.log").unlink()
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nprices 0 2\n")
+    assert producers() == [12]
+
+
+def test_a_clean_shutdown_spares_nobody_the_scan(plain):
+    (plain.parent / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
+    damage(plain, "00000000000000001392.log", 500, b"\xff" * 50)
+    assert len(LogDir.open(str(plain)).snapshot("plain").report.cuts) == 1
+    assert len(LogDir.open(str(plain.parent)).snapshot("plain").report.cuts) == 1
