@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-# The same examples in every run; `--hypothesis-profile=default` looks for others.
-settings.register_profile("repeatable", derandomize=True, database=None)
+# The same examples in every run, however busy the machine is; `--hypothesis-profile=default` looks for others.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 
 

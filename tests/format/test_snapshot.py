@@ -15,7 +15,7 @@ from spark_segments.format.sidecars.producer_state import (
     sequence_after,
     sequence_before,
 )
-from tests.format.twin_encode import COMMIT, marker_batch
+from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
 
 # The cleaner drops the last batches of producers that it knows to be gone, and markers with their epochs: what Kafka
@@ -92,6 +92,26 @@ def test_last_stable_offset_of_an_open_transaction():
         state.add(buffer, batches)
     assert state.last_stable_offset(3168) == 3138
     assert ProducerState().last_stable_offset(7) == 7
+
+
+def test_the_first_of_several_open_transactions_holds_the_last_stable_offset():
+    state, offset = ProducerState(), 0
+
+    def append(data: bytes) -> int:
+        nonlocal offset
+        batches = scan_batches(data).batches
+        state.add(data, batches)
+        offset = int(batches.last_offset[-1]) + 1
+        return state.last_stable_offset(offset)
+
+    def records(producer_id: int) -> bytes:
+        return batch_bytes([Record(), Record()], base_offset=offset, producer_id=producer_id, producer_epoch=0,
+                           base_sequence=0, transactional=producer_id > 0)  # fmt: skip
+
+    assert [append(records(producer_id)) for producer_id in (1, -1, 2, -1)] == [0, 0, 0, 0]
+    assert append(marker_batch(COMMIT, base_offset=offset, producer_id=1)) == 4
+    assert append(records(-1)) == 4
+    assert append(marker_batch(ABORT, base_offset=offset, producer_id=2)) == offset == 12
 
 
 def test_the_commit_and_abort_markers_are_those_that_kafka_reads():

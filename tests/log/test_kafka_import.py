@@ -28,7 +28,7 @@ from tests.golden_files import (
 )
 from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import assert_same_partition, import_golden, topic_of
-from tests.log.overlapping import TOPIC, served, write_partition
+from tests.log.overlapping import TOPIC, Batch, SegmentOf, served, write_partition
 from tests.log.test_overlaps import each
 from tests.maintenance.appending import records
 
@@ -257,6 +257,17 @@ def test_a_segment_with_offsets_beyond_an_int32_is_read_and_not_imported(log, tm
     write_partition(tmp_path / "split", [each(0, [0, 1, far - 1]), each(far, [far, far + 5]), segments[1]])
     log.import_kafka(str(tmp_path / "split"))
     assert [one[1] for one in records_of(log.read(TOPIC))] == [0, 1, far - 1, far, far + 5, far + 9]
+
+
+def test_a_batch_that_ends_beyond_an_int32_is_not_imported(log, tmp_path):
+    """Only its last offset is too far away: its records are not."""
+    far = 2**31
+    wide = Batch(far - 5, far, each(0, [far - 5]).batches[0].records)
+    write_partition(tmp_path / "kafka", [SegmentOf(0, (wide,)), each(far + 9, [far + 9])], indexes=False)
+    assert len(records_of(LogDir.open(str(tmp_path / "kafka")).read(TOPIC))) == 2
+    with pytest.raises(LogDirError, match=r"at position 0.*splits the segment"):
+        log.import_kafka(str(tmp_path / "kafka"))
+    assert log.topics() == []
 
 
 def test_only_kafkas_recovery_is_known(log):

@@ -145,6 +145,15 @@ def test_reads_are_clipped_to_what_is_there(log):
         log.read("orders", partition=1)
 
 
+def test_a_time_is_not_found_in_an_empty_log(log):
+    log.create_topic("orders")
+    assert log.offsets_for_times("orders", 0) == {0: None}
+    log.append("orders", rows(3))
+    assert log.offsets_for_times("orders", 0)[0] is not None
+    log.delete_records("orders", {0: -1})
+    assert log.offsets_for_times("orders", 0) == {0: None}
+
+
 def test_a_reader_keeps_the_log_that_it_began_with(log):
     log.create_topic("orders")
     log.append("orders", rows(3))

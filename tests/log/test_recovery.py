@@ -16,7 +16,11 @@ from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import HEADER_STRUCT
 from spark_segments.format.sidecars.index import rebuild
-from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
+from spark_segments.format.sidecars.producer_state import (
+    ProducerEntry,
+    parse_producer_snapshot,
+    producer_snapshot_bytes,
+)
 from spark_segments.log.kafka import segment_scan
 from spark_segments.log.kafka.recovery import next_offset_of
 from spark_segments.log.reading.plan import offset_bounds, read_ranges
@@ -472,6 +476,16 @@ def test_deleted_records_take_their_producers_along_when_their_segment_goes(tmp_
     (directory / f"{0:020d}.log").unlink()
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nprices 0 2\n")
     assert producers() == [12]
+
+
+def test_a_snapshot_beyond_the_log_end_is_not_used(tmp_path):
+    directory = tmp_path / "txn-0"
+    shutil.copytree(golden_dir("txn-0"), directory)
+    expected = LogDir.open(str(directory)).snapshot("txn").partition(0).producer_snapshot
+    for path in directory.glob("*.snapshot"):
+        stray = producer_snapshot_bytes([ProducerEntry(424242, 1, 7, last_offset=10**6)])
+        (directory / f"{10**6 + int(path.stem):020d}.snapshot").write_bytes(stray)
+    assert LogDir.open(str(directory)).snapshot("txn").partition(0).producer_snapshot == expected
 
 
 def test_a_clean_shutdown_spares_nobody_the_scan(plain):

@@ -115,6 +115,14 @@ def test_a_record_larger_than_a_window_and_than_todays_limit_is_cleaned(log):
     assert [one["value"] for one in contents(log, "t")] == [large, large[:-1], b"2", b"3"]
 
 
+def test_an_import_takes_records_above_max_message_bytes(log, tmp_path):
+    large = tuple(record(offset, "x" * 5000) for offset in range(3))
+    write_partition(tmp_path / "kafka", [SegmentOf(0, (Batch(0, 2, large),)), each(3, [3])])
+    imported(log, tmp_path / "kafka", max_message_bytes="1000")
+    compact(log)
+    assert [one[5] for one in records_of(log.read(TOPIC))] == [one[5] for one in large] + [b"3:3"]
+
+
 @pytest.mark.parametrize("damage", ["magic", "length", "cut"])
 def test_a_damaged_header_or_a_length_beyond_the_file_replaces_nothing(log, damage):
     topic_with(log, "t", CONFIG)

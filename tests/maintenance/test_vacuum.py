@@ -14,7 +14,7 @@ from spark_segments.errors import CommitConflictError, LogDirError, SegmentsErro
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
@@ -70,6 +70,27 @@ def test_removed_files_go_after_the_delay_and_then_their_rows(log):
     assert contents(log, "orders") == before
     assert vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions == []
     assert verify(log, deep=True).ok
+
+
+@pytest.mark.parametrize("job", [retain, compact])
+def test_producer_snapshots_go_with_their_segments(log, job):
+    config = {"cleanup.policy": "compact,delete", "retention.ms": 1, "file.delete.delay.ms": DELAY_MS}
+    log.import_kafka(str(golden_dir("txn-compact/dirty/txnc-0")), config=config)
+
+    def snapshots() -> set[str]:
+        return {path for path in files(log, "txnc-0") if path.endswith(".snapshot")}
+
+    def of_live() -> set[str]:
+        return {f"{segment.stem}.snapshot" for segment in live(log, "txnc")}
+
+    before = snapshots()
+    assert before <= of_live() and len(before) > 2
+    later_ms = GOLDEN_MS + 365 * DAY_MS
+    with store_clock(later_ms):
+        job(log, now_ms=later_ms)
+    assert snapshots() == before and not before <= of_live()
+    vacuum(log, now_ms=later_ms + DELAY_MS + 1)
+    assert snapshots() == before & of_live()
 
 
 def test_a_dry_run_says_what_would_go(log):
