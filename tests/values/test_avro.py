@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values import avro_schema
-from spark_segments.values.avro_evolution import LEVELS, incompatibility, resolve
-from spark_segments.values.avro_read import reader_of
-from spark_segments.values.avro_write import write
+from spark_segments.values.avro import schema as avro_schema
+from spark_segments.values.avro.evolution import LEVELS, incompatibility, resolve
+from spark_segments.values.avro.read import reader_of
+from spark_segments.values.avro.write import write
 from spark_segments.values.undecodable import Undecodable
 
 UTC = datetime.UTC
@@ -77,9 +77,7 @@ def _schemas(depth: int = 2) -> st.SearchStrategy[tuple[object, st.SearchStrateg
     return st.one_of(
         leaf,
         below.map(lambda one: ({"type": "array", "items": one[0]}, st.lists(one[1], max_size=4))),
-        below.map(
-            lambda one: ({"type": "map", "values": one[0]}, st.dictionaries(_text(), one[1], max_size=3))
-        ),
+        below.map(lambda one: ({"type": "map", "values": one[0]}, st.dictionaries(_text(), one[1], max_size=3))),
         below.filter(lambda one: not isinstance(one[0], list)).map(lambda one: (["null", one[0]], st.none() | one[1])),
         below.filter(lambda one: not isinstance(one[0], list)).map(lambda one: ([one[0], "null"], st.none() | one[1])),
         st.lists(below, max_size=4).map(_record),
@@ -288,7 +286,16 @@ def test_rows_of_an_old_schema_are_read_as_a_new_one_as_fastavro_does() -> None:
 
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_SAMPLES = {"null": None, "boolean": True, "int": 7, "long": 7, "float": 1.5, "double": 2.5, "bytes": b"b", "string": "s"}
+_SAMPLES = {
+    "null": None,
+    "boolean": True,
+    "int": 7,
+    "long": 7,
+    "float": 1.5,
+    "double": 2.5,
+    "bytes": b"b",
+    "string": "s",
+}
 
 
 @pytest.mark.parametrize("writer", [*_PRIMITIVES, ["null", "int"], ["string", "null"], ["null", "int", "string"]])

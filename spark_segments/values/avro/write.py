@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.jit import byte_view
-from spark_segments.values import avro_kernels as k
-from spark_segments.values.avro_default import default_array
-from spark_segments.values.avro_schema import Node
+from spark_segments.format.kernels.jit import byte_view
+from spark_segments.values.avro import kernels as k
+from spark_segments.values.avro.default import default_array
+from spark_segments.values.avro.schema import Node
+from spark_segments.values.column_types import valid_bits
 from spark_segments.values.undecodable import Undecodable
 
 _MOST_BYTES = 2**31 - 1
@@ -216,8 +217,7 @@ def _stored(array: pa.Array, node: Node, path: str) -> pa.Array:
         if logical == "duration":
             parts = [child.cast(pa.uint32()).fill_null(0) for child in array.flatten()]
             joined = np.stack([part.to_numpy() for part in parts], axis=1).astype("<u4")
-            valid = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
-            return pa.Array.from_buffers(pa.binary(12), len(array), [valid, pa.py_buffer(joined.tobytes())])
+            return pa.Array.from_buffers(pa.binary(12), len(array), [valid_bits(array), pa.py_buffer(joined.tobytes())])
         if logical == "date":
             return array.cast(pa.date32()).cast(pa.int32())
         if logical is not None and logical.startswith("time-"):
@@ -243,8 +243,7 @@ def _uuid_bytes(array: pa.Array) -> pa.Array:
     if not pc.all(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$"), min_count=0).as_py():
         raise Undecodable("not a UUID")
     joined = bytes.fromhex("".join(text.fill_null("0" * 32).to_pylist()))
-    valid = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(16), len(array), [valid, pa.py_buffer(joined)])
+    return pa.Array.from_buffers(pa.binary(16), len(array), [valid_bits(array), pa.py_buffer(joined)])
 
 
 def _misfit(array: pa.Array, node: Node, path: str) -> InvalidOptionError:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.avro_default import default_array
-from spark_segments.values.avro_schema import Field, Node
+from spark_segments.values.avro.default import default_array
+from spark_segments.values.avro.schema import Field, Node
 from spark_segments.values.undecodable import Undecodable
 
 Convert = Callable[[pa.Array], pa.Array]
@@ -102,7 +102,9 @@ class _Resolver:
             raise Incompatible(f"{path} has {writer.size} bytes in the writer's schema, {reader.size} in the reader's")
         scales = (writer.precision, writer.scale), (reader.precision, reader.scale)
         if writer.logical == reader.logical == "decimal" and scales[0] != scales[1]:
-            raise Incompatible(f"{path or 'the value'} is a decimal{scales[0]} in the writer's schema, {scales[1]} here")
+            raise Incompatible(
+                f"{path or 'the value'} is a decimal{scales[0]} in the writer's schema, {scales[1]} here"
+            )
         return Resolution(reader, _as_it_is)  # the reader's logical type says what the bytes mean
 
     def _record(self, writer: Node, reader: Node, path: str) -> Resolution:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.avro_schema import Node
+from spark_segments.values.avro.schema import Node
 
 _TICKS = {"timestamp-millis": 1000, "local-timestamp-millis": 1000, "time-millis": 1000}
 

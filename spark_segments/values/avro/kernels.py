@@ -1,4 +1,4 @@
-"""Kernels that read and write Avro's binary encoding column by column, as a program of avro_program.py says.
+"""Kernels that read and write Avro's binary encoding column by column, as a program of read.py and write.py says.
 
 A program is int64[n, 5]: an operation and its operands, a line each. Both kernels run twice over the rows: once to
 count what goes where, once to write it into memory of just that size. Nothing in the bytes is believed: every read is
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_segments.format.jit import (
+from spark_segments.format.kernels.jit import (
     COPY_SLACK,
     MEMORY,
     copy_short,
