@@ -147,7 +147,7 @@ def decoders(
     sample: Callable[[str], bytes | None] = lambda column: None,
     open_one: OpenRegistry = registry_of,
 ) -> list[Decoder]:
-    """What reads the columns of a topic. `sample` gives a value of a column, asked for only where that tells its type."""
+    """What reads the columns of a topic. `sample` gives a value of a column, where only that tells its type."""
     made = []
     for one in formats:
         first = sample(one.column) if one.format == "connect-json" and one.schema is None and one.envelope else None

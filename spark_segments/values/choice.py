@@ -116,7 +116,7 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes 
         made = _given_type(chosen.schema, name)
     if name == "json":
         is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
-        return codecs.Json(checked_text=True) if is_text or made is None else codecs.Json(made)
+        return codecs.JsonText() if is_text or made is None else codecs.Json(made)
     if name == "connect-json" and made is None and sample is not None and chosen.envelope:
         made = connect.read_envelopes(pa.array([sample], pa.binary()), None).type
     if made is None:

@@ -66,7 +66,10 @@ class Text:
     """string and uuid."""
 
     uuids: bool = False
-    type: pa.DataType = pa.string()
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.string()
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
         text = primitives.read_text(array)
@@ -79,19 +82,30 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON of a type. Without a type a column is text that is checked to be JSON."""
+    """JSON of a type."""
 
-    type: pa.DataType = pa.string()
-    checked_text: bool = False
+    type: pa.DataType
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
-        return check_json(primitives.read_text(array).cast(pa.binary())) if self.checked_text else self._typed(array)
-
-    def _typed(self, array: pa.BinaryArray) -> pa.Array:
         return read_json(array, self.type)
 
     def write(self, array: pa.Array) -> pa.Array:
-        return check_json(primitives.cast(array, pa.binary())) if self.checked_text else write_json(array)
+        return write_json(array)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """JSON without a type: text that is checked to be JSON."""
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.string()
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return check_json(primitives.read_text(array))
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return check_json(primitives.read_text(primitives.cast(array, pa.binary())))
 
 
 @dataclass(frozen=True, slots=True)

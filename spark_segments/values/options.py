@@ -1,4 +1,4 @@
-"""The options that say what keys and values are: `value.format` and its companions, the same for keys, and the registry.
+"""The options that say what keys and values are: `value.format` and its companions, the same for keys, the registry.
 
 The same names serve Spark's reader and writer, the command line's --property and LogDir. Names are case-insensitive.
 """

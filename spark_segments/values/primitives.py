@@ -1,4 +1,4 @@
-"""Kafka's own serializers of single values: ShortSerializer to DoubleSerializer (big-endian), UUIDSerializer (text), and
+"""Kafka's own serializers of single values: ShortSerializer to DoubleSerializer (big-endian), UUIDSerializer (text),
 StringSerializer (UTF-8). Whole columns by numpy.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class RegistryServer:
-    """Schemas in memory. `user_info` is asked for where it is set; `records` are as the topic _schemas would have them."""
+    """Schemas in memory. `user_info` is asked for where it is set; `records` are those of the topic _schemas."""
 
     def __init__(self, user_info: str | None = None) -> None:
         self.user_info = user_info

@@ -318,7 +318,7 @@ def test_a_directory_refuses_what_its_readers_could_not_read(tmp_path: Path) -> 
 
 def test_auto_register_can_be_switched_off(tmp_path: Path) -> None:
     given = options("avro", str(tmp_path)) | {"auto.register.schemas": "false"}
-    with pytest.raises(RegistryError, match="auto.register.schemas"):
+    with pytest.raises(RegistryError, match=r"auto\.register\.schemas"):
         encoders(column_formats(given), "orders", {"value": pa.int64()})
 
 
@@ -334,5 +334,5 @@ def test_a_library_that_is_absent_is_named_with_its_extra(
     text = f'syntax = "proto3"; message Only_{package} {{ int32 n = 1; }}'
     open_registry(address).register("orders-value", Schema("PROTOBUF", text))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InvalidOptionError, match=r'not installed.*spark-segments\[protobuf\]'):
+    with pytest.raises(InvalidOptionError, match=r"not installed.*spark-segments\[protobuf\]"):
         reader("protobuf", address)

@@ -30,7 +30,7 @@ def _value(node: Node, default: Any) -> Any:
     if node.kind == "union":
         return _union_value(node, default)
     if node.kind == "record":
-        given = {one.name: default[one.name] if one.name in default else one.default for one in node.fields}
+        given = {one.name: default.get(one.name, one.default) for one in node.fields}
         return {one.name: _value(one.node, given[one.name]) for one in node.fields}
     if node.kind == "array":
         return [_value(node.children[0], one) for one in default]

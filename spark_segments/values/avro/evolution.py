@@ -205,7 +205,7 @@ class _Resolver:
                 found = self.node(writer, child, path)
             except Incompatible:
                 continue
-            member = [at for at, (other, _) in enumerate(reader.members) if other == branch][0]
+            member = next(at for at, (other, _) in enumerate(reader.members) if other == branch)
             return Resolution(found.node, _into_union(found.convert, reader, member))
         raise Incompatible(f"{path or 'the value'} is {_shown(writer)}, which no branch of the reader's union can read")
 

@@ -69,7 +69,7 @@ def read_rows(program, data, starts, ends, fill, counts, sizes, outs, bytes_outs
             operation = program[line, 0]
             column = program[line, 1]
             line += 1
-            if operation == LONG or operation == INT or operation == ENUM:
+            if operation in (LONG, INT, ENUM):
                 value, position = read_varlong(data, position, end)
                 if position < 0:
                     return row, CUT
@@ -139,7 +139,7 @@ def read_rows(program, data, starts, ends, fill, counts, sizes, outs, bytes_outs
                     for at in range(size):
                         store_i8(MEMORY, outs[column] + size * counts[column] + at, np.int64(0))
                 counts[column] += 1
-            elif operation == PAD_BYTES or operation == CLOSE:
+            elif operation in (PAD_BYTES, CLOSE):
                 counts[column] += 1
                 if fill:
                     store_native_i32(MEMORY, outs[column] + 4 * counts[column], sizes[column])
@@ -168,7 +168,7 @@ def read_rows(program, data, starts, ends, fill, counts, sizes, outs, bytes_outs
                 if branch < 0 or branch >= column:
                     return row, BRANCH
                 line += branch
-            elif operation == DECIMAL or operation == DECIMAL_FIXED:
+            elif operation in (DECIMAL, DECIMAL_FIXED):
                 size = program[line - 1, 2]
                 if operation == DECIMAL:
                     size, position = read_varlong(data, position, end)
@@ -237,7 +237,7 @@ def write_rows(program, rows, prefix, nodes, fill, out, out_offsets, index, stop
             level, operand = program[line, 2], program[line, 3]
             line += 1
             at = index[level]
-            if operation == LONG or operation == INT:
+            if operation in (LONG, INT):
                 if operation == LONG:
                     value = load_native_i64(MEMORY, nodes[node, 0] + 8 * at)
                 else:
@@ -293,7 +293,7 @@ def write_rows(program, rows, prefix, nodes, fill, out, out_offsets, index, stop
                     if fill:
                         store_i8(out, position, np.int64(0))
                     position += 1
-            elif operation == DECIMAL or operation == DECIMAL_FIXED:
+            elif operation in (DECIMAL, DECIMAL_FIXED):
                 address = nodes[node, 0] + 16 * at
                 least = _decimal_size(address)
                 size = operand

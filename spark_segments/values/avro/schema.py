@@ -134,7 +134,7 @@ class _Parser:
         if kind in ("record", "error"):
             return self._record(value, namespace)
         if kind in ("enum", "fixed"):
-            name, inner = self._declare(value, namespace)
+            name, _ = self._declare(value, namespace)
             node = self._enum(value, name) if kind == "enum" else self._fixed(value, name)
             self._names[name] = node
             return node

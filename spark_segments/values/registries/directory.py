@@ -1,7 +1,8 @@
 """A registry in a directory: a file a schema, and `subjects.json`, which says what subjects have which of them.
 
     7.avsc          the schema with the id 7; .proto is Protobuf, .json is JSON Schema
-    subjects.json   {"compatibility": "BACKWARD", "subjects": {"orders-value": {"versions": {"1": 7}}}, "references": {}}
+    subjects.json   {"compatibility": "BACKWARD", "references": {},
+                     "subjects": {"orders-value": {"versions": {"1": 7}}}}
 
 Directories of object stores can be read; to register, the directory is on this machine or mounted.
 """

@@ -137,7 +137,7 @@ def _head(row: bytes) -> tuple[bytes, pa.DataType]:
         if text[:opening].replace(" ", "") != _HEAD:
             raise ValueError("no schema first")
         at = opening + len(text[opening:]) - len(text[opening:].lstrip())
-        schema, end = json.JSONDecoder().raw_decode(text, at)
+        _, end = json.JSONDecoder().raw_decode(text, at)
         payload = text.index(":", end) + 1
         if text[end:payload].replace(" ", "") != _MIDDLE:
             raise ValueError("no payload behind the schema")

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.column_types import valid_bits
+from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.undecodable import Undecodable
 
 _HEAD, _TAIL = b'{"v":[', b"]}\n"
@@ -57,15 +57,13 @@ def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     return _converted(lists.flatten(), kind)
 
 
-def check_json(array: pa.BinaryArray) -> pa.StringArray:
+def check_json(text: pa.StringArray) -> pa.StringArray:
     """The same text, each checked to be a JSON value. Raises Undecodable."""
-    text = array.cast(pa.string())
-    row = 0
-    try:  # without types to read it as, each value is looked at by itself
-        for row, one in enumerate(text.to_pylist()):
+    for row, one in enumerate(text.to_pylist()):  # each by itself, as there are no types to read them as
+        try:
             json.loads(one)
-    except ValueError as error:
-        raise Undecodable(f"not JSON ({error})", row) from error
+        except ValueError as error:
+            raise Undecodable(f"not JSON ({error})", row) from error
     return text
 
 
