@@ -42,7 +42,11 @@ from spark_segments.log.reading.plan import check_partition, offset_bounds, read
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.segment.files import missing_file
+from spark_segments.log.typed_columns import SCHEMAS_TOPIC, columns_to_read, decoded, first_value, registry_of
 from spark_segments.storage import Storage
+from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
+from spark_segments.values.options import ColumnFormat, column_formats
+from spark_segments.values.registries.registry import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,6 +232,7 @@ class LogDir:
         txn: tuple[str, int] | None = None,
         *,
         options: ProducerOptions | None = None,
+        formats: Mapping[str, str] | None = None,
     ) -> dict[int, tuple[int, int]]:
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
 
@@ -236,7 +241,8 @@ class LogDir:
         one adds nothing, and that is so after an append of no rows, too.
 
         Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
-        compacted and a row has no key. Nothing is appended then.
+        compacted and a row has no key. Nothing is appended then. `formats` are options such as value.format: what typed
+        columns key and value are written as.
         """
         self._check_writable()
         if txn is not None:
@@ -245,7 +251,8 @@ class LogDir:
             state = manifest.state()
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
-                for batch in record_batches(table):
+                rows = record_batches(table)
+                for batch in self._encoded(topic, rows, formats) if formats else rows:
                     appender.write(batch)
                 written = appender.close()
             # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
@@ -300,13 +307,20 @@ class LogDir:
         version: int | None = None,
         isolation_level: str = READ_UNCOMMITTED,
         include_control: bool = False,
+        *,
+        formats: Mapping[str, str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition and by offset, in batches of a few MiB.
 
         `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the
         wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
+        `formats` are options such as value.format: what the bytes of key and value are read as, so that these columns
+        are typed. What cannot be read so raises ValueFormatError.
         """
         names = _check_columns(columns)
+        readers = self.value_readers(topic, formats, version) if formats else []
+        if readers and include_control:
+            raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
         if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise InvalidOptionError(
                 "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
@@ -323,9 +337,42 @@ class LogDir:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for one in ranges:
-                yield from read_range(self.storage, one, columns=names, include_control=include_control)
+                yield from read_range(
+                    self.storage, one, columns=columns_to_read(names, readers), include_control=include_control
+                )
 
-        return batches()
+        return decoded(batches(), names, readers) if readers else batches()
+
+    def value_readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
+        """What decodes key and value of a topic as `formats` say. Raises InvalidOptionError, RegistryError."""
+        chosen = column_formats(formats, self.storage.storage_options)
+
+        def sample(column: str) -> bytes | None:
+            return first_value(self.read(topic, columns=[column], version=version), column)
+
+        return decoders(chosen, topic, sample, self._registry)
+
+    def value_writers(self, topic: str | None, formats: Mapping[str, str], schema: pa.Schema) -> list[Encoder]:
+        """What encodes columns key and value of `schema` as `formats` say; a schema that is new is registered."""
+        types = {name: schema.field(name).type for name in ("key", "value") if name in schema.names}
+        return encoders(column_formats(formats, self.storage.storage_options), topic, types, self._registry)
+
+    def _encoded(
+        self, topic: str, rows: Iterable[pa.RecordBatch], formats: Mapping[str, str]
+    ) -> Iterator[pa.RecordBatch]:
+        writers: list[Encoder] | None = None
+        for batch in rows:
+            writers = self.value_writers(topic, formats, batch.schema) if writers is None else writers
+            yield encode_batch(batch, writers)
+
+    def _registry(self, chosen: ColumnFormat) -> Registry | None:
+        def schemas_topic(address: str) -> Iterator[pa.RecordBatch] | None:
+            with contextlib.suppress(LogDirError):  # a directory of schemas, then
+                log = self if address == SCHEMAS_TOPIC else LogDir.open(address, self.storage.storage_options)
+                return log.read(SCHEMAS_TOPIC, columns=["key", "value"]) if SCHEMAS_TOPIC in log.topics() else None
+            return None
+
+        return registry_of(chosen, self.storage.storage_options, schemas_topic)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""

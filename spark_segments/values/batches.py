@@ -17,7 +17,8 @@ from spark_segments.values import wire
 from spark_segments.values.choice import reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
 from spark_segments.values.options import NULL, ColumnFormat
-from spark_segments.values.registries.registry import Registry, open_registry
+from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries.registry import Registry
 from spark_segments.values.undecodable import Undecodable
 
 OpenRegistry = Callable[[ColumnFormat], "Registry | None"]

@@ -18,12 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.values.column_types import portable, recast
 from spark_segments.values.undecodable import Undecodable
 
 References = tuple[tuple[str, str], ...]
-_EXTRA = 'pip install "spark-segments[protobuf]"'
 _ROOT = "schema.proto"
 
 
@@ -92,7 +91,7 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
     try:
         import ptars
     except ImportError as error:
-        raise _missing("ptars") from error
+        raise MissingExtraError("protobuf", "Protobuf values", "ptars") from error
 
     _check_not_recursive(descriptor, ())
     config = ptars.PtarsConfig(timestamp_unit="us", time_unit="us", duration_unit="us", enum_repr="string")
@@ -117,7 +116,7 @@ def _file(text: str, references: References) -> Any:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool
     except ImportError as error:
-        raise _missing("protobuf") from error
+        raise MissingExtraError("protobuf", "Protobuf values", "protobuf") from error
 
     serialized = _serialized(text)
     if serialized is not None:
@@ -164,7 +163,7 @@ def _compiled(text: str, references: References) -> bytes:
     try:
         import grpc_tools
     except ImportError as error:
-        raise _missing("grpcio-tools") from error
+        raise MissingExtraError("protobuf", "Protobuf values", "grpcio-tools") from error
 
     with tempfile.TemporaryDirectory() as directory:
         for name, content in (*references, (_ROOT, text)):
@@ -180,7 +179,3 @@ def _compiled(text: str, references: References) -> bytes:
         if done.returncode:
             raise InvalidOptionError(f"Not a .proto. {done.stderr.strip()[:400]}")
         return out.read_bytes()
-
-
-def _missing(package: str) -> InvalidOptionError:
-    return InvalidOptionError(f"Protobuf needs the package {package}, which is not installed", hint=_EXTRA)

@@ -80,8 +80,10 @@ def looks_like(value: bytes) -> tuple[str, str]:
 
     The name for Confluent's wire format is `confluent`, as only a registry knows which of its formats a schema is.
     """
-    if len(value) > HEADER_BYTES and value[0] == 0:
-        return "confluent", f"Confluent's wire format, schema id {int.from_bytes(value[1:5], 'big')}"
+    schema_id = int.from_bytes(value[1:HEADER_BYTES], "big")
+    # Ids begin at 1; eight bytes are rather a number where the id would be a huge one.
+    if len(value) > HEADER_BYTES and value[0] == 0 and 0 < schema_id < (1 << 31 if len(value) != 8 else 1 << 20):
+        return "confluent", f"Confluent's wire format, schema id {schema_id}"
     if value[:4] == b"Obj\x01":
         return "binary", "an Avro file"
     try:

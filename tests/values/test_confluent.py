@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from spark_segments.errors import InvalidOptionError, RegistryError, ValueFormatError
+from spark_segments.errors import InvalidOptionError, MissingExtraError, RegistryError, ValueFormatError
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
 from spark_segments.values.options import column_formats
 from spark_segments.values.protobuf import _compiled
-from spark_segments.values.registries.registry import Reference, Schema, open_registry
+from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries.registry import Reference, Schema
 from tests.values.registry_server import RegistryServer
 
 with warnings.catch_warnings():
@@ -334,5 +335,5 @@ def test_a_library_that_is_absent_is_named_with_its_extra(
     text = f'syntax = "proto3"; message Only_{package} {{ int32 n = 1; }}'
     open_registry(address).register("orders-value", Schema("PROTOBUF", text))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InvalidOptionError, match=r"not installed.*spark-segments\[protobuf\]"):
+    with pytest.raises(MissingExtraError, match=r"not installed.*spark-segments\[protobuf\]"):
         reader("protobuf", address)

@@ -222,7 +222,8 @@ def _stored(array: pa.Array, node: Node, path: str) -> pa.Array:
             return array.cast(pa.date32()).cast(pa.int32())
         if logical is not None and logical.startswith("time-"):
             millis = logical.endswith("millis")
-            return array.cast(pa.time32("ms") if millis else pa.time64("us")).cast(pa.int32() if millis else pa.int64())
+            times = (array.cast(pa.int64()) if pa.types.is_integer(array.type) else array).cast(pa.time64("us"))
+            return times.cast(pa.time32("ms")).cast(pa.int32()) if millis else times.cast(pa.int64())
         if logical is not None and "timestamp-" in logical:
             return array.cast(pa.timestamp("ms" if logical.endswith("millis") else "us")).cast(pa.int64())
         if kind == "boolean":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_segments.errors import InvalidOptionError, RegistryError, UnknownSchemaError
+from spark_segments.errors import RegistryError, UnknownSchemaError
 from spark_segments.values.avro.evolution import incompatibility
 from spark_segments.values.avro.schema import parse
 
@@ -181,17 +181,3 @@ def check_compatible(registry: Registry, subject: str, new: Schema, old: list[Sc
             "Give new fields a default, or set the subject's compatibility level",
             why,
         )
-
-
-def open_registry(
-    address: str, options: Mapping[str, str] | None = None, storage_options: Mapping[str, str] | None = None
-) -> Registry:
-    """The registry at an http(s) address, else in a directory. `options` are those of schema.registry.*."""
-    from spark_segments.values.registries.directory import DirectoryRegistry
-    from spark_segments.values.registries.http import HttpRegistry
-
-    if not address:
-        raise InvalidOptionError("No registry was given", hint="Set schema.registry to its address or a directory")
-    if address.startswith(("http://", "https://")):
-        return HttpRegistry(address, options)
-    return DirectoryRegistry(address, storage_options)
