@@ -45,7 +45,7 @@ from spark_segments.log.segment.files import missing_file
 from spark_segments.log.typed_columns import SCHEMAS_TOPIC, columns_to_read, decoded, first_value, registry_of
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
-from spark_segments.values.options import ColumnFormat, column_formats
+from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries.registry import Registry
 
 if TYPE_CHECKING:
@@ -352,9 +352,10 @@ class LogDir:
 
         return decoders(chosen, topic, sample, self._registry)
 
-    def value_writers(self, topic: str | None, formats: Mapping[str, str], schema: pa.Schema) -> list[Encoder]:
-        """What encodes columns key and value of `schema` as `formats` say; a schema that is new is registered."""
-        types = {name: schema.field(name).type for name in ("key", "value") if name in schema.names}
+    def value_writers(
+        self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
+    ) -> list[Encoder]:
+        """What encodes columns of these types (None: the schema's) as `formats` say; a new schema is registered."""
         return encoders(column_formats(formats, self.storage.storage_options), topic, types, self._registry)
 
     def _encoded(
@@ -362,8 +363,17 @@ class LogDir:
     ) -> Iterator[pa.RecordBatch]:
         writers: list[Encoder] | None = None
         for batch in rows:
-            writers = self.value_writers(topic, formats, batch.schema) if writers is None else writers
+            if writers is None:
+                types = {name: batch.schema.field(name).type for name in COLUMNS if name in batch.schema.names}
+                writers = self.value_writers(topic, formats, types)
             yield encode_batch(batch, writers)
+
+    def registry(self, formats: Mapping[str, str]) -> Registry:
+        """The schema registry that schema.registry names; `_schemas` is the topic of this log directory."""
+        wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **formats}
+        found = self._registry(column_formats(wanted)[-1])
+        assert found is not None  # schema.registry is set
+        return found
 
     def _registry(self, chosen: ColumnFormat) -> Registry | None:
         def schemas_topic(address: str) -> Iterator[pa.RecordBatch] | None:

@@ -111,7 +111,8 @@ class Writer(DataSourceArrowWriter):
             return []
         columns = [field for field in schema.fields if field.name in ("key", "value")]
         arrow = to_arrow_schema(StructType(columns), timezone="UTC")
-        return self._log_dir.value_writers(options.topic, options.formats, arrow)
+        types = {field.name: field.type for field in arrow}
+        return self._log_dir.value_writers(options.topic, options.formats, types)
 
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._value_writers:

@@ -231,7 +231,9 @@ class Registered:
 
     def _protobuf(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
         references = tuple(self.registry.references(schema))
-        rest, parts, places = without(array, wire.HEADER_BYTES), [], []
+        rest = without(array, wire.HEADER_BYTES)
+        parts: list[pa.Array] = []
+        places: list[pa.Array] = []
         left = pa.array(np.arange(len(rest)))
         while len(left):  # nearly always once: the rows are messages of one place
             rows = rest.take(left) if parts else rest

@@ -150,7 +150,8 @@ def valid_bits(array: pa.Array) -> pa.Buffer | None:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    t = pa.types
+    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def type_of_ddl(text: str) -> pa.DataType:
@@ -198,7 +199,7 @@ class _Parser:
         return _NAMES[name]
 
     def columns(self, until: str | None) -> pa.DataType:
-        fields = []
+        fields: list[pa.Field] = []
         while self.rest[:1] != ([until] if until else []):
             if fields:
                 self._next(",")

@@ -20,7 +20,7 @@ _COLUMN = "value"
 
 def decode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
     """The column of values that a binary column has."""
-    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
     chosen, topic, _ = _chosen(value_format, schema, options)
@@ -39,7 +39,7 @@ def decode_column(col: Column | str, value_format: str, schema: str | None, opti
 
 def encode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
     """The binary column of a column's values."""
-    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import BinaryType
 
     chosen, topic, ddl = _chosen(value_format, schema, options)

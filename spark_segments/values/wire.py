@@ -1,5 +1,5 @@
-"""Confluent's wire format: a zero byte, the schema's id in four bytes, for Protobuf the message's place in its file. And
-a guess what bytes are, for those who do not know their format.
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, for Protobuf the message's place in its file.
+And a guess what bytes are, for those who do not know their format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def schema_ids(array: pa.BinaryArray) -> np.ndarray:
     if heads is None or short.any() or heads[:, 0].any():
         wrong = short if heads is None else short | (heads[:, 0] != 0)
         raise Undecodable("no magic byte 0 and schema id in front", int(np.flatnonzero(wrong)[0]))
-    return heads[:, 1:].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
+    ids: np.ndarray = heads[:, 1:].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
+    return ids
 
 
 def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
@@ -41,7 +42,8 @@ def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
 
     Zigzag varints: how many, then each; a single 0 stands for the first message. Raises Undecodable.
     """
-    numbers, at = [], 0
+    numbers: list[int] = []
+    at = 0
     wanted = 1
     while len(numbers) < wanted:
         raw = shift = 0

@@ -100,7 +100,7 @@ class _Plan:
         kind = stored.type
         if pa.types.is_binary(kind):
             number = self._add(stored if stored.buffers()[1] else pa.array([b""], pa.binary())[:0], 4)
-            line = (k.BYTES, number, level)
+            line: tuple[int, ...] = (k.BYTES, number, level)
         else:
             width = kind.bit_width // 8
             number = self._add(stored, width)

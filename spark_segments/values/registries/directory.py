@@ -58,7 +58,7 @@ class DirectoryRegistry(Registry):
             versions = {int(version): number for version, number in entry["versions"].items()}
             for number in versions.values():
                 if self.schema(number) == schema:
-                    return number
+                    return int(number)
             level = entry.get("compatibility") or index.get("compatibility") or DEFAULT_LEVEL
             old = [self.schema(versions[version]) for version in sorted(versions)]
             check_compatible(self, subject, schema, old, level)
@@ -110,7 +110,7 @@ class DirectoryRegistry(Registry):
         raise self._missing(schema_id)
 
     def _index(self) -> dict[str, Any]:
-        empty = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
+        empty: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
         with contextlib.suppress(FileNotFoundError):
             return empty | json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
         return empty

@@ -65,7 +65,7 @@ class HttpRegistry(Registry):
         made = self._ask("POST", f"/subjects/{_quoted(subject)}/versions", json_of_schema(schema))
         if made is None:
             raise self.error(f"Cannot register a schema for {subject}")
-        return made["id"]
+        return int(made["id"])
 
     def _load(self, schema_id: int) -> Schema:
         found = self._ask("GET", f"/schemas/ids/{schema_id}")

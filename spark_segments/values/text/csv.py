@@ -78,7 +78,7 @@ def write_csv(array: pa.StructArray) -> pa.StringArray:
 
 
 def _by_text(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_temporal(kind)
+    return bool(pa.types.is_binary(kind) or pa.types.is_temporal(kind))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
