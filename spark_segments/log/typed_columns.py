@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Decoder, decode_batch
-from spark_segments.values.options import ColumnFormat
+from spark_segments.values.options import REGISTERED, ColumnFormat
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
@@ -34,7 +34,7 @@ def registry_of(
     address, or None where there are none.
     """
     address = chosen.registry
-    if address is None:
+    if address is None or chosen.format not in REGISTERED:
         return None
     if not address.startswith(("http://", "https://")):
         is_directory = address != SCHEMAS_TOPIC and Storage(address, dict(storage_options)).exists(SUBJECTS)

@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError, ValueFormatError
 from spark_segments.values import wire
 from spark_segments.values.choice import reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
-from spark_segments.values.options import NULL, ColumnFormat
+from spark_segments.values.options import NULL, REGISTERED, ColumnFormat
 from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import Registry
 from spark_segments.values.undecodable import Undecodable
@@ -26,7 +26,9 @@ OpenRegistry = Callable[[ColumnFormat], "Registry | None"]
 
 def registry_of(chosen: ColumnFormat) -> Registry | None:
     """The registry that options name: over HTTP or in a directory."""
-    return open_registry(chosen.registry, dict(chosen.registry_options)) if chosen.registry else None
+    if chosen.registry is None or chosen.format not in REGISTERED:
+        return None
+    return open_registry(chosen.registry, dict(chosen.registry_options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ FORMATS = (
     "connect-json",
     "csv",
 )
+REGISTERED = ("avro", "protobuf", "jsonschema")
+"""Formats of Confluent's wire format, where there is a registry."""
 COLUMNS = ("key", "value")
 FAIL, NULL = "fail", "null"
 _PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "schemas.enable")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,13 +14,13 @@ from spark_segments.values.options import OPTIONS, ColumnFormat, column_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 _COLUMN = "value"
 
 
 def decode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
     """The column of values that a binary column has."""
-    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
     chosen, topic, _ = _chosen(value_format, schema, options)
@@ -33,13 +33,11 @@ def decode_column(col: Column | str, value_format: str, schema: str | None, opti
     def read(array: pa.Array) -> pa.Array:
         return recast(one.decode(array)[0], arrow_type)
 
-    read.__annotations__ = {"array": pa.Array, "return": pa.Array}
-    return arrow_udf(read, spark_type)(col)
+    return _function(read, spark_type, col)
 
 
 def encode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
     """The binary column of a column's values."""
-    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import BinaryType
 
     chosen, topic, ddl = _chosen(value_format, schema, options)
@@ -50,8 +48,18 @@ def encode_column(col: Column | str, value_format: str, schema: str | None, opti
     def write(array: pa.Array) -> pa.Array:
         return one.encode(array)
 
-    write.__annotations__ = {"array": pa.Array, "return": pa.Array}
-    return arrow_udf(write, BinaryType())(col)
+    return _function(write, BinaryType(), col)
+
+
+def _function(convert: Callable[[pa.Array], pa.Array], spark_type: DataType, col: Column | str) -> Column:
+    """A column made of another one, batch by batch."""
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    # Spark reads the annotations as objects, and this module has them as text.
+    convert.__annotations__ = {"array": pa.Array, "return": pa.Array}
+    make: Any = arrow_udf
+    made: Column = make(convert, spark_type)(col)
+    return made
 
 
 def _chosen(

@@ -112,7 +112,7 @@ class DirectoryRegistry(Registry):
     def _index(self) -> dict[str, Any]:
         empty: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
         with contextlib.suppress(FileNotFoundError):
-            return empty | json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
+            empty |= json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
         return empty
 
     @staticmethod
