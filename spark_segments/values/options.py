@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.storage import Storage
 
 FORMATS = (
@@ -97,6 +98,10 @@ def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str,
         raise InvalidOptionError(f"Option {column}.errors", expected=f"{FAIL} or {NULL}", found=errors)
     if values["raw.column"] is not None and errors != NULL:
         raise InvalidOptionError(f"Option {column}.raw.column goes with {column}.errors=null")
+    if values["raw.column"] in RECORD_SCHEMA.names:
+        raise InvalidOptionError(
+            f"Option {column}.raw.column names a column that is there", found=values["raw.column"], hint="Name another"
+        )
     prefix = f"{REGISTRY}."
     return ColumnFormat(
         column,
