@@ -18,6 +18,7 @@ from spark_segments.values.text.json_write import plain_text
 from spark_segments.values.undecodable import Undecodable
 
 _NUMBER = "\0row"
+_MAY_BE_EMPTY = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 def check_type(kind: pa.DataType) -> None:
@@ -69,7 +70,7 @@ def write_csv(array: pa.StructArray) -> pa.StringArray:
     parts = []
     for at, field in enumerate(array.type):
         text = plain_text(array.field(at))
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+        if any(check(field.type) for check in _MAY_BE_EMPTY):
             risky = pc.match_substring_regex(text, '^$|[",\r\n]')
             escaped = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
             text = pc.if_else(risky, escaped, text)

@@ -40,7 +40,7 @@ def _type(schema: Any, root: Any, path: str, depth: int) -> pa.DataType:
         if choices:
             raise _unclear(path, f"{word} of {len(choices)} types")
     kinds = schema.get("type", "object" if "properties" in schema else None)
-    names = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one != "null"]
+    names = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one not in ("null", None)]
     if sorted(map(str, names)) == ["integer", "number"]:
         names = ["number"]
     if len(names) != 1:
