@@ -21,7 +21,7 @@ from spark_segments.values.avro import evolution
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
-from spark_segments.values.column_types import recast
+from spark_segments.values.column_types import conformed, recast
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
 from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.text import connect, csv, json_schema
@@ -90,7 +90,7 @@ class Json:
         return read_json(array, self.type)
 
     def write(self, array: pa.Array) -> pa.Array:
-        return write_json(array)
+        return write_json(_conformed(array, self.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Csv:
         return csv.read_csv(array, self.type)
 
     def write(self, array: pa.Array) -> pa.Array:
-        return csv.write_csv(array)
+        return csv.write_csv(_conformed(array, self.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,8 @@ class Connect:
         return connect.read_envelopes(array, self.type) if self.envelope else connect.read(array, self.type)
 
     def write(self, array: pa.Array) -> pa.Array:
-        return connect.write_envelopes(array) if self.envelope else connect.write(array)
+        made = _conformed(array, self.type)
+        return connect.write_envelopes(made) if self.envelope else connect.write(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,13 @@ class Avro:
 
     def write(self, array: pa.Array) -> pa.Array:
         return avro_write.write(array, self.node)
+
+
+def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return conformed(array, kind)
+    except pa.ArrowInvalid as error:
+        raise Undecodable(str(error)[:200]) from error
 
 
 def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, starts: np.ndarray) -> pa.Array:
@@ -206,6 +214,7 @@ class Registered:
         if self.kind == PROTOBUF:
             message = protobuf.message_of(schema.text, tuple(self.registry.references(schema)), self.message)
             return _joined(head + wire.write_indexes(message.indexes), message.write(array))
+        json_schema.check_fits(array.type, self.type, "the value")
         return _joined(head, write_json(array).cast(pa.binary()))
 
     def _read_one(self, array: pa.BinaryArray, schema_id: int) -> pa.Array:

@@ -118,6 +118,31 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise InvalidOptionError("A column's type cannot become the other", expected=kind, found=array.type) from error
 
 
+def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`recast` for writing: a field that `kind` lacks is an error, not left out. Raises as `recast` does."""
+    if unknown := _unknown_fields(array.type, kind, ""):
+        raise InvalidOptionError(
+            "The schema has no such fields", expected=kind, found=", ".join(unknown), hint="Drop them, or give a schema"
+        )
+    return recast(array, kind)
+
+
+def _unknown_fields(given: pa.DataType, kind: pa.DataType, path: str) -> list[str]:
+    t = pa.types
+    if t.is_struct(given) and t.is_struct(kind):
+        found: list[str] = []
+        for one in given:
+            at = kind.get_field_index(one.name)
+            below = _unknown_fields(one.type, kind.field(at).type, f"{path}{one.name}.") if at >= 0 else []
+            found += below if at >= 0 else [path + one.name]
+        return found
+    if _is_list(given) and _is_list(kind):
+        return _unknown_fields(given.value_type, kind.value_type, f"{path}[].")
+    if t.is_map(given) and t.is_map(kind):
+        return _unknown_fields(given.item_type, kind.item_type, f"{path}{{}}.")
+    return []
+
+
 def recast_field(array: pa.Array, field: pa.Field) -> pa.Array:
     """`recast` to a field's type, with zeros for nulls where the field cannot be null."""
     made = recast(array, field.type)

@@ -162,6 +162,14 @@ def test_a_union_of_several_types_is_a_struct_of_members() -> None:
     assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == encoded
 
 
+def test_a_union_with_a_null_in_its_members_or_of_nullable_types_goes_both_ways() -> None:
+    schema = ["null", {"type": "map", "values": ["null", "long"]}, {"type": "array", "items": ["int", "string"]}]
+    rows = [{"a": None, "b": 5}, [1, "x"], None, {}, []]
+    encoded = _fast_bytes(schema, rows)
+    array = _read(schema, encoded)
+    assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == encoded
+
+
 def test_a_union_of_int_and_long_is_a_long() -> None:
     assert _read(["int", "long"], [b"\x00\x0e", b"\x02\x80\x80\x80\x80\x80\x01"]).type == pa.int64()
 

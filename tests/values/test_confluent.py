@@ -199,6 +199,13 @@ def test_json_schema_of_confluents_serializer_is_read_and_written_to_the_byte(ad
     assert [deserializer(one, VALUE) for one in written] == ROWS
 
 
+@pytest.mark.parametrize("column", [{"id": "7"}, {"id": 7, "other": 1}, {"id": 7, "tags": [1]}, {"id": 7.5}])
+def test_a_column_that_does_not_fit_its_json_schema_is_refused(address: str, column: dict[str, Any]) -> None:
+    open_registry(address).register("orders-value", Schema("JSON", json.dumps(JSON_SCHEMA)))
+    with pytest.raises(InvalidOptionError, match="does not fit the JSON Schema"):
+        writer("jsonschema", address).encode(pa.array([column]))
+
+
 def test_a_batch_may_mix_schema_ids_and_reads_as_the_newest(address: str) -> None:
     old = AvroSerializer(client(address), json.dumps(AVRO))
     newer = json.loads(json.dumps(AVRO))

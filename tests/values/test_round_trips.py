@@ -280,6 +280,17 @@ def test_an_envelope_may_have_white_space_as_pythons_json_writes_it() -> None:
     assert connect.read_envelopes(pa.array([row.encode()]), None).to_pylist() == [5]
 
 
+@pytest.mark.parametrize("codec", [codecs.Csv, codecs.Json, lambda kind: codecs.Connect(kind, envelope=False)])
+def test_a_column_is_written_in_the_order_and_types_of_its_schema(codec: Any) -> None:
+    one = codec(type_of_ddl("a bigint, b string, c int"))
+    column = pa.array([{"b": "x", "a": 1}], pa.struct([("b", pa.string()), ("a", pa.int16())]))
+    assert back(one, column).to_pylist() == [{"a": 1, "b": "x", "c": None}]
+    with pytest.raises(InvalidOptionError, match=r"no such fields.*other"):
+        one.write(pa.array([{"a": 1, "other": 2}]))
+    with pytest.raises(Undecodable):
+        one.write(pa.array([{"c": 2**40}]))
+
+
 # Types.
 
 

@@ -179,7 +179,8 @@ class _Plan:
     def _wide_union(self, array: pa.Array, node: Node, level: int, path: str) -> None:
         """The first member of the struct that is set; of a column that is no such struct, the widest branch it fits."""
         members, choices = node.members, []
-        if pa.types.is_struct(node.type) and array.type.equals(node.type):
+        names = [one.name for one in array.type] if pa.types.is_struct(array.type) else []
+        if pa.types.is_struct(node.type) and names == [one.name for one in node.type]:
             for at, (branch, child) in enumerate(members):
                 part = array.flatten()[at]
                 choices.append((branch, child, part))
