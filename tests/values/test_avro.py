@@ -240,6 +240,16 @@ def test_a_column_without_a_schema_gets_the_one_that_spark_would_write() -> None
     assert write(pa.array(rows, kind), avro_schema.parse(json.dumps(schema))).to_pylist() == _fast_bytes(schema, rows)
 
 
+@pytest.mark.parametrize("reader", ["long", "double", ["int", "long"], ["null", "double"]])
+def test_a_union_of_numbers_is_read_plainly_and_evolved_in_one_process(reader: object) -> None:
+    writer = ["int", "long"]
+    rows = [b"\x00\x0e", b"\x02\x80\x80\x80\x80\x80\x01"]
+    numbers = [7, 2**34]
+    assert _read(writer, rows).to_pylist() == numbers
+    assert _evolved(writer, reader, rows) == numbers
+    assert _read(writer, rows).to_pylist() == numbers
+
+
 # Evolution
 
 _OLD = {

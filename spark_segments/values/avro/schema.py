@@ -84,7 +84,7 @@ class Node:
     default_symbol: str | None = None
     fields: tuple[Field, ...] = ()
     children: tuple[Node, ...] = ()
-    type: pa.DataType = field(default_factory=pa.null, compare=False)
+    type: pa.DataType = field(default_factory=pa.null)
 
     @property
     def null_branch(self) -> int:
