@@ -46,8 +46,10 @@ class Source:
 
     def reader(self, schema: StructType) -> Reader:
         options = read_options(self._given)
-        snapshots, self._snapshots = self._snapshots, None  # this object goes to every task, which need none of them
-        return Reader(options, snapshots or {}, schema, self._readers)
+        # This object goes to every task, which need neither of them; a reader goes with what decodes.
+        snapshots, self._snapshots = self._snapshots, None
+        readers, self._readers = self._readers, {}
+        return Reader(options, snapshots or {}, schema, readers)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         return Writer(write_options(self._given), schema, overwrite)
