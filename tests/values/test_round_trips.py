@@ -237,6 +237,19 @@ def test_json_has_no_nan(value: float) -> None:
         codecs.Json(pa.float64()).write(pa.array([value]))
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_json_has_years_of_four_digits(kind: pa.DataType) -> None:
+    for year in (1, 9999):
+        array = pa.array([datetime.datetime(year, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")).cast(kind)
+        assert back(codecs.Json(kind), array).equals(array)
+    with pytest.raises(Undecodable, match="outside of the years"):
+        codecs.Json(kind).write(
+            pa.array([4_000_000 if kind == pa.date32() else 10**18])
+            .cast(pa.int32() if kind == pa.date32() else pa.int64())
+            .view(kind)
+        )
+
+
 # Connect's documented envelope.
 
 

@@ -16,6 +16,7 @@ from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.undecodable import Undecodable
 
 _NULL = pa.scalar("null")
+_FIRST_DAY, _LAST_DAY = -719162, 2932896  # of the years 1 and 9999, in days since 1970
 _MUST_ESCAPE = r'["\\\x00-\x1f]'
 _ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
@@ -43,8 +44,10 @@ def plain_text(array: pa.Array) -> pa.StringArray:
         if not pc.all(pc.is_finite(array), min_count=0).as_py():
             raise Undecodable("NaN or an infinity, which JSON does not have")
         return array.cast(pa.string())
+    if t.is_date(kind) or t.is_timestamp(kind):
+        _check_years(array)
     if t.is_timestamp(kind):
-        shown = pc.strftime(array.cast(pa.timestamp(kind.unit)), "%Y-%m-%dT%H:%M:%S")
+        shown = pc.binary_replace_slice(array.cast(pa.timestamp(kind.unit)).cast(pa.string()), 10, 11, "T")
         return pc.binary_join_element_wise(shown, "Z", "") if kind.tz else shown
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
         return base64_text.encode(array.cast(pa.binary()))
@@ -54,6 +57,14 @@ def plain_text(array: pa.Array) -> pa.StringArray:
         return array.cast(pa.string())
     except pa.ArrowNotImplementedError as error:
         raise InvalidOptionError("JSON has no such type", found=kind, hint="Cast the column first") from error
+
+
+def _check_years(array: pa.Array) -> None:
+    """Raises Undecodable unless all years have four digits: Arrow writes others as something else."""
+    days = array.cast(pa.date32(), safe=False).cast(pa.int32())
+    least, most = (one.as_py() for one in pc.min_max(days).values())
+    if least is not None and not (least >= _FIRST_DAY and most <= _LAST_DAY):
+        raise Undecodable("a date outside of the years 1 to 9999")
 
 
 def _decimal_text(array: pa.Array) -> pa.StringArray:
