@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.values.column_types import portable, recast
+from spark_segments.values.protobuf_enums import numbered_enums
 from spark_segments.values.undecodable import Undecodable
 
 References = tuple[tuple[str, str], ...]
@@ -33,19 +34,25 @@ class Message:
     name: str
     indexes: tuple[int, ...]
     type: pa.DataType
-    handler: Any
+    descriptor: Any
+    reader: Any
+    writer: Any
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
         """The messages as a struct. Raises Undecodable."""
         try:
-            batch = self.handler.array_to_record_batch(array)
+            batch = self.reader.array_to_record_batch(array)
         except ValueError as error:
             raise Undecodable(f"not a message {self.name} ({error})") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, no Exception
+                raise
+            raise Undecodable(f"a message {self.name} that ptars cannot read ({error})") from error
         return recast(batch.to_struct_array(), self.type)
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
         """Each row's message. Raises InvalidOptionError for fields that the message lacks."""
-        schema = self.handler.schema()
+        schema = self.writer.schema()
         if not pa.types.is_struct(array.type):
             raise InvalidOptionError(f"A message {self.name} is made of a struct", found=array.type)
         if unknown := [one.name for one in array.type if one.name not in schema.names]:
@@ -53,11 +60,11 @@ class Message:
                 f"The message {self.name} has no such fields", expected=schema.names, found=unknown
             )
         try:
-            made = recast(array, pa.struct(list(schema)))
+            made = recast(numbered_enums(array, self.descriptor), pa.struct(list(schema)))
         except pa.ArrowInvalid as error:
             raise Undecodable(str(error)) from error
         batch = pa.RecordBatch.from_arrays(made.flatten(), schema=schema)
-        return self.handler.record_batch_to_array(batch).cast(pa.binary())
+        return self.writer.record_batch_to_array(batch).cast(pa.binary())
 
 
 @lru_cache(maxsize=256)
@@ -94,9 +101,21 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
         raise MissingExtraError("protobuf", "Protobuf values", "ptars") from error
 
     _check_not_recursive(descriptor, ())
-    config = ptars.PtarsConfig(timestamp_unit="us", time_unit="us", duration_unit="us", enum_repr="string")
-    handler = ptars.HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
-    return Message(descriptor.full_name, indexes, portable(pa.struct(list(handler.schema()))), handler)
+    # A map's entry may lack its value, which ptars has no other place for than a null.
+    units: dict[str, Any] = {
+        "timestamp_unit": "us",
+        "time_unit": "us",
+        "duration_unit": "us",
+        "map_value_nullable": True,
+    }
+    reader, writer = (
+        ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(enum_repr=enums, **units)).get_for_message(
+            descriptor
+        )
+        for enums in ("string", "int32")
+    )
+    made = portable(pa.struct(list(reader.schema())))
+    return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
 
 
 def _check_not_recursive(descriptor: Any, above: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import pickle
 import sys
 import warnings
 from collections.abc import Iterator
@@ -284,6 +285,19 @@ def test_a_schema_is_asked_for_once(server: RegistryServer, address: str) -> Non
     for _ in range(5):
         read(decoder, [b"\0\0\0\0\x01\x0e"] * 3)
     assert server.requests == asked
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf", "jsonschema"])
+def test_what_decodes_and_encodes_travels_to_tasks(address: str, name: str, tmp_path: Path) -> None:
+    texts = {"avro": json.dumps(AVRO), "protobuf": PROTO, "jsonschema": json.dumps(JSON_SCHEMA)}
+    kinds = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
+    for place in (address, str(tmp_path)):
+        open_registry(place).register("orders-value", Schema(kinds[name], texts[name]))
+        encoder = pickle.loads(pickle.dumps(writer(name, place)))
+        decoder = pickle.loads(pickle.dumps(reader(name, place)))
+        kind = encoder.codec.type
+        values = {"avro": AVRO_ROWS, "protobuf": [{"x": "a"}], "jsonschema": ROWS}[name]
+        assert read(decoder, encoder.encode(pa.array(values, kind)).to_pylist()) == values
 
 
 def test_an_id_that_is_unknown_is_a_value_that_cannot_be_read(server: RegistryServer, address: str) -> None:

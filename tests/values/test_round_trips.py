@@ -183,6 +183,40 @@ def test_protobuf(rows: list[tuple[Any, ...]]) -> None:
     assert found.to_pylist() == array.to_pylist()
 
 
+def test_an_enum_without_a_name_keeps_its_number_and_a_wrong_name_is_refused() -> None:
+    text = """syntax = "proto3"; enum E { A = 0; B = 5; }
+    message Row { E e = 1; repeated E es = 2; map<string, E> m = 3; Inner i = 4; message Inner { E e = 1; } }"""
+    message = protobuf.message_of(text)
+    row = {"e": "99", "es": ["B", "7", "A"], "m": [("k", "B")], "i": {"e": "8"}}
+    array = pa.array([row, {"e": "B", "es": [], "m": [], "i": None}], message.type)
+    assert message.read(message.write(array)).equals(array)
+    for wrong in ({"e": "C"}, {"es": ["C"]}, {"m": [("k", "")]}, {"i": {"e": "b"}}):
+        with pytest.raises(Undecodable, match="no value of the enum E"):
+            message.write(pa.array([wrong], message.type))
+
+
+@CASES
+@given(st.data())
+def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
+    message = protobuf.message_of(PROTO)
+    rows = [{f"f{at}": value for at, value in enumerate(data.draw(_MESSAGES))}]
+    damaged = bytearray(message.write(pa.array(rows, message.type))[0].as_py())
+    for _ in range(data.draw(st.integers(1, 3))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        del damaged[data.draw(st.integers(0, len(damaged))) :]
+    try:
+        found = message.read(pa.array([bytes(damaged)], pa.binary()))
+    except Undecodable:
+        return
+    found.validate(full=True)
+
+
+def test_a_map_entry_may_lack_its_value() -> None:
+    message = protobuf.message_of('syntax = "proto3"; message Row { map<string, I> m = 1; message I { int32 n = 1; } }')
+    assert message.read(pa.array([b"\x0a\x03\x0a\x01k"])).to_pylist() == [{"m": [("k", None)]}]
+
+
 @CASES
 @given(st.lists(st.none() | st.binary(max_size=12)))
 def test_base64(rows: list[bytes | None]) -> None:
