@@ -42,14 +42,14 @@ from spark_segments.log.reading.plan import check_partition, offset_bounds, read
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.segment.files import missing_file
-from spark_segments.log.typed_columns import SCHEMAS_TOPIC, columns_to_read, decoded, first_value, registry_of
 from spark_segments.storage import Storage
-from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
-from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
-from spark_segments.values.registries.registry import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_segments.log.typed_columns import TypedColumns
+    from spark_segments.values.batches import Decoder, Encoder
+    from spark_segments.values.registries.registry import Registry
 
 MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"
 FORMAT_VERSION = 1
@@ -252,7 +252,7 @@ class LogDir:
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
                 rows = record_batches(table)
-                for batch in self._encoded(topic, rows, formats) if formats else rows:
+                for batch in self._typed.encoded(topic, rows, formats) if formats else rows:
                     appender.write(batch)
                 written = appender.close()
             # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
@@ -318,9 +318,10 @@ class LogDir:
         are typed. What cannot be read so raises ValueFormatError.
         """
         names = _check_columns(columns)
-        readers = self.value_readers(topic, formats, version) if formats else []
-        if readers and include_control:
+        typed = self._typed.columns(topic, names, formats, version) if formats else None
+        if typed is not None and include_control:
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
+        wanted = names if typed is None else typed.wanted
         if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise InvalidOptionError(
                 "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
@@ -337,52 +338,29 @@ class LogDir:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for one in ranges:
-                yield from read_range(
-                    self.storage, one, columns=columns_to_read(names, readers), include_control=include_control
-                )
+                yield from read_range(self.storage, one, columns=wanted, include_control=include_control)
 
-        return decoded(batches(), names, readers) if readers else batches()
+        return batches() if typed is None else typed.decoded(batches())
 
     def value_readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
         """What decodes key and value of a topic as `formats` say. Raises InvalidOptionError, RegistryError."""
-        chosen = column_formats(formats, self.storage.storage_options)
-
-        def sample(column: str) -> bytes | None:
-            return first_value(self.read(topic, columns=[column], version=version), column)
-
-        return decoders(chosen, topic, sample, self._registry)
+        return self._typed.readers(topic, formats, version)
 
     def value_writers(
         self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
     ) -> list[Encoder]:
         """What encodes columns of these types (None: the schema's) as `formats` say; a new schema is registered."""
-        return encoders(column_formats(formats, self.storage.storage_options), topic, types, self._registry)
-
-    def _encoded(
-        self, topic: str, rows: Iterable[pa.RecordBatch], formats: Mapping[str, str]
-    ) -> Iterator[pa.RecordBatch]:
-        writers: list[Encoder] | None = None
-        for batch in rows:
-            if writers is None:
-                types = {name: batch.schema.field(name).type for name in COLUMNS if name in batch.schema.names}
-                writers = self.value_writers(topic, formats, types)
-            yield encode_batch(batch, writers)
+        return self._typed.writers(topic, formats, types)
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
-        """The schema registry that schema.registry names; `_schemas` is the topic of this log directory."""
-        wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **formats}
-        found = self._registry(column_formats(wanted)[-1])
-        assert found is not None  # schema.registry is set
-        return found
+        """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
+        return self._typed.registry(formats)
 
-    def _registry(self, chosen: ColumnFormat) -> Registry | None:
-        def schemas_topic(address: str) -> Iterator[pa.RecordBatch] | None:
-            with contextlib.suppress(LogDirError):  # a directory of schemas, then
-                log = self if address == SCHEMAS_TOPIC else LogDir.open(address, self.storage.storage_options)
-                return log.read(SCHEMAS_TOPIC, columns=["key", "value"]) if SCHEMAS_TOPIC in log.topics() else None
-            return None
+    @property
+    def _typed(self) -> TypedColumns:
+        from spark_segments.log.typed_columns import TypedColumns  # formats and registries, which few reads need
 
-        return registry_of(chosen, self.storage.storage_options, schemas_topic)
+        return TypedColumns(self)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""

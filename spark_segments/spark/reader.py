@@ -93,15 +93,15 @@ class Reader(DataSourceReader):
 
     def _typed(self, one: ReadRange, readers: Sequence[Decoder]) -> Iterator[pa.RecordBatch]:
         from spark_segments.log.reading.read import read_range
-        from spark_segments.log.typed_columns import columns_to_read, decoded
+        from spark_segments.log.typed_columns import Columns
         from spark_segments.values.column_types import recast
 
         raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
         names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
-        wanted = columns_to_read(names, readers)
-        for batch in decoded(read_range(self._storage, one, columns=wanted), names, readers):
-            columns = [recast(batch.column(field.name), field.type) for field in self._schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        columns = Columns(names, readers)
+        for batch in columns.decoded(read_range(self._storage, one, columns=columns.wanted)):
+            arrays = [recast(batch.column(field.name), field.type) for field in self._schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:

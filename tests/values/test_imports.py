@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-_OPTIONAL = ("pyspark", "pandas", "ptars", "google.protobuf", "grpc_tools", "fastavro", "confluent_kafka", "orjson")
+_OPTIONAL = ("pyspark", "ptars", "google.protobuf", "grpc_tools", "fastavro", "confluent_kafka", "orjson")
 _PROGRAM = """
 import sys
 for name in {names}:
