@@ -225,6 +225,7 @@ def test_base64(rows: list[bytes | None]) -> None:
     assert base64_text.decode(text).to_pylist() == rows
 
 
+@CASES
 @given(st.text("AZaz09+/= *", max_size=9))
 def test_text_that_is_no_base64_is_refused(text: str) -> None:
     try:
