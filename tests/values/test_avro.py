@@ -12,7 +12,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError
@@ -133,7 +133,7 @@ def _empty_maps(value: object) -> object:
     return [_empty_maps(one) for one in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_schema_reads_and_writes_as_fastavro_does(data: st.DataObject) -> None:
     schema, values = data.draw(_schemas(), label="schema")
@@ -194,7 +194,7 @@ def test_negative_block_counts_carry_the_size_of_the_block() -> None:
     assert _read({"type": "array", "items": "int"}, [b"\x03\x04\x02\x04\x00"]).to_pylist() == [[1, 2]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused_as_fastavro_does(data: st.DataObject, garbage: bytes) -> None:
     schema, _ = data.draw(_schemas(), label="schema")

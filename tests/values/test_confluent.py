@@ -8,6 +8,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,22 @@ def test_a_directory_refuses_what_its_readers_could_not_read(tmp_path: Path) -> 
         registry.register("orders-value", Schema("AVRO", json.dumps(newer)))
     registry.set_compatibility("FORWARD", "orders-value")
     assert registry.register("orders-value", Schema("AVRO", json.dumps(newer))) == 2
+
+
+def test_writers_that_register_at_the_same_moment_never_get_the_same_id(tmp_path: Path) -> None:
+    texts = [json.dumps({"type": "fixed", "name": "F", "size": size}) for size in range(1, 9)]
+
+    def register(number: int) -> int:
+        registry = open_registry(str(tmp_path))  # an object each, as processes have
+        return registry.register(f"subject-{number % 16}", Schema("AVRO", texts[number % 8]))
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(register, range(64)))
+    assert sorted(set(ids)) == list(range(1, 9))
+    assert len({(number % 8, one) for number, one in enumerate(ids)}) == 8
+    registry = open_registry(str(tmp_path))
+    assert [registry.schema(ids[number]).text for number in range(8)] == texts
+    assert len(registry.subjects()) == 16
 
 
 def test_auto_register_can_be_switched_off(tmp_path: Path) -> None:

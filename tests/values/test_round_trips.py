@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.serializer.json import JsonSerializer
 
@@ -25,7 +25,7 @@ from spark_segments.values.text import connect, json_schema
 from spark_segments.values.undecodable import Undecodable
 
 UTC = datetime.UTC
-CASES = settings(max_examples=120, deadline=None)
+CASES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _EPOCH = datetime.datetime(1970, 1, 1)
 _TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 _DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
