@@ -118,6 +118,26 @@ def test_a_time_of_day_is_microseconds_in_spark(spark: SparkSession, log: LogDir
     assert read(spark, log, formats).select("value.t").collect()[0].t == 1_000_000
 
 
+def test_a_timestamp_is_the_same_moment_in_every_time_zone(
+    spark: SparkSession, log: LogDir, formats: dict[str, str]
+) -> None:
+    moment_us = 1_767_225_600_123_456
+    frame = spark.range(1).select(F.struct(F.timestamp_micros(F.lit(moment_us)).alias("at")).alias("value"))
+    for name in ("avro", "json", "csv"):
+        log.create_topic(name)
+        given = {"value.format": name, "schema.registry": formats["schema.registry"], "value.schema": "at timestamp"}
+        frame.write.format("segments").mode("append").options(**given, topic=name).save(log.uri)
+        (batch,) = log.read(name, columns=["value"], formats=given)
+        assert batch.column("value").field("at").cast(pa.int64()).to_pylist() == [moment_us]
+        found = read(spark, log, given, name).select(F.unix_micros("value.at")).collect()
+        assert found[0][0] == moment_us
+        options = {"registry": formats["schema.registry"], "topic": name} if name == "avro" else {}
+        typed = read(spark, log, {}, name).select(decode("value", name, "at timestamp", **options).alias("v"))
+        assert typed.select(F.unix_micros("v.at")).collect()[0][0] == moment_us
+        again = typed.select(encode("v", name, "at timestamp", **options).alias("b")).collect()
+        assert bytes(again[0].b) == next(iter(log.read(name))).column("value")[0].as_py()
+
+
 def test_an_option_that_is_misspelt_is_named(spark: SparkSession, log: LogDir) -> None:
     with pytest.raises(PySparkException, match=r"Did you mean value\.format"):
         read(spark, log, {"value.fromat": "json"})
