@@ -129,3 +129,15 @@ class MissingExtraError(SegmentsError, ImportError):
             f"{needed_by} need the package {package}, which is not installed",
             hint=f"pip install 'spark-segments[{extra}]'",
         )
+
+
+class RegistryError(SegmentsError):
+    """A schema registry has no such schema, does not answer, or refuses: check schema.registry."""
+
+
+class UnknownSchemaError(RegistryError, LookupError):
+    """A schema registry has no schema of this id: it is not the registry that the record was written with."""
+
+
+class ValueFormatError(SegmentsError, ValueError):
+    """A key or value is not what its format says: the message says what was found, where, and what to set."""

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "spark_segments"
 MOST_MODULES = 16
 
 # From the bottom up. A module may import from its own layer and from those before it.
-LAYERS = ["errors", "format", "storage", "config", "execution", "log", "maintenance", "spark", "cli"]
+LAYERS = ["errors", "format", "storage", "config", "execution", "values", "log", "maintenance", "spark", "cli"]
 # What two layers may not know of each other although the order would allow it.
 STRANGERS = {("storage", "format"), ("config", "format"), ("config", "storage"), ("execution", "format")}
 

@@ -19,8 +19,16 @@ from spark_segments.cli.arguments import (
     storage_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.value_text import (
+    KeyFormatOption,
+    RegistryOption,
+    ValueFormatOption,
+    ValueSchemaOption,
+    format_options,
+)
 from spark_segments.config import parse_overrides
-from spark_segments.errors import TopicExistsError
+from spark_segments.errors import InvalidOptionError, TopicExistsError
+from spark_segments.values.options import OPTIONS
 
 
 class Format(StrEnum):
@@ -71,6 +79,14 @@ def append(
     txn_version: Annotated[
         int | None, typer.Option("--txn-version", metavar="N", help="And the run: a number that rises with each.")
     ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="value.subject, schema.registry.… and their like."),
+    ] = None,
+    key_format: KeyFormatOption = None,
+    value_format: ValueFormatOption = None,
+    value_schema: ValueSchemaOption = None,
+    schema_registry: RegistryOption = None,
     output: OutputOption = Output.TEXT,
     master: MasterOption = None,
     storage: StorageOption = None,
@@ -79,7 +95,8 @@ def append(
 
     A row with a column value of text or bytes is a record, with its columns
     key, headers, timestamp and partition; any other row is a record whose
-    value is the row as JSON. The options ...-column say otherwise.
+    value is the row as JSON. The options ...-column say otherwise. With
+    --value-format the row, or that column, is written in that format.
 
     Example: segments append /data/log orders --input '/landing/*.json'
     --key-column order_id --partitions 6 --txn-app-id landing --txn-version 7
@@ -94,6 +111,9 @@ def append(
         check_transaction((txn_app_id, txn_version))
     storage_settings = storage_options(storage)
     log = LogDir.create(log_dir, storage_settings)
+    formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    if unknown:
+        raise InvalidOptionError("Unknown property", expected=", ".join(OPTIONS), found=unknown[0])
     if partitions is not None and topic not in log.topics():
         with contextlib.suppress(TopicExistsError):  # another run of this job may make it at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))
@@ -108,8 +128,10 @@ def append(
         value_column=value_column,
         timestamp_column=timestamp_column,
         partition_column=partition_column,
+        typed=[name for name in ("key", "value") if f"{name}.format" in formats],
     )
     options: dict[str, str | None] = {f"storage.{name}": value for name, value in storage_settings.items()}
+    options |= formats
     options |= {"topic": topic, "compression.type": compression_codec, "txnAppId": txn_app_id}
     options["txnVersion"] = None if txn_version is None else str(txn_version)
     writer = records.write.format("segments").mode("append")

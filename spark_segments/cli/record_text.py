@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from spark_segments.cli.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import HEADERS_TYPE
 
@@ -99,7 +100,7 @@ def write_records(
     """Writes records as lines and returns how many; stops after `limit`."""
     written = 0
     show = _show_json if properties.flag("print.json") else _show_text
-    for batch in batches:
+    for batch, as_json in textual(batches):
         if limit is not None:
             batch = batch.slice(0, max(0, limit - written))
         columns = [batch.column(name).to_pylist() for name in batch.schema.names if name != "timestamp"]
@@ -107,7 +108,7 @@ def write_records(
         timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
         for *values, timestamp_us in zip(*columns, timestamps, strict=True):
             row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
-            stream.write(show(row, properties))
+            stream.write(show(row, properties, as_json))
         written += batch.num_rows
         if limit is not None and written >= limit:
             break
@@ -193,7 +194,7 @@ def _bytes(row: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _show_text(row: dict[str, Any], properties: Properties) -> bytes:
+def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[str]) -> bytes:
     null = properties.bytes("null.literal")
     parts = []
     if properties.flag("print.timestamp"):
@@ -213,9 +214,10 @@ def _show_text(row: dict[str, Any], properties: Properties) -> bytes:
     return properties.bytes("key.separator").join(parts) + properties.bytes("line.separator")
 
 
-def _show_json(row: dict[str, Any], properties: Properties) -> bytes:
+def _show_json(row: dict[str, Any], properties: Properties, as_json: frozenset[str]) -> bytes:
     shown = {name: row[name] for name in ("topic", "partition", "offset", "timestamp", "timestampType")}
-    shown |= _shown("key", row["key"]) | _shown("value", row["value"])
+    for name in ("key", "value"):
+        shown |= {name: json.loads(row[name])} if name in as_json and row[name] is not None else _shown(name, row[name])
     shown["headers"] = [{"key": header["key"]} | _shown("value", header["value"]) for header in row["headers"]]
     return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
 

@@ -24,6 +24,15 @@ from spark_segments.cli.arguments import (
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.record_text import LineFormat, Properties, read_lines, write_records
+from spark_segments.cli.value_text import (
+    KeyFormatOption,
+    RegistryOption,
+    ValueFormatOption,
+    ValueSchemaOption,
+    encoded,
+    format_options,
+    guessed,
+)
 from spark_segments.errors import InvalidOptionError
 
 PropertyOption = Annotated[
@@ -39,6 +48,10 @@ def produce(
     ] = None,
     line_format: Annotated[LineFormat, typer.Option("--format", help="What a line is.")] = LineFormat.TEXT,
     properties: PropertyOption = None,
+    key_format: KeyFormatOption = None,
+    value_format: ValueFormatOption = None,
+    value_schema: ValueSchemaOption = None,
+    schema_registry: RegistryOption = None,
     partition: Annotated[int | None, typer.Option("--partition", help="Append to this partition only.")] = None,
     compression_codec: Annotated[
         str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
@@ -61,6 +74,11 @@ def produce(
     A JSON line is an object with value, key, headers, partition, timestamp
     (ms); value_base64 and key_base64 hold what is not text.
 
+    With --value-format (and --key-format) the text is what JSON has for the
+    typed value, and is written in that format: --value-format avro takes
+    {"id": 7}, --key-format long takes 7. --property takes value.subject,
+    schema.registry.basic.auth.user.info and their like, too.
+
     Example: segments produce /data/log orders --file orders.txt \\
       --property parse.key=true --property key.separator=:
     """
@@ -69,9 +87,12 @@ def produce(
     transaction = _transaction(txn)
     log = open_log(log_dir, storage)
     options = ProducerOptions(compression_codec, batch_size)
+    formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    log.target(topic)  # raises where there is no such topic, before a schema is registered for it
+    writers = log.value_writers(topic, formats, {"key": None, "value": None}) if formats else []
     stream: BinaryIO = sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb")
     with stream:
-        rows = read_lines(stream, line_format, Properties.of(properties), partition)
+        rows = encoded(read_lines(stream, line_format, Properties.of(properties), partition), writers)
         given = 0
 
         def counted() -> Iterator[pa.RecordBatch]:
@@ -110,6 +131,10 @@ def consume(
         int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after so many records.")
     ] = None,
     properties: PropertyOption = None,
+    key_format: KeyFormatOption = None,
+    value_format: ValueFormatOption = None,
+    value_schema: ValueSchemaOption = None,
+    schema_registry: RegistryOption = None,
     isolation_level: Annotated[
         str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
     ] = "read_uncommitted",
@@ -124,6 +149,10 @@ def consume(
     key.separator, line.separator, null.literal. With --output json a record
     is a line that `produce --format json` takes.
 
+    --value-format and --key-format say what the bytes are; without them they
+    are shown as they are, unless the first records tell that they are numbers
+    or Confluent's wire format. What was guessed is said on standard error.
+
     Example: segments consume /data/log orders -n 10 \\
       --from-time 2026-01-31T12:00:00Z --property print.key=true
     """
@@ -135,6 +164,10 @@ def consume(
             raise InvalidOptionError(
                 f"Topic {topic} has no such partition", expected=sorted(snapshot_offsets), found=number
             )
+    formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    formats, guesses = guessed(log, topic, formats)
+    for guess in guesses:
+        print(guess, file=sys.stderr)
     starts = log.offsets_for_times(topic, timestamp_ms(from_time)) if from_time else {}
     ends = log.offsets_for_times(topic, timestamp_ms(to_time)) if to_time else {}
 
@@ -146,7 +179,7 @@ def consume(
         end = log_end if end_offset is None else end_offset
         if to_time and (found := ends[number]) is not None:
             end = min(end, found[0])
-        return log.read(topic, number, start, end, version=version, isolation_level=isolation_level)
+        return log.read(topic, number, start, end, version=version, isolation_level=isolation_level, formats=formats)
 
     records = itertools.chain.from_iterable(batches(number) for number in wanted)
     shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])

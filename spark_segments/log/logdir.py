@@ -47,6 +47,10 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.log.typed_columns import TypedColumns
+    from spark_segments.values.batches import Decoder, Encoder
+    from spark_segments.values.registries.registry import Registry
+
 MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"
 FORMAT_VERSION = 1
 
@@ -228,6 +232,7 @@ class LogDir:
         txn: tuple[str, int] | None = None,
         *,
         options: ProducerOptions | None = None,
+        formats: Mapping[str, str] | None = None,
     ) -> dict[int, tuple[int, int]]:
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
 
@@ -236,7 +241,8 @@ class LogDir:
         one adds nothing, and that is so after an append of no rows, too.
 
         Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
-        compacted and a row has no key. Nothing is appended then.
+        compacted and a row has no key. Nothing is appended then. `formats` are options such as value.format: what typed
+        columns key and value are written as.
         """
         self._check_writable()
         if txn is not None:
@@ -245,7 +251,8 @@ class LogDir:
             state = manifest.state()
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
-                for batch in record_batches(table):
+                rows = record_batches(table)
+                for batch in self._typed.encoded(topic, rows, formats) if formats else rows:
                     appender.write(batch)
                 written = appender.close()
             # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
@@ -300,13 +307,21 @@ class LogDir:
         version: int | None = None,
         isolation_level: str = READ_UNCOMMITTED,
         include_control: bool = False,
+        *,
+        formats: Mapping[str, str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition and by offset, in batches of a few MiB.
 
         `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the
         wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
+        `formats` are options such as value.format: what the bytes of key and value are read as, so that these columns
+        are typed. What cannot be read so raises ValueFormatError.
         """
         names = _check_columns(columns)
+        typed = self._typed.columns(topic, names, formats, version) if formats else None
+        if typed is not None and include_control:
+            raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
+        wanted = names if typed is None else typed.wanted
         if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise InvalidOptionError(
                 "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
@@ -323,9 +338,29 @@ class LogDir:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for one in ranges:
-                yield from read_range(self.storage, one, columns=names, include_control=include_control)
+                yield from read_range(self.storage, one, columns=wanted, include_control=include_control)
 
-        return batches()
+        return batches() if typed is None else typed.decoded(batches())
+
+    def value_readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
+        """What decodes key and value of a topic as `formats` say. Raises InvalidOptionError, RegistryError."""
+        return self._typed.readers(topic, formats, version)
+
+    def value_writers(
+        self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
+    ) -> list[Encoder]:
+        """What encodes columns of these types (None: the schema's) as `formats` say; a new schema is registered."""
+        return self._typed.writers(topic, formats, types)
+
+    def registry(self, formats: Mapping[str, str]) -> Registry:
+        """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
+        return self._typed.registry(formats)
+
+    @property
+    def _typed(self) -> TypedColumns:
+        from spark_segments.log.typed_columns import TypedColumns  # formats and registries, which few reads need
+
+        return TypedColumns(self)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""

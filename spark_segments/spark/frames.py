@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -37,13 +38,15 @@ def as_records(
     value_column: str | None = None,
     timestamp_column: str | None = None,
     partition_column: str | None = None,
+    typed: Collection[str] = (),
 ) -> DataFrame:
     """The columns that a writer takes, out of any frame.
 
     A frame with a column `value` of text or bytes is one of records: its key, timestamp, partition and headers are
     theirs. Any other becomes records whose value is the whole row as JSON. The arguments name columns to use instead:
     text and bytes are taken as they are, arrays, maps and structs as JSON, everything else as the text Spark casts it
-    to; a timestamp may be a number of milliseconds, or text. Raises InvalidOptionError for a column that is not there.
+    to; a timestamp may be a number of milliseconds, or text. Those of key and value that are `typed` keep their types,
+    a whole row as a struct: the writer has a format for them. Raises InvalidOptionError for a column that is not there.
     """
     types = {field.name: field.dataType for field in frame.schema.fields}
     chosen = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}
@@ -56,11 +59,11 @@ def as_records(
         for name in _RECORD_COLUMNS:
             if name in types:
                 chosen[name] = chosen.get(name) or name
-    columns = {"value": F.to_json(F.struct("*"))}
-    if chosen["value"] is not None:
-        columns["value"] = _as_bytes(chosen["value"], types)
-    if chosen["key"] is not None:
-        columns["key"] = _as_bytes(chosen["key"], types)
+    columns = {"value": F.struct("*") if "value" in typed else F.to_json(F.struct("*"))}
+    for name in ("value", "key"):
+        column = chosen[name]
+        if column is not None:
+            columns[name] = _column(column) if name in typed else _as_bytes(column, types)
     if chosen["timestamp"] is not None:
         columns["timestamp"] = _as_timestamp(chosen["timestamp"], types)
     if chosen["partition"] is not None:

@@ -19,6 +19,7 @@ from spark_segments.spark.option_values import (
     size_bytes,
     whole_number,
 )
+from spark_segments.values.options import OPTIONS as VALUE_OPTIONS
 
 EARLIEST = -2
 LATEST = -1
@@ -48,6 +49,7 @@ READER_OPTIONS = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
+    *VALUE_OPTIONS,
 )
 WRITER_OPTIONS = (
     "path",
@@ -57,6 +59,7 @@ WRITER_OPTIONS = (
     "txnAppId",
     "txnVersion",
     "includeHeaders",
+    *VALUE_OPTIONS,
 )
 
 
@@ -107,6 +110,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     version: int | None
     isolation_level: str
+    formats: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class WriteOptions:
     compression_type: str | None
     batch_bytes: int | None
     txn: tuple[str, int] | None
+    formats: dict[str, str]
 
 
 def is_read(options: Mapping[str, str]) -> bool:
@@ -156,6 +161,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         version=version,
         isolation_level=given.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
+        formats=_formats(given),
     )
 
 
@@ -176,7 +182,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         compression_type=given.text("compression.type"),
         batch_bytes=None if batch_bytes is None else max(1, batch_bytes),  # 0 is a record a batch, as in Kafka
         txn=None if app_id is None or version is None else (app_id, version),
+        formats=_formats(given),
     )
+
+
+def _formats(given: OptionValues) -> dict[str, str]:
+    """The options that say what keys and values are; values/ knows what they mean."""
+    found = {name: given.text(name) for name in VALUE_OPTIONS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _location(given: OptionValues) -> Location:

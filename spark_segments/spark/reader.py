@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -14,9 +14,12 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
-from spark_segments.spark.schema import projection
+from spark_segments.spark.schema import projection, typed_schema
 from spark_segments.spark.worker import freeze_imports
 from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from spark_segments.values.batches import Decoder
 
 # Batches below this are put together: handing a batch to the JVM has a price of its own.
 MIN_BATCH_BYTES = 1 << 20
@@ -32,10 +35,18 @@ class RangesPartition(InputPartition):
 class Reader(DataSourceReader):
     """Records of some topics as their snapshots have them."""
 
-    def __init__(self, options: ReadOptions, snapshots: Mapping[str, Snapshot], schema: StructType) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        snapshots: Mapping[str, Snapshot],
+        schema: StructType,
+        value_readers: Mapping[str, Sequence[Decoder]] | None = None,
+    ) -> None:
+        """`value_readers` decode keys and values, by topic."""
         self._options = options
         self._snapshots = snapshots
-        self._schema = projection(schema)
+        self._value_readers = dict(value_readers or {})
+        self._schema = projection(schema, typed_schema(self._value_readers))
         self._storage = Storage(options.location.uri, options.location.storage_options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,9 +83,25 @@ class Reader(DataSourceReader):
 
         try:
             for one in ranges:
-                yield from read_range(self._storage, one, columns=self._schema.names)
+                readers = self._value_readers.get(one.topic)
+                if readers:
+                    yield from self._typed(one, readers)
+                else:
+                    yield from read_range(self._storage, one, columns=self._schema.names)
         finally:
             freeze_imports()
+
+    def _typed(self, one: ReadRange, readers: Sequence[Decoder]) -> Iterator[pa.RecordBatch]:
+        from spark_segments.log.reading.read import read_range
+        from spark_segments.log.typed_columns import Columns
+        from spark_segments.values.column_types import recast
+
+        raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
+        names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
+        columns = Columns(names, readers)
+        for batch in columns.decoded(read_range(self._storage, one, columns=columns.wanted)):
+            arrays = [recast(batch.column(field.name), field.type) for field in self._schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:

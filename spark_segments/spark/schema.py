@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -9,28 +12,63 @@ from pyspark.sql.types import StructType
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
 
+if TYPE_CHECKING:
+    from spark_segments.values.batches import Decoder
+
 HEADERS = "headers"
 _FULL_SCHEMA: StructType = from_arrow_schema(RECORD_SCHEMA, prefer_timestamp_ntz=True)
 _NULLABLE = frozenset(("key", "value"))
 
 
-def record_schema(include_headers: bool) -> StructType:
-    """The schema of Spark's Kafka source."""
-    return StructType([field for field in _FULL_SCHEMA.fields if include_headers or field.name != HEADERS])
+def record_schema(include_headers: bool, columns: pa.Schema = RECORD_SCHEMA) -> StructType:
+    """The schema of Spark's Kafka source; `columns` where key or value are typed."""
+    full = _full_schema(columns)
+    return StructType([field for field in full.fields if include_headers or field.name != HEADERS])
 
 
-def projection(schema: StructType) -> pa.Schema:
+def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
+    """The Arrow schema of records whose columns these read, by topic. Raises InvalidOptionError where topics differ."""
+    if not any(readers.values()):
+        return RECORD_SCHEMA
+    from spark_segments.values.batches import decoded_schema
+
+    found: dict[str, pa.Schema] = {
+        topic: _for_spark(decoded_schema(RECORD_SCHEMA, one)) for topic, one in readers.items()
+    }
+    (first, schema), *others = found.items()
+    for topic, other in others:
+        if other != schema:
+            raise InvalidOptionError(
+                f"The values of {topic} have another type than those of {first}",
+                hint="Read the topics apart, or give value.schema",
+            )
+    return schema
+
+
+def _for_spark(schema: pa.Schema) -> pa.Schema:
+    from spark_segments.values.column_types import without_times
+
+    return pa.schema([pa.field(one.name, without_times(one.type)) if one.name in _NULLABLE else one for one in schema])
+
+
+def _full_schema(columns: pa.Schema) -> StructType:
+    return _FULL_SCHEMA if columns is RECORD_SCHEMA else from_arrow_schema(columns, prefer_timestamp_ntz=True)
+
+
+def projection(schema: StructType, columns: pa.Schema = RECORD_SCHEMA) -> pa.Schema:
     """The Arrow schema that batches of these columns must have.
 
-    `schema` is a user's own, or the one of `record_schema`: any of its columns in any order. Raises InvalidOptionError.
+    `schema` is a user's own, or the one of `record_schema`: any of its columns in any order. `columns` are those of
+    records where key or value are typed. Raises InvalidOptionError.
     """
-    types = {field.name: field.dataType for field in _FULL_SCHEMA.fields}
+    full = _full_schema(columns)
+    types = {field.name: field.dataType for field in full.fields}
     for field in schema.fields:
         if field.name not in types:
             raise InvalidOptionError(
                 f"There is no column {field.name} in a topic",
-                expected=f"some of {_described(_FULL_SCHEMA)}",
-                hint="A schema picks columns of a record; fields of its value are parsed in the query, as by from_json",
+                expected=f"some of {_described(full)}",
+                hint="A schema picks columns of a record; the option value.format gives its value fields",
             )
         if field.dataType != types[field.name]:
             raise InvalidOptionError(
@@ -42,7 +80,7 @@ def projection(schema: StructType) -> pa.Schema:
         if field.name in _NULLABLE and not field.nullable:
             raise InvalidOptionError(f"Column {field.name} can be null", hint="Leave NOT NULL out of the schema")
     if not schema.fields:
-        raise InvalidOptionError("A schema without columns", expected=f"some of {_described(_FULL_SCHEMA)}")
+        raise InvalidOptionError("A schema without columns", expected=f"some of {_described(full)}")
     return to_arrow_schema(schema, timezone="UTC")
 
 

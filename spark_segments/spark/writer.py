@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_segments.errors import InvalidOptionError, InvalidRecordError
 from spark_segments.log.appending.input_columns import WRITER_SCHEMA, check_columns
@@ -21,6 +21,7 @@ from spark_segments.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target
+    from spark_segments.values.batches import Encoder
 
 # A write that leaves so many chunks in a topic, smaller than that on average, says how to leave fewer.
 MANY_CHUNKS = 1000
@@ -48,9 +49,10 @@ class Writer(DataSourceArrowWriter):
                 "Topics are appended to, never overwritten",
                 hint='Use .mode("append"); to start anew, delete the topic and create it again',
             )
-        check_writable_columns(schema, topic_given=options.topic is not None)
-        self._options = options
         self._log_dir = LogDir.open(options.location.uri, options.location.storage_options)
+        self._value_writers = self._encoders(options, schema)
+        check_writable_columns(_as_bytes(schema, self._value_writers), topic_given=options.topic is not None)
+        self._options = options
         self._target = None if options.topic is None else self._log_dir.target(options.topic)
         if self._target is not None and self._target.config.compact and "key" not in schema.names:
             raise InvalidRecordError(
@@ -73,7 +75,7 @@ class Writer(DataSourceArrowWriter):
         try:
             with Appender(self._log_dir.storage, self._resolve, topic=options.topic, options=producer) as appender:
                 for batch in iterator:
-                    appender.write(batch)
+                    appender.write(self._encoded(batch))
                 written = tuple(appender.close())
         except InvalidRecordError as error:
             task = TaskContext.get()  # None on servers other than Spark's own
@@ -104,8 +106,29 @@ class Writer(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing: Spark aborts after a commit that raised, too. What no commit names is vacuum's."""
 
+    def _encoders(self, options: WriteOptions, schema: StructType) -> list[Encoder]:
+        if not options.formats:
+            return []
+        columns = [field for field in schema.fields if field.name in ("key", "value")]
+        arrow = to_arrow_schema(StructType(columns), timezone="UTC")
+        types = {field.name: field.type for field in arrow}
+        return self._log_dir.value_writers(options.topic, options.formats, types)
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._value_writers:
+            return batch
+        from spark_segments.values.batches import encode_batch
+
+        return encode_batch(batch, self._value_writers)
+
     def _resolve(self, topic: str) -> Target:
         return self._target or self._log_dir.target(topic)
+
+
+def _as_bytes(schema: StructType, writers: Sequence[Encoder]) -> StructType:
+    """The schema once these have encoded its columns."""
+    encoded = {one.chosen.column for one in writers}
+    return StructType([StructField(one.name, BinaryType()) if one.name in encoded else one for one in schema.fields])
 
 
 def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:

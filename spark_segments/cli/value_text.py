@@ -1,0 +1,152 @@
+"""Typed keys and values as text for a terminal, both ways, and the guess what they are where nobody says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+
+from spark_segments.values.options import COLUMNS, OPTIONS, REGISTRY
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+    from spark_segments.values.batches import Encoder
+
+KeyFormatOption = Annotated[
+    str | None, typer.Option("--key-format", metavar="FORMAT", help="What keys are: long, string, avro, …")
+]
+ValueFormatOption = Annotated[
+    str | None, typer.Option("--value-format", metavar="FORMAT", help="What values are: json, avro, protobuf, …")
+]
+ValueSchemaOption = Annotated[
+    str | None, typer.Option("--value-schema", metavar="SCHEMA", help="Their schema: its text, its file, or DDL.")
+]
+RegistryOption = Annotated[
+    str | None,
+    typer.Option("--schema-registry", metavar="WHERE", help="A schema registry: http://…, a directory, _schemas."),
+]
+
+GUESS_ROWS = 100
+_REGISTERED = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "jsonschema"}
+_NUMBERS = ("short", "int", "long")
+
+
+def format_options(
+    properties: Sequence[str] | None,
+    key_format: str | None,
+    value_format: str | None,
+    value_schema: str | None,
+    registry: str | None,
+) -> tuple[dict[str, str], list[str]]:
+    """(options of values/, the other properties) of a command."""
+    texts = list(properties or [])
+    formats = {}
+    for text in list(texts):
+        name, _, value = text.partition("=")
+        if name.lower() in OPTIONS:
+            formats[name.lower()] = value
+            texts.remove(text)
+    named = {"key.format": key_format, "value.format": value_format, "value.schema": value_schema, REGISTRY: registry}
+    return formats | {name: value for name, value in named.items() if value is not None}, texts
+
+
+def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """(options with guesses for columns without a format, what to say of them), by the first records of a topic.
+
+    A guess never fails: values that are not what was guessed are shown as they are.
+    """
+    from spark_segments.values.wire import looks_like
+
+    found, said = dict(formats), []
+    for column in COLUMNS:
+        if f"{column}.format" in found:
+            continue
+        values = _first(log, topic, column)
+        names = {looks_like(one)[0] for one in values}
+        if len(names) != 1:
+            continue
+        name, shown = names.pop(), looks_like(values[0])[1]
+        if name == "confluent":
+            name, hint = _registered(log, formats, values[0])
+            if hint is not None:
+                said.append(f"{column}s look like {shown}. {hint}")
+        if name in (*_NUMBERS, *_REGISTERED.values()):
+            found |= {f"{column}.format": name, f"{column}.errors": "null", f"{column}.raw.column": f"{column}.raw"}
+            if name in _REGISTERED.values():
+                found.setdefault(REGISTRY, "_schemas")
+            said.append(f"{column}s look like {shown}: read as {name}. --{column}-format says otherwise")
+    return found, said
+
+
+def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
+    for batch in log.read(topic, columns=[column]):
+        there = batch.column(column).drop_null()
+        if len(there):
+            return list(there.slice(0, GUESS_ROWS).to_pylist())
+    return []
+
+
+def _registered(log: LogDir, formats: Mapping[str, str], value: bytes) -> tuple[str, str | None]:
+    """(the format of a value in Confluent's wire format, what to do where no registry tells)."""
+    from spark_segments.errors import SegmentsError
+
+    if REGISTRY not in formats and "_schemas" not in log.topics():
+        return "", "Set --schema-registry to read them"
+    try:
+        registry = log.registry({"schema.registry": "_schemas", **formats})
+        return _REGISTERED[registry.schema(int.from_bytes(value[1:5], "big")).kind], None
+    except SegmentsError as error:
+        return "", str(error)
+
+
+def textual(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, frozenset[str]]]:
+    """(batches with keys and values as bytes to print, the columns of it that are JSON rather than text)."""
+    from spark_segments.values.text.json_write import write_json
+
+    for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        as_json = set()
+        for name in COLUMNS:
+            array = columns[name]
+            if not pa.types.is_binary(array.type):
+                if not pa.types.is_string(array.type):
+                    as_json.add(name)
+                    array = pc.if_else(array.is_valid(), write_json(array), pa.scalar(None, pa.string()))
+                columns[name] = array.cast(pa.binary())
+            raw = columns.pop(f"{name}.raw", None)
+            if raw is not None and raw.null_count < len(raw):
+                as_json.discard(name)
+                columns[name] = pc.coalesce(columns[name], raw)
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), frozenset(as_json)
+
+
+def encoded(batches: Iterable[pa.RecordBatch], writers: Sequence[Encoder]) -> Iterator[pa.RecordBatch]:
+    """Batches whose keys and values are text, as JSON has it, in the bytes of their formats."""
+    for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for one in writers:
+            name = one.chosen.column
+            columns[name] = one.encode(_typed(columns[name], one))
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
+    from spark_segments.errors import ValueFormatError
+    from spark_segments.values.text.json_read import from_text, read_json
+    from spark_segments.values.undecodable import Undecodable
+
+    kind, there = writer.codec.type, array.drop_null()
+    try:
+        if pa.types.is_nested(kind):
+            made = read_json(there, kind)
+        else:
+            made = there if pa.types.is_binary(kind) else from_text(there.cast(pa.string()), kind)
+    except (Undecodable, pa.ArrowInvalid) as error:
+        raise ValueFormatError(
+            f"A {writer.chosen.column} to be written as {writer.chosen.format} is not its text", found=str(error)[:200]
+        ) from error
+    places = pc.if_else(array.is_valid(), pc.subtract(pc.cumulative_sum(array.is_valid().cast(pa.int64())), 1), None)
+    return made.take(places)

@@ -1,0 +1,298 @@
+"""Avro schemas: JSON text to nodes, the Arrow type of a node, and an Avro schema for an Arrow type.
+
+The Arrow types are those that Spark's own Avro source gives, so that a column reads the same everywhere: a union with
+null is a nullable column; int and long, or float and double, make the wider; any other union is a struct of member0,
+member1, …, of which at most one is set. Rules: Avro specification 1.12, "Schema Declaration" and "Logical Types".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+UTC = pa.timestamp("us", tz="UTC")
+LOCAL = pa.timestamp("us")
+TIME = pa.time64("us")
+DURATION = pa.struct([("months", pa.int64()), ("days", pa.int64()), ("milliseconds", pa.int64())])
+MOST_DIGITS = 38
+
+_TYPES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+# (kind, logical type): Arrow's type; timestamp-nanos stays a long, as in Spark, whose timestamps are microseconds.
+_LOGICAL_TYPES = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): TIME,
+    ("long", "time-micros"): TIME,
+    ("long", "timestamp-millis"): UTC,
+    ("long", "timestamp-micros"): UTC,
+    ("long", "local-timestamp-millis"): LOCAL,
+    ("long", "local-timestamp-micros"): LOCAL,
+    ("string", "uuid"): pa.string(),
+    ("fixed", "uuid"): pa.string(),
+    ("fixed", "duration"): DURATION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a record."""
+
+    name: str
+    node: Node
+    aliases: tuple[str, ...] = ()
+    has_default: bool = False
+    default_json: str = "null"  # text, so that nodes can be hashed
+
+    @property
+    def default(self) -> Any:
+        return json.loads(self.default_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A schema. `children` are an array's items, a map's values or a union's branches, in their order.
+
+    `logical` is None where there is no logical type or the specification says that it is to be ignored.
+    """
+
+    kind: str
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    logical: str | None = None
+    precision: int = 0
+    scale: int = 0
+    size: int = 0
+    symbols: tuple[str, ...] = ()
+    default_symbol: str | None = None
+    fields: tuple[Field, ...] = ()
+    children: tuple[Node, ...] = ()
+    type: pa.DataType = field(default_factory=pa.null)
+
+    @property
+    def null_branch(self) -> int:
+        """The position of null among a union's branches, or -1."""
+        return next((at for at, child in enumerate(self.children) if child.kind == "null"), -1)
+
+    @property
+    def members(self) -> list[tuple[int, Node]]:
+        """(position, branch) of a union's branches other than null."""
+        return [(at, child) for at, child in enumerate(self.children) if child.kind != "null"]
+
+
+def parse(text: str, references: tuple[str, ...] = ()) -> Node:
+    """The schema that `text` says; `references` are schemas whose names it uses, in the order of their use.
+
+    Raises InvalidOptionError for a schema that is wrong, that refers to itself (Arrow has no type for it) or whose
+    decimals have more than 38 digits.
+    """
+    names: dict[str, Node] = {}
+    for one in references:
+        _parse_text(one, names)
+    return _parse_text(text, names)
+
+
+def _parse_text(text: str, names: dict[str, Node]) -> Node:
+    stripped = text.strip()
+    try:
+        value = json.loads(stripped) if stripped[:1] in ('"', "{", "[") else stripped
+    except ValueError as error:
+        raise _wrong(f"Not JSON ({error})", text) from error
+    return _Parser(names).node(value, "")
+
+
+class _Parser:
+    def __init__(self, names: dict[str, Node]) -> None:
+        self._names = names
+        self._open: set[str] = set()
+
+    def node(self, value: Any, namespace: str) -> Node:
+        if isinstance(value, list):
+            return self._union([self.node(one, namespace) for one in value])
+        if isinstance(value, str):
+            return Node(value, type=_TYPES[value]) if value in PRIMITIVES else self._named(value, namespace)
+        if not isinstance(value, dict) or "type" not in value:
+            raise _wrong("A schema is a name, an object with a type, or a list", value)
+        kind = value["type"]
+        if kind in ("record", "error"):
+            return self._record(value, namespace)
+        if kind in ("enum", "fixed"):
+            name, _ = self._declare(value, namespace)
+            node = self._enum(value, name) if kind == "enum" else self._fixed(value, name)
+            self._names[name] = node
+            return node
+        if kind in ("array", "map"):
+            child = self.node(value.get("items" if kind == "array" else "values"), namespace)
+            item = pa.field("element" if kind == "array" else "value", child.type)
+            return Node(kind, children=(child,), type=pa.list_(item) if kind == "array" else pa.map_(pa.string(), item))
+        if isinstance(kind, str) and kind in PRIMITIVES:
+            return _logical(value, Node(kind, type=_TYPES[kind]))
+        return self.node(kind, namespace)
+
+    def _declare(self, value: dict[str, Any], namespace: str) -> tuple[str, str]:
+        name = value.get("name")
+        if not isinstance(name, str) or not all(_NAME.fullmatch(part) for part in name.split(".")):
+            raise _wrong("A record, enum or fixed needs a name", value)
+        if "." in name:
+            namespace = name.rpartition(".")[0]
+        else:
+            namespace = value.get("namespace") or namespace
+            name = f"{namespace}.{name}" if namespace else name
+        if name in self._names:
+            raise _wrong(f"The name {name} is declared twice", value)
+        return name, namespace
+
+    def _named(self, name: str, namespace: str) -> Node:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        for one in (full, name):
+            if one in self._open:
+                raise InvalidOptionError(
+                    f"The Avro record {one} contains itself",
+                    hint="Arrow and Spark have no type for it: read the column as binary",
+                )
+            if one in self._names:
+                return self._names[one]
+        raise _wrong(f"No schema of the name {full}", name)
+
+    def _record(self, value: dict[str, Any], namespace: str) -> Node:
+        name, namespace = self._declare(value, namespace)
+        self._open.add(name)
+        fields = []
+        for one in value.get("fields") or ():
+            if not isinstance(one, dict) or "name" not in one or "type" not in one:
+                raise _wrong(f"A field of {name} needs a name and a type", one)
+            inner = one if "logicalType" in one and isinstance(one["type"], str) else one["type"]
+            node = self.node({**inner} if inner is one else inner, namespace)
+            aliases = tuple(one.get("aliases") or ())
+            fields.append(Field(one["name"], node, aliases, "default" in one, json.dumps(one.get("default"))))
+        self._open.discard(name)
+        if len({one.name for one in fields}) < len(fields):
+            raise _wrong(f"The record {name} has two fields of the same name", [one.name for one in fields])
+        made = pa.struct([pa.field(one.name, one.node.type) for one in fields])
+        node = Node("record", name, _aliases(value, namespace), fields=tuple(fields), type=made)
+        self._names[name] = node
+        return node
+
+    def _enum(self, value: dict[str, Any], name: str) -> Node:
+        symbols = tuple(value.get("symbols") or ())
+        if not symbols or len(set(symbols)) < len(symbols):
+            raise _wrong(f"The enum {name} needs symbols, each once", value)
+        aliases = _aliases(value, name.rpartition(".")[0])
+        return Node("enum", name, aliases, symbols=symbols, default_symbol=value.get("default"), type=pa.string())
+
+    def _fixed(self, value: dict[str, Any], name: str) -> Node:
+        size = value.get("size")
+        if type(size) is not int or size < 0:
+            raise _wrong(f"The fixed {name} needs a size", value)
+        return _logical(value, Node("fixed", name, _aliases(value, ""), size=size, type=pa.binary()))
+
+    def _union(self, branches: list[Node]) -> Node:
+        kinds = [child.name or child.kind for child in branches]
+        if len(set(kinds)) < len(kinds) or "union" in kinds or not branches:
+            raise _wrong("A union names each type once and holds no union", kinds)
+        members = [child for child in branches if child.kind != "null"]
+        plain = {child.kind for child in members if child.logical is None}
+        if not members:
+            made = pa.null()
+        elif len(members) == 1:
+            made = members[0].type
+        elif len(plain) == len(members) and plain in ({"int", "long"}, {"float", "double"}):
+            made = pa.int64() if "long" in plain else pa.float64()
+        else:
+            made = pa.struct([pa.field(f"member{at}", child.type) for at, child in enumerate(members)])
+        return Node("union", children=tuple(branches), type=made)
+
+
+def _aliases(value: dict[str, Any], namespace: str) -> tuple[str, ...]:
+    names = value.get("aliases") or ()
+    return tuple(name if "." in name or not namespace else f"{namespace}.{name}" for name in names)
+
+
+def _logical(value: dict[str, Any], node: Node) -> Node:
+    logical = value.get("logicalType")
+    same = {name: getattr(node, name) for name in ("kind", "name", "aliases", "size")}
+    if logical == "decimal" and node.kind in ("bytes", "fixed"):
+        precision, scale = value.get("precision"), value.get("scale", 0)
+        if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
+            return node  # the specification: a logical type that is wrong is ignored
+        if precision > MOST_DIGITS:
+            raise _wrong(f"A decimal of more than {MOST_DIGITS} digits has no type in Spark", value)
+        made = pa.decimal128(precision, scale)
+        return Node(**same, logical="decimal", precision=precision, scale=scale, type=made)
+    right_size = {"duration": 12, "uuid": 16}.get(str(logical)) if node.kind == "fixed" else node.size
+    if (node.kind, logical) in _LOGICAL_TYPES and node.size == right_size:
+        return Node(**same, logical=logical, type=_LOGICAL_TYPES[node.kind, str(logical)])
+    return node
+
+
+def _wrong(message: str, found: object) -> InvalidOptionError:
+    return InvalidOptionError(f"Not an Avro schema. {message}", found=str(found)[:200])
+
+
+# Arrow to Avro
+
+
+def schema_of(arrow_type: pa.DataType, name: str = "Value") -> Any:
+    """The Avro schema (as JSON values) of a column: each field is a union of null and its type, with default null.
+
+    What Spark's own Avro writer gives for the same columns. Raises InvalidOptionError for a type that Avro lacks.
+    """
+    t = pa.types
+    if t.is_struct(arrow_type):
+        fields = [
+            {"name": one.name, "type": ["null", schema_of(one.type, f"{name}_{one.name}")], "default": None}
+            for one in arrow_type
+        ]
+        if bad := [one.name for one in arrow_type if not _NAME.fullmatch(one.name)]:
+            raise InvalidOptionError("Avro has no such names of fields", expected="letters, digits and _", found=bad)
+        return {"type": "record", "name": name, "fields": fields}
+    if t.is_list(arrow_type) or t.is_large_list(arrow_type):
+        return {"type": "array", "items": ["null", schema_of(arrow_type.value_type, f"{name}_item")]}
+    if t.is_map(arrow_type) and (t.is_string(arrow_type.key_type) or t.is_large_string(arrow_type.key_type)):
+        return {"type": "map", "values": ["null", schema_of(arrow_type.item_type, f"{name}_value")]}
+    if t.is_decimal128(arrow_type):
+        return {
+            "type": "bytes",
+            "logicalType": "decimal",
+            "precision": arrow_type.precision,
+            "scale": arrow_type.scale,
+        }
+    if t.is_timestamp(arrow_type):
+        local = "" if arrow_type.tz else "local-"
+        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+    if t.is_time(arrow_type):
+        return {"type": "long", "logicalType": "time-micros"}
+    if t.is_date(arrow_type):
+        return {"type": "int", "logicalType": "date"}
+    for check, made in _PLAIN:
+        if check(arrow_type):
+            return made
+    raise InvalidOptionError("Avro has no such type", found=arrow_type, hint="Cast the column before it is written")
+
+
+_PLAIN = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), "int"),
+    (lambda kind: kind in (pa.int64(), pa.uint32()), "long"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "string"),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytes"),
+)

@@ -1,0 +1,225 @@
+"""Batches of records with typed columns in place of bytes, and back: what readers and writers call, last and first.
+
+A null stays null: a tombstone in every format. What cannot be read is an error that says what was found, where, and
+what to set, or with errors = null becomes null, its bytes kept in a column of their own where one was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, ValueFormatError
+from spark_segments.values import wire
+from spark_segments.values.choice import reading_codec, writing_codec
+from spark_segments.values.codecs import Codec, Registered
+from spark_segments.values.options import NULL, REGISTERED, ColumnFormat
+from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries.registry import Registry
+from spark_segments.values.undecodable import Undecodable
+
+OpenRegistry = Callable[[ColumnFormat], "Registry | None"]
+
+
+def registry_of(chosen: ColumnFormat) -> Registry | None:
+    """The registry that options name: over HTTP or in a directory."""
+    if chosen.registry is None or chosen.format not in REGISTERED:
+        return None
+    return open_registry(chosen.registry, dict(chosen.registry_options))
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Reads one column."""
+
+    chosen: ColumnFormat
+    codec: Codec
+
+    def decode(self, array: pa.Array, context: pa.RecordBatch | None = None) -> tuple[pa.Array, pa.Array | None]:
+        """(the typed column, the bytes of what could not be read or None if that was not asked for).
+
+        `context` has the same rows' topic, partition and offset, for errors. Raises ValueFormatError.
+        """
+        array = array if pa.types.is_binary(array.type) else array.cast(pa.binary())
+        valid = None
+        if array.null_count:
+            valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+        rows = array if valid is None else array.take(pa.array(valid))
+        bad: list[int] = []
+        try:
+            made = self.codec.read(rows)
+        except Undecodable as error:
+            if self.chosen.errors != NULL:
+                raise self._error(rows, valid, error, context) from error
+            made = self._isolated(rows, 0, bad)
+        if valid is not None:
+            made = _spread(made, valid, len(array))
+        raw = None
+        if self.chosen.raw_column is not None:
+            places = np.asarray(bad, np.int64) if valid is None else valid[np.asarray(bad, np.int64)]
+            raw = _spread(array.take(pa.array(places)), places, len(array))
+        return made, raw
+
+    def _isolated(self, rows: pa.BinaryArray, first: int, bad: list[int]) -> pa.Array:
+        """The rows read, those that cannot be as null, whose places go into `bad`: by halving."""
+        try:
+            return self.codec.read(rows)
+        except Undecodable:
+            if len(rows) == 1:
+                bad.append(first)
+                return pa.nulls(1, self.codec.type)
+        half = len(rows) // 2
+        return pa.concat_arrays(
+            [self._isolated(rows[:half], first, bad), self._isolated(rows[half:], first + half, bad)]
+        )
+
+    def _error(
+        self, rows: pa.BinaryArray, valid: np.ndarray | None, error: Undecodable, context: pa.RecordBatch | None
+    ) -> ValueFormatError:
+        """What is wrong with the first row that cannot be read."""
+        low, high = 0, len(rows)  # rows[low:high] has it; by halving
+        while high - low > 1:
+            half = (low + high) // 2
+            try:
+                self.codec.read(rows[low:half])
+                low = half
+            except Undecodable:
+                high = half
+        try:
+            self.codec.read(rows[low:high])
+        except Undecodable as one:
+            error = one
+        value = rows[low].as_py()
+        place = low if valid is None else int(valid[low])
+        return ValueFormatError(
+            f"A {self.chosen.column} cannot be read as {self.chosen.format} ({error.reason})",
+            path=_place(context, place),
+            expected=self.chosen.format,
+            found=self._found(value),
+            hint=self._hint(value),
+        )
+
+    def _found(self, value: bytes) -> str:
+        name, shown = wire.looks_like(value)
+        if name == "confluent" and isinstance(self.codec, Registered):
+            return shown.replace("Confluent's wire format", f"Confluent {self.chosen.format}")
+        return shown
+
+    def _hint(self, value: bytes) -> str:
+        name, _ = wire.looks_like(value)
+        column = self.chosen.column
+        way_out = f"{column}.errors=null reads such {column}s as null"
+        if name == "confluent" and not isinstance(self.codec, Registered):
+            return f"Set {column}.format=avro, protobuf or jsonschema, and schema.registry; {way_out}"
+        if name in ("confluent", "binary") or name == self.chosen.format:
+            return f"Check {column}.format and {column}.schema; {way_out}"
+        return f"Set {column}.format={name}; {way_out}"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Writes one column."""
+
+    chosen: ColumnFormat
+    codec: Codec
+
+    def encode(self, array: pa.Array) -> pa.Array:
+        """The bytes of each row, as binary or text; null stays null. Raises ValueFormatError, InvalidOptionError."""
+        rows, valid = array, None
+        if array.null_count:
+            valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+            rows = array.take(pa.array(valid))
+        if pa.types.is_null(array.type):
+            return pa.nulls(len(array), pa.binary())
+        try:
+            made = self.codec.write(rows).cast(pa.binary())
+        except Undecodable as error:
+            raise ValueFormatError(
+                f"A {self.chosen.column} cannot be written as {self.chosen.format} ({error.reason})",
+                hint="Change the rows, or the schema",
+            ) from error
+        return made if valid is None else _spread(made, valid, len(array))
+
+
+def decoders(
+    formats: Sequence[ColumnFormat],
+    topic: str | None,
+    sample: Callable[[str], bytes | None] = lambda column: None,
+    open_one: OpenRegistry = registry_of,
+) -> list[Decoder]:
+    """What reads the columns of a topic. `sample` gives a value of a column, where only that tells its type."""
+    made = []
+    for one in formats:
+        first = sample(one.column) if one.format == "connect-json" and one.schema is None and one.envelope else None
+        made.append(Decoder(one, reading_codec(one, topic, open_one(one), first)))
+    return made
+
+
+def encoders(
+    formats: Sequence[ColumnFormat],
+    topic: str | None,
+    types: Mapping[str, pa.DataType | None],
+    open_one: OpenRegistry = registry_of,
+) -> list[Encoder]:
+    """What writes columns of these types; a column that is not there needs nothing."""
+    there = [one for one in formats if one.column in types]
+    return [Encoder(one, writing_codec(one, topic, open_one(one), types[one.column])) for one in there]
+
+
+def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:
+    """The batch with typed columns in place of bytes, columns of undecodable bytes behind the others."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for one in readers:
+        if one.chosen.column not in columns:
+            continue
+        made, raw = one.decode(columns[one.chosen.column], batch)
+        columns[one.chosen.column] = made
+        if one.chosen.raw_column is not None:
+            columns[one.chosen.raw_column] = raw
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def encode_batch(batch: pa.RecordBatch, writers: Sequence[Encoder]) -> pa.RecordBatch:
+    """The batch with bytes in place of typed columns."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for one in writers:
+        if one.chosen.column in columns:
+            columns[one.chosen.column] = one.encode(columns[one.chosen.column])
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def decoded_schema(schema: pa.Schema, readers: Sequence[Decoder]) -> pa.Schema:
+    """The schema of what `decode_batch` makes of batches of `schema`."""
+    fields = {field.name: field for field in schema}
+    for one in readers:
+        if one.chosen.column in fields:
+            fields[one.chosen.column] = pa.field(one.chosen.column, one.codec.type)
+            if one.chosen.raw_column is not None:
+                if one.chosen.raw_column in fields:
+                    raise InvalidOptionError("A column of this name is there", found=one.chosen.raw_column)
+                fields[one.chosen.raw_column] = pa.field(one.chosen.raw_column, pa.binary())
+    return pa.schema(list(fields.values()))
+
+
+def _spread(made: pa.Array, places: np.ndarray, rows: int) -> pa.Array:
+    """The values at their places among `rows`, nulls between."""
+    indexes = np.full(rows, -1, np.int64)
+    indexes[places] = np.arange(len(places))
+    return made.take(pa.array(indexes, mask=indexes < 0))
+
+
+def _place(context: pa.RecordBatch | None, row: int) -> str:
+    """`orders-3, offset 17` as far as the batch has it."""
+    if context is None:
+        return f"row {row} of its batch"
+    names = context.schema.names
+    topic, partition, offset = (
+        context.column(name)[row].as_py() if name in names else None for name in ("topic", "partition", "offset")
+    )
+    if offset is None:
+        return f"row {row} of its batch"
+    where = f"partition {partition}, offset {offset}"
+    return where if topic is None else f"topic {topic}, {where}"

@@ -1,0 +1,166 @@
+"""From options to a codec: which schema a column is read or written with, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.values import codecs, primitives
+from spark_segments.values.avro import schema as avro_schema
+from spark_segments.values.column_types import portable, type_of_ddl
+from spark_segments.values.options import ColumnFormat
+from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
+from spark_segments.values.text import connect, csv, json_schema
+
+_KINDS = {"avro": AVRO, "protobuf": PROTOBUF, "jsonschema": JSON}
+
+
+def reading_codec(
+    chosen: ColumnFormat, topic: str | None, registry: Registry | None, sample: bytes | None = None
+) -> codecs.Codec:
+    """The codec that reads a column. Raises InvalidOptionError where its type is not known.
+
+    `sample` is a value of the topic, which tells the type of Connect's JSON with a schema.
+    """
+    kind = _KINDS.get(chosen.format)
+    if kind is None:
+        return _plain(chosen, None, sample)
+    if registry is None:
+        return _unregistered(chosen, None)
+    text = chosen.schema
+    if text is not None and not _is_schema(text, kind):
+        return codecs.Registered(kind, registry, type_of_ddl(text), message=chosen.message)
+    schema = Schema(kind, text) if text is not None else _newest(chosen, topic, registry, kind)
+    made = codecs.type_of_registered(registry, schema, chosen.message)
+    return codecs.Registered(kind, registry, made, schema, chosen.message)
+
+
+def writing_codec(
+    chosen: ColumnFormat, topic: str | None, registry: Registry | None, column_type: pa.DataType | None
+) -> codecs.Codec:
+    """The codec that writes a column of `column_type` (None: the schema says which). Registers a schema where needed.
+
+    The schema is value.schema, else the subject's newest, else one made of the column's type.
+    """
+    kind = _KINDS.get(chosen.format)
+    if kind is None:
+        return _plain(chosen, column_type, None)
+    if registry is None:
+        return _unregistered(chosen, column_type)
+    subject = chosen.subject_of(topic)
+    if subject is None:
+        raise InvalidOptionError(
+            "A write to several topics has no subject of its own", hint=f"Give {chosen.column}.subject, or topic"
+        )
+    newest = registry.version(subject) if chosen.schema is None else None
+    if newest is not None and newest.kind != kind:
+        raise InvalidOptionError(f"The schemas of {subject} are {newest.kind}", expected=kind, found=newest.kind)
+    schema = newest or Schema(kind, _given_schema(chosen, kind, column_type))
+    if schema.id is None:
+        if not chosen.register:
+            known = registry.version(subject)
+            if known is None or known != schema:
+                raise registry.error(f"{subject} has no such schema, and auto.register.schemas is false")
+            schema = known
+        else:
+            schema = replace(schema, id=registry.register(subject, schema))
+    made = codecs.type_of_registered(registry, schema, chosen.message)
+    return codecs.Registered(kind, registry, made, schema, chosen.message, written=schema)
+
+
+def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: str) -> Schema:
+    subject = chosen.subject_of(topic)
+    found = None if subject is None else registry.version(subject)
+    if found is None:
+        raise InvalidOptionError(
+            f"No schema to read {chosen.column}s as",
+            expected=f"a subject {subject}" if subject else "the name of a subject",
+            found=", ".join(list(registry.subjects())[:10]) or "no subjects",
+            hint=f"Give {chosen.column}.schema or {chosen.column}.subject",
+        )
+    if found.kind != kind:
+        names = {one: name for name, one in _KINDS.items()}
+        raise InvalidOptionError(
+            f"The schemas of {subject} are {found.kind}",
+            found=chosen.format,
+            expected=names[found.kind],
+            hint=f"Set {chosen.column}.format={names[found.kind]}",
+        )
+    return found
+
+
+def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> codecs.Codec:
+    if chosen.format != "avro" or (chosen.schema is None and column_type is None):
+        more = " or, for Avro without its wire format, value.schema" if chosen.format == "avro" else ""
+        raise InvalidOptionError(
+            f"{chosen.column}.format={chosen.format} needs a schema registry",
+            hint=f"Set schema.registry to an address or a directory{more}",
+        )
+    text = chosen.schema
+    if text is not None and not _is_schema(text, AVRO):
+        text = codecs.compact(avro_schema.schema_of(type_of_ddl(text)))
+    return codecs.Avro(avro_schema.parse(text or codecs.compact(avro_schema.schema_of(column_type))))
+
+
+def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes | None) -> codecs.Codec:
+    name, column = chosen.format, chosen.column
+    if name in primitives.NUMBERS:
+        return codecs.Numbers(name)
+    if name in ("string", "uuid"):
+        return codecs.Text(name == "uuid")
+    made = portable(column_type) if column_type is not None else None
+    if chosen.schema is not None:
+        made = _given_type(chosen.schema, name)
+    if name == "json":
+        is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
+        return codecs.JsonText() if is_text or made is None else codecs.Json(made)
+    if name == "connect-json" and made is None and sample is not None and chosen.envelope:
+        made = connect.read_envelopes(pa.array([sample], pa.binary()), None).type
+    if made is None:
+        raise InvalidOptionError(
+            f"{column}.format={name} needs {column}.schema",
+            expected="Spark's DDL, such as id bigint, name string" + (", or a Connect schema" if "con" in name else ""),
+            found="none",
+        )
+    if name == "csv":
+        csv.check_type(made)
+        return codecs.Csv(made)
+    return codecs.Connect(made, chosen.envelope)
+
+
+def _given_type(text: str, name: str) -> pa.DataType:
+    """The type that value.schema says for a format without schemas: DDL, or a JSON or Connect or Avro schema."""
+    if text.strip()[:1] not in ("{", "["):
+        return type_of_ddl(text)
+    if name == "connect-json":
+        return connect.type_of_schema(json.loads(text))
+    try:
+        return avro_schema.parse(text).type
+    except InvalidOptionError:
+        return json_schema.type_of_schema(text)
+
+
+def _is_schema(text: str, kind: str) -> bool:
+    """Whether a text is a schema of its kind, rather than a type in DDL."""
+    start = text.strip()
+    if kind == PROTOBUF:
+        return "message" in start and "{" in start
+    return start[:1] in ("{", "[", '"') or (kind == AVRO and start in avro_schema.PRIMITIVES)
+
+
+def _given_schema(chosen: ColumnFormat, kind: str, column_type: pa.DataType | None) -> str:
+    """The schema to write with where the subject has none: value.schema, or one of the column's type."""
+    text = chosen.schema
+    if text is not None and _is_schema(text, kind):
+        return text
+    made = type_of_ddl(text) if text is not None else column_type
+    if made is None or kind == PROTOBUF:
+        raise InvalidOptionError(
+            f"No schema to write {chosen.column}s with", hint=f"Give {chosen.column}.schema, or register one"
+        )
+    if kind == AVRO:
+        return codecs.compact(avro_schema.schema_of(portable(made)))
+    return codecs.compact(json_schema.schema_of(portable(made), chosen.subject or "Value"))

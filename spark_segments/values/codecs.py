@@ -1,0 +1,291 @@
+"""What reads and writes a column of each format. A codec sees rows without nulls: whole columns in, whole columns out.
+
+Where a column is in Confluent's wire format, its rows are taken by schema id: each row is read with the schema it was
+written with and brought to the one type that the column has.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError, UnknownSchemaError
+from spark_segments.values import primitives, protobuf, wire
+from spark_segments.values.avro import evolution
+from spark_segments.values.avro import schema as avro_schema
+from spark_segments.values.avro import write as avro_write
+from spark_segments.values.avro.read import reader_of
+from spark_segments.values.column_types import conformed, recast
+from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
+from spark_segments.values.rows import offsets_of, without
+from spark_segments.values.text import connect, csv, json_schema
+from spark_segments.values.text.json_read import check_json, read_json
+from spark_segments.values.text.json_write import write_json
+from spark_segments.values.undecodable import Undecodable
+
+
+class Codec(Protocol):
+    """Reads and writes a column. Codecs go to Spark's tasks by pickle."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the column read."""
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        """The values. Raises Undecodable."""
+
+    def write(self, array: pa.Array) -> pa.Array:
+        """The bytes, as binary or text. Raises Undecodable for a value, InvalidOptionError for a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """short, int, long, float, double."""
+
+    name: str
+
+    @property
+    def type(self) -> pa.DataType:
+        return primitives.NUMBERS[self.name][0]
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return primitives.read_numbers(array, self.name)
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return primitives.write_numbers(array, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """string and uuid."""
+
+    uuids: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.string()
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        text = primitives.read_text(array)
+        return primitives.uuids(text) if self.uuids else text
+
+    def write(self, array: pa.Array) -> pa.Array:
+        text = primitives.cast(array, pa.string())
+        return primitives.uuids(text) if self.uuids else text
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """JSON of a type."""
+
+    type: pa.DataType
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return read_json(array, self.type)
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return write_json(_conformed(array, self.type))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """JSON without a type: text that is checked to be JSON."""
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.string()
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return check_json(primitives.read_text(array))
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return check_json(primitives.read_text(primitives.cast(array, pa.binary())))
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """A line of CSV."""
+
+    type: pa.DataType
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return csv.read_csv(array, self.type)
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return csv.write_csv(_conformed(array, self.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """JSON as Kafka Connect has it."""
+
+    type: pa.DataType
+    envelope: bool
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return connect.read_envelopes(array, self.type) if self.envelope else connect.read(array, self.type)
+
+    def write(self, array: pa.Array) -> pa.Array:
+        made = _conformed(array, self.type)
+        return connect.write_envelopes(made) if self.envelope else connect.write(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """Avro of one schema that is not said in the rows."""
+
+    node: avro_schema.Node
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.node.type
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return _read_avro(array, self.node, offsets_of(array)[:-1])
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return avro_write.write(array, self.node)
+
+
+def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return conformed(array, kind)
+    except pa.ArrowInvalid as error:
+        raise Undecodable(str(error)[:200]) from error
+
+
+def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, starts: np.ndarray) -> pa.Array:
+    return reader_of(node).read(array.buffers()[2], starts, offsets_of(array)[1:])
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, references: tuple[str, ...]) -> avro_schema.Node:
+    return avro_schema.parse(text, references)
+
+
+def node_of(registry: Registry, schema: Schema) -> avro_schema.Node:
+    """The Avro schema of a registered one."""
+    return _parsed(schema.text, tuple(text for _, text in registry.references(schema)))
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A column in Confluent's wire format: AVRO, PROTOBUF or JSON. `schema` is the reader's, where there is one.
+
+    `type` is the column's: the reader schema's or, with a type given in DDL, that one, which fields go to by name.
+    `written` is the schema that rows are written with.
+    """
+
+    kind: str
+    registry: Registry
+    type: pa.DataType
+    schema: Schema | None = None
+    message: str | None = None
+    written: Schema | None = None
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        ids = wire.schema_ids(array)
+        different = np.unique(ids)
+        if len(different) == 1:
+            return self._read_one(array, int(different[0]))
+        parts, places = [], []
+        for schema_id in different:
+            rows = np.flatnonzero(ids == schema_id)
+            parts.append(self._read_one(array.take(pa.array(rows)), int(schema_id)))
+            places.append(rows)
+        if not parts:
+            return pa.array([], self.type)
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_arrays(parts).take(pa.array(order))
+
+    def write(self, array: pa.Array) -> pa.Array:
+        schema = self.written
+        if schema is None or schema.id is None:
+            raise InvalidOptionError("No schema to write with", hint="Give value.schema or a subject that has one")
+        head = wire.header(schema.id)
+        if self.kind == AVRO:
+            return avro_write.write(array, node_of(self.registry, schema), head)
+        if self.kind == PROTOBUF:
+            message = protobuf.message_of(schema.text, tuple(self.registry.references(schema)), self.message)
+            return _joined(head + wire.write_indexes(message.indexes), message.write(array))
+        json_schema.check_fits(array.type, self.type, "the value")
+        return _joined(head, write_json(array).cast(pa.binary()))
+
+    def _read_one(self, array: pa.BinaryArray, schema_id: int) -> pa.Array:
+        """Rows of one schema id."""
+        try:
+            schema = self.registry.schema(schema_id)
+        except UnknownSchemaError as error:
+            raise Undecodable(str(error)) from error
+        if schema.kind != self.kind:
+            raise Undecodable(f"the schema {schema_id} is {schema.kind}, and here {self.kind} is read")
+        try:
+            made = {AVRO: self._avro, PROTOBUF: self._protobuf, JSON: self._json}[self.kind](array, schema)
+            return recast(made, self.type)
+        except (evolution.Incompatible, pa.ArrowInvalid) as error:
+            raise Undecodable(f"the schema {schema_id} cannot be read as the reader's: {error}") from error
+
+    def _avro(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
+        writer, starts = node_of(self.registry, schema), offsets_of(array)[:-1] + wire.HEADER_BYTES
+        if self.schema is None or self.schema == schema:
+            return _read_avro(array, writer, starts)
+        resolution = evolution.resolve(writer, node_of(self.registry, self.schema))
+        return resolution.convert(_read_avro(array, resolution.node, starts))
+
+    def _protobuf(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
+        references = tuple(self.registry.references(schema))
+        rest = without(array, wire.HEADER_BYTES)
+        parts: list[pa.Array] = []
+        places: list[pa.Array] = []
+        left = pa.array(np.arange(len(rest)))
+        while len(left):  # nearly always once: the rows are messages of one place
+            rows = rest.take(left) if parts else rest
+            indexes, size = wire.message_indexes(rows[0].as_py())
+            alike = pc.starts_with(rows, rows[0].as_py()[:size])
+            message = protobuf.message_at(schema.text, references, indexes)
+            if self.schema is not None or self.message is not None:
+                self._check_message(message.name)
+            parts.append(message.read(without(rows.filter(alike), size)))
+            places.append(left.filter(alike))
+            left = left.filter(pc.invert(alike))
+        if len(parts) == 1:
+            return parts[0]
+        made = pa.concat_arrays([recast(one, self.type) for one in parts])
+        return made.take(pc.sort_indices(pa.concat_arrays(places)))
+
+    def _check_message(self, name: str) -> None:
+        wanted = self.message
+        if self.schema is not None:
+            references = tuple(self.registry.references(self.schema))
+            wanted = protobuf.message_of(self.schema.text, references, self.message).name
+        if wanted not in (name, name.rpartition(".")[2]):
+            raise Undecodable(
+                f"a message {name}, and here {wanted} is read: set value.message, or read the others apart"
+            )
+
+    def _json(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
+        return read_json(without(array, wire.HEADER_BYTES), self.type)
+
+
+def _joined(head: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(pa.scalar(head), values, b"")
+
+
+def type_of_registered(registry: Registry, schema: Schema, message: str | None) -> pa.DataType:
+    """The column type of a registered schema."""
+    if schema.kind == AVRO:
+        return node_of(registry, schema).type
+    if schema.kind == PROTOBUF:
+        return protobuf.message_of(schema.text, tuple(registry.references(schema)), message).type
+    return json_schema.type_of_schema(schema.text)
+
+
+def compact(value: object) -> str:
+    """JSON without white space."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

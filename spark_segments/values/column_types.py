@@ -1,0 +1,263 @@
+"""The Arrow types that typed columns have: those that every engine can take; and their text, which is Spark's DDL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError
+
+_NAMES = {
+    "boolean": pa.bool_(),
+    "bool": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("us"),
+}
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_.-]*|\d+|[<>(),:])")
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+
+
+def portable(kind: pa.DataType) -> pa.DataType:
+    """The type that stands for `kind` in all engines: signed, of 32-bit offsets, times in microseconds, all nullable.
+
+    An unsigned number becomes the next wider signed one (uint64: decimal(20, 0), as in Spark), a duration a number of
+    microseconds.
+    """
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([pa.field(one.name, portable(one.type)) for one in kind])
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", portable(kind.value_type)))
+    if t.is_map(kind):
+        return pa.map_(portable(kind.key_type), pa.field("value", portable(kind.item_type)))
+    if t.is_dictionary(kind):
+        return portable(kind.value_type)
+    if t.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if t.is_time(kind):
+        return pa.time64("us")
+    if t.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    if t.is_large_binary(kind) or t.is_fixed_size_binary(kind) or kind == pa.binary_view():
+        return pa.binary()
+    if t.is_duration(kind):
+        return pa.int64()
+    return _WIDER.get(kind, kind)
+
+
+def without_times(kind: pa.DataType) -> pa.DataType:
+    """`kind` with a number of microseconds for each time of day: Spark 4.2 has TIME, and refuses it in most queries."""
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([pa.field(one.name, without_times(one.type)) for one in kind])
+    if t.is_list(kind):
+        return pa.list_(pa.field("element", without_times(kind.value_type)))
+    if t.is_map(kind):
+        return pa.map_(without_times(kind.key_type), pa.field("value", without_times(kind.item_type)))
+    return pa.int64() if t.is_time(kind) else kind
+
+
+def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as `kind`: fields go by their names, those that are not there are null, others are left out.
+
+    A null in a place that `kind` says cannot be null becomes the zero of its type (what Protobuf reads for a field
+    that is not set). Raises InvalidOptionError where a type cannot become the other, ArrowInvalid for a value.
+    """
+    t = pa.types
+    if array.type == kind:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return recast(array.storage, kind)
+    if t.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if t.is_struct(kind) and t.is_struct(array.type):
+        parts, names = array.flatten(), [one.name for one in array.type]
+        children = [
+            recast_field(parts[names.index(one.name)], one) if one.name in names else _absent(len(array), one)
+            for one in kind
+        ]
+        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
+    if (t.is_list(kind) and _is_list(array.type)) or (t.is_map(kind) and t.is_map(array.type)):
+        whole = pa.concat_arrays([array])  # from offset 0
+        if t.is_map(kind):
+            entries = pa.StructArray.from_arrays(
+                [recast_field(whole.keys, kind.key_field), recast_field(whole.items, kind.item_field)],
+                fields=[kind.key_field, kind.item_field],
+            )
+        else:
+            whole = whole.cast(pa.list_(array.type.value_type))
+            entries = recast_field(whole.values, kind.value_field)
+        return pa.Array.from_buffers(
+            kind, len(whole), [valid_bits(whole), whole.buffers()[1]], offset=0, children=[entries]
+        )
+    try:
+        if t.is_duration(array.type) or t.is_duration(kind):
+            middle = pa.duration("us")
+            return array.cast(middle).cast(kind) if t.is_duration(array.type) else array.view(middle).cast(kind)
+        return array.cast(kind)
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidOptionError("A column's type cannot become the other", expected=kind, found=array.type) from error
+
+
+def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`recast` for writing: a field that `kind` lacks is an error, not left out. Raises as `recast` does."""
+    if unknown := _unknown_fields(array.type, kind, ""):
+        raise InvalidOptionError(
+            "The schema has no such fields", expected=kind, found=", ".join(unknown), hint="Drop them, or give a schema"
+        )
+    return recast(array, kind)
+
+
+def _unknown_fields(given: pa.DataType, kind: pa.DataType, path: str) -> list[str]:
+    t = pa.types
+    if t.is_struct(given) and t.is_struct(kind):
+        found: list[str] = []
+        for one in given:
+            at = kind.get_field_index(one.name)
+            below = _unknown_fields(one.type, kind.field(at).type, f"{path}{one.name}.") if at >= 0 else []
+            found += below if at >= 0 else [path + one.name]
+        return found
+    if _is_list(given) and _is_list(kind):
+        return _unknown_fields(given.value_type, kind.value_type, f"{path}[].")
+    if t.is_map(given) and t.is_map(kind):
+        return _unknown_fields(given.item_type, kind.item_type, f"{path}{{}}.")
+    return []
+
+
+def recast_field(array: pa.Array, field: pa.Field) -> pa.Array:
+    """`recast` to a field's type, with zeros for nulls where the field cannot be null."""
+    made = recast(array, field.type)
+    if field.nullable or not made.null_count:
+        return made
+    return pc.coalesce(made, _absent(len(made), field))
+
+
+def _absent(rows: int, field: pa.Field) -> pa.Array:
+    if field.nullable:
+        return pa.nulls(rows, field.type)
+    t, kind = pa.types, field.type
+    if t.is_struct(kind):
+        return pa.StructArray.from_arrays([_absent(rows, one) for one in kind], fields=list(kind))
+    zero: object = 0
+    if t.is_list(kind) or t.is_map(kind):
+        zero = []
+    elif t.is_string(kind) or t.is_binary(kind):
+        zero = "" if t.is_string(kind) else b""
+    elif t.is_boolean(kind):
+        zero = False
+    return pa.repeat(pa.scalar(zero, kind), rows)
+
+
+def valid_bits(array: pa.Array) -> pa.Buffer | None:
+    """The validity of rows as a bitmap from bit 0; None where no row is null."""
+    if not array.null_count:
+        return None
+    return pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
+
+
+def type_of_ddl(text: str) -> pa.DataType:
+    """The type that Spark's DDL says: `struct<id: bigint, tags: array<string>>`, `decimal(10,2)`, or columns as in
+    `id bigint, at timestamp`, which make a struct. Raises InvalidOptionError.
+    """
+    tokens, at = [], 0
+    while at < len(text.rstrip()):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise _wrong(text)
+        tokens.append(found.group(1))
+        at = found.end()
+    parser = _Parser(tokens, text)
+    whole = parser.columns(None) if len(tokens) > 1 and tokens[1] not in "<(" else parser.type()
+    if parser.rest:
+        raise _wrong(text)
+    return whole
+
+
+class _Parser:
+    def __init__(self, tokens: list[str], text: str) -> None:
+        self.rest = tokens
+        self._text = text
+
+    def _next(self, wanted: str | None = None) -> str:
+        if not self.rest or (wanted is not None and self.rest[0] != wanted):
+            raise _wrong(self._text)
+        return self.rest.pop(0)
+
+    def type(self) -> pa.DataType:
+        name = self._next().lower()
+        if name == "struct":
+            return self._within("<", ">", lambda: self.columns(">"))
+        if name == "array":
+            return self._within("<", ">", lambda: pa.list_(pa.field("element", self.type())))
+        if name == "map":
+            return self._within("<", ">", self._map)
+        if name in ("decimal", "dec", "numeric"):
+            if self.rest[:1] != ["("]:
+                return pa.decimal128(10, 0)
+            return self._within("(", ")", self._decimal)
+        if name not in _NAMES:
+            raise _wrong(self._text)
+        return _NAMES[name]
+
+    def columns(self, until: str | None) -> pa.DataType:
+        fields: list[pa.Field] = []
+        while self.rest[:1] != ([until] if until else []):
+            if fields:
+                self._next(",")
+            name = self._next().strip("`").replace("``", "`")
+            if self.rest[:1] == [":"]:
+                self._next()
+            fields.append(pa.field(name, self.type()))
+            if [one.lower() for one in self.rest[:2]] == ["not", "null"]:
+                self.rest = self.rest[2:]
+        return pa.struct(fields)
+
+    def _within(self, opening: str, closing: str, inner: Callable[[], pa.DataType]) -> pa.DataType:
+        self._next(opening)
+        made = inner()
+        self._next(closing)
+        return made
+
+    def _map(self) -> pa.DataType:
+        key = self.type()
+        self._next(",")
+        return pa.map_(key, pa.field("value", self.type()))
+
+    def _decimal(self) -> pa.DataType:
+        precision, scale = self._next(), "0"
+        if self.rest[:1] == [","]:
+            self._next()
+            scale = self._next()
+        if not (precision.isdigit() and scale.isdigit() and int(scale) <= int(precision) <= 38):
+            raise _wrong(self._text)
+        return pa.decimal128(int(precision), int(scale))
+
+
+def _wrong(text: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        "Not a type", expected="Spark's DDL, such as id bigint, at timestamp, tags array<string>", found=text[:200]
+    )

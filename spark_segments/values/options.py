@@ -1,0 +1,139 @@
+"""The options that say what keys and values are: `value.format` and its companions, the same for keys, the registry.
+
+The same names serve Spark's reader and writer, the command line's --property and LogDir. Names are case-insensitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.storage import Storage
+
+FORMATS = (
+    "binary",
+    "string",
+    "json",
+    "short",
+    "int",
+    "long",
+    "float",
+    "double",
+    "uuid",
+    "avro",
+    "protobuf",
+    "jsonschema",
+    "connect-json",
+    "csv",
+)
+REGISTERED = ("avro", "protobuf", "jsonschema")
+"""Formats of Confluent's wire format, where there is a registry."""
+COLUMNS = ("key", "value")
+FAIL, NULL = "fail", "null"
+_PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "schemas.enable")
+REGISTRY = "schema.registry"
+_REGISTRY_PARTS = ("basic.auth.user.info", "bearer.auth.token")
+AUTO_REGISTER = "auto.register.schemas"
+OPTIONS = (
+    *(f"{column}.{part}" for column in COLUMNS for part in _PARTS),
+    REGISTRY,
+    *(f"{REGISTRY}.{part}" for part in _REGISTRY_PARTS),
+    AUTO_REGISTER,
+)
+"""Every option of this room."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFormat:
+    """What the column `column` is: the options <column>.* and those of the registry."""
+
+    column: str
+    format: str
+    schema: str | None = None
+    """Text of a schema or a type, never its path."""
+    errors: str = FAIL
+    raw_column: str | None = None
+    """The column that gets the bytes of values that cannot be read, with errors = null."""
+    subject: str | None = None
+    message: str | None = None
+    envelope: bool = True
+    registry: str | None = None
+    registry_options: tuple[tuple[str, str], ...] = ()
+    register: bool = True
+
+    def subject_of(self, topic: str | None) -> str | None:
+        """The subject: the option's, or <topic>-<column>, which is Confluent's TopicNameStrategy."""
+        return self.subject or (None if topic is None else f"{topic}-{self.column}")
+
+    def __repr__(self) -> str:  # no credentials
+        return f"ColumnFormat({self.column}.format={self.format})"
+
+
+def column_formats(options: Mapping[str, str], storage_options: Mapping[str, str] | None = None) -> list[ColumnFormat]:
+    """The columns that options give a format other than binary. Other options are left alone.
+
+    Raises InvalidOptionError for a format that is none, and options that belong to none.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    return [one for one in (_column(name, given, storage_options) for name in COLUMNS) if one is not None]
+
+
+def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str, str] | None) -> ColumnFormat | None:
+    values = {part: given.get(f"{column}.{part}") for part in _PARTS}
+    name = (values["format"] or "binary").lower()
+    if name not in FORMATS:
+        raise InvalidOptionError(f"Unknown {column}.format", expected=", ".join(FORMATS), found=name)
+    others = [part for part in _PARTS if part != "format" and values[part] is not None]
+    if name == "binary":
+        if others:
+            raise InvalidOptionError(
+                f"Option {column}.{others[0]} needs {column}.format", expected=", ".join(FORMATS[1:]), found="none"
+            )
+        return None
+    errors = (values["errors"] or FAIL).lower()
+    if errors not in (FAIL, NULL):
+        raise InvalidOptionError(f"Option {column}.errors", expected=f"{FAIL} or {NULL}", found=errors)
+    if values["raw.column"] is not None and errors != NULL:
+        raise InvalidOptionError(f"Option {column}.raw.column goes with {column}.errors=null")
+    if values["raw.column"] in RECORD_SCHEMA.names:
+        raise InvalidOptionError(
+            f"Option {column}.raw.column names a column that is there", found=values["raw.column"], hint="Name another"
+        )
+    prefix = f"{REGISTRY}."
+    return ColumnFormat(
+        column,
+        name,
+        schema=None if values["schema"] is None else schema_text(values["schema"], storage_options),
+        errors=errors,
+        raw_column=values["raw.column"],
+        subject=values["subject"],
+        message=values["message"],
+        envelope=_flag(f"{column}.schemas.enable", values["schemas.enable"]),
+        registry=given.get(REGISTRY),
+        registry_options=tuple(
+            sorted((name.removeprefix(prefix), one) for name, one in given.items() if name.startswith(prefix))
+        ),
+        register=_flag(AUTO_REGISTER, given.get(AUTO_REGISTER)),
+    )
+
+
+def _flag(name: str, text: str | None) -> bool:
+    if text is None or text.lower() in ("true", "false"):
+        return text is None or text.lower() == "true"
+    raise InvalidOptionError(f"Option {name}", expected="true or false", found=text)
+
+
+def schema_text(value: str, storage_options: Mapping[str, str] | None = None) -> str:
+    """The text of a schema, which `value` is or where it says that a file has it: a path or URI of .avsc, .proto, …"""
+    stripped = value.strip()
+    is_text = any(one in stripped for one in "\n{}<>()[]\"' ,;") and not Path(stripped[:255]).is_file()
+    if is_text or not (stripped.endswith((".avsc", ".proto", ".json", ".ddl", ".txt")) or "/" in stripped):
+        return value
+    directory, _, name = stripped.rpartition("/")
+    try:
+        return bytes(Storage(directory or ".", dict(storage_options or {})).read(name)).decode()
+    except FileNotFoundError as error:
+        raise InvalidOptionError("No file of a schema", path=stripped, hint="Give its path, or the schema") from error

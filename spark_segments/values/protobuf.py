@@ -1,0 +1,200 @@
+"""Protobuf messages to Arrow and back: .proto text compiled by grpcio-tools' protoc, columns made by ptars.
+
+A field that is not set reads as its default, or as null where Protobuf knows presence (`optional`, messages, oneof,
+wrappers). Enums are text; timestamps and durations are cut to microseconds (a duration is a number of them); uint32 is
+long, uint64 decimal(20, 0). On writing, null is a field that is not set.
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.values.column_types import portable, recast
+from spark_segments.values.protobuf_enums import numbered_enums
+from spark_segments.values.undecodable import Undecodable
+
+References = tuple[tuple[str, str], ...]
+_ROOT = "schema.proto"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message type: its full name, its place in its file, and what reads and writes it."""
+
+    name: str
+    indexes: tuple[int, ...]
+    type: pa.DataType
+    descriptor: Any
+    reader: Any
+    writer: Any
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        """The messages as a struct. Raises Undecodable."""
+        try:
+            batch = self.reader.array_to_record_batch(array)
+        except ValueError as error:
+            raise Undecodable(f"not a message {self.name} ({error})") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, no Exception
+                raise
+            raise Undecodable(f"a message {self.name} that ptars cannot read ({error})") from error
+        return recast(batch.to_struct_array(), self.type)
+
+    def write(self, array: pa.Array) -> pa.BinaryArray:
+        """Each row's message. Raises InvalidOptionError for fields that the message lacks."""
+        schema = self.writer.schema()
+        if not pa.types.is_struct(array.type):
+            raise InvalidOptionError(f"A message {self.name} is made of a struct", found=array.type)
+        if unknown := [one.name for one in array.type if one.name not in schema.names]:
+            raise InvalidOptionError(
+                f"The message {self.name} has no such fields", expected=schema.names, found=unknown
+            )
+        try:
+            made = recast(numbered_enums(array, self.descriptor), pa.struct(list(schema)))
+        except pa.ArrowInvalid as error:
+            raise Undecodable(str(error)) from error
+        batch = pa.RecordBatch.from_arrays(made.flatten(), schema=schema)
+        return self.writer.record_batch_to_array(batch).cast(pa.binary())
+
+
+@lru_cache(maxsize=256)
+def message_of(text: str, references: References = (), name: str | None = None) -> Message:
+    """The message `name` (full, or without its package) of a .proto, by default its first."""
+    file = _file(text, references)
+    for indexes, descriptor in _messages(file.message_types_by_name.values(), ()):
+        if name is None or name in (descriptor.full_name, descriptor.name):
+            return _message(descriptor, indexes)
+    names = [one.full_name for _, one in _messages(file.message_types_by_name.values(), ())]
+    raise InvalidOptionError("The .proto has no such message", expected=", ".join(names), found=name)
+
+
+@lru_cache(maxsize=256)
+def message_at(text: str, references: References, indexes: tuple[int, ...]) -> Message:
+    """The message at a place of a .proto, as the wire format says it. Raises Undecodable."""
+    for found, descriptor in _messages(_file(text, references).message_types_by_name.values(), ()):
+        if found == indexes:
+            return _message(descriptor, indexes)
+    raise Undecodable(f"the .proto has no message at {list(indexes)}")
+
+
+def _messages(descriptors: Any, above: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]]:
+    """(place, descriptor) of messages, those inside behind those at the top."""
+    here = [((*above, at), one) for at, one in enumerate(descriptors)]
+    inside = [found for indexes, one in here for found in _messages(one.nested_types, indexes)]
+    return here + inside
+
+
+def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
+    try:
+        import ptars
+    except ImportError as error:
+        raise MissingExtraError("protobuf", "Protobuf values", "ptars") from error
+
+    _check_not_recursive(descriptor, ())
+    # A map's entry may lack its value, which ptars has no other place for than a null.
+    units: dict[str, Any] = {
+        "timestamp_unit": "us",
+        "time_unit": "us",
+        "duration_unit": "us",
+        "map_value_nullable": True,
+    }
+    reader, writer = (
+        ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(enum_repr=enums, **units)).get_for_message(
+            descriptor
+        )
+        for enums in ("string", "int32")
+    )
+    made = portable(pa.struct(list(reader.schema())))
+    return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
+
+
+def _check_not_recursive(descriptor: Any, above: tuple[str, ...]) -> None:
+    if descriptor.full_name in above:
+        raise InvalidOptionError(
+            f"The Protobuf message {descriptor.full_name} contains itself",
+            hint="Arrow and Spark have no type for it: read the column as binary",
+        )
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            _check_not_recursive(field.message_type, (*above, descriptor.full_name))
+
+
+@lru_cache(maxsize=256)
+def _file(text: str, references: References) -> Any:
+    """The compiled file of a .proto's text."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool
+    except ImportError as error:
+        raise MissingExtraError("protobuf", "Protobuf values", "protobuf") from error
+
+    serialized = _serialized(text)
+    if serialized is not None:
+        return _linked(serialized, references)
+    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, references))
+    pool = descriptor_pool.DescriptorPool()
+    for one in found.file:
+        pool.Add(one)
+    return pool.FindFileByName(_ROOT)
+
+
+def _serialized(text: str) -> Any:
+    """The FileDescriptorProto that a text is in base64, as Confluent's Python client registers them, or None."""
+    from google.protobuf import descriptor_pb2, message
+
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, message.DecodeError):
+        return None
+
+
+def _linked(root: Any, references: References) -> Any:
+    """A serialized file with what it imports: its references, and Google's own files."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    texts = "".join(f'import "{name}";' for name in root.dependency if name.startswith("google/protobuf/"))
+    if texts:
+        own = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3"; {texts}', ()))
+        for one in own.file[:-1]:
+            pool.Add(one)
+    for name, content in references:
+        used = _serialized(content)
+        if used is None:
+            raise InvalidOptionError("A serialized .proto imports one that is text", found=name)
+        used.name = name
+        pool.Add(used)
+    pool.Add(root)
+    return pool.FindFileByName(root.name)
+
+
+def _compiled(text: str, references: References) -> bytes:
+    """What protoc makes of it, in a process of its own: it writes its complaints to standard error."""
+    try:
+        import grpc_tools
+    except ImportError as error:
+        raise MissingExtraError("protobuf", "Protobuf values", "grpcio-tools") from error
+
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in (*references, (_ROOT, text)):
+            file = Path(directory, name)
+            if ".." in file.parts or not file.is_relative_to(directory):
+                raise InvalidOptionError("A .proto cannot be imported from there", found=name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        out = Path(directory, "compiled")
+        own = Path(grpc_tools.__file__).parent / "_proto"
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", f"-I{own}", "--include_imports"]
+        done = subprocess.run([*command, f"--descriptor_set_out={out}", _ROOT], capture_output=True, text=True)
+        if done.returncode:
+            raise InvalidOptionError(f"Not a .proto. {done.stderr.strip()[:400]}")
+        return out.read_bytes()

@@ -1,0 +1,143 @@
+"""A registry in a directory: a file a schema, and `subjects.json`, which says what subjects have which of them.
+
+    7.avsc          the schema with the id 7; .proto is Protobuf, .json is JSON Schema
+    subjects.json   {"compatibility": "BACKWARD", "references": {},
+                     "subjects": {"orders-value": {"versions": {"1": 7}}}}
+
+Directories of object stores can be read; to register, the directory is on this machine or mounted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_segments.storage import Storage
+from spark_segments.values.registries.registry import (
+    AVRO,
+    DEFAULT_LEVEL,
+    JSON,
+    LATEST,
+    PROTOBUF,
+    Reference,
+    Registry,
+    Schema,
+    check_compatible,
+)
+
+SUBJECTS = "subjects.json"
+_SUFFIXES = {AVRO: "avsc", PROTOBUF: "proto", JSON: "json"}
+
+
+class DirectoryRegistry(Registry):
+    """Schemas as files."""
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.address = uri
+        self._options = dict(storage_options or {})
+
+    def subjects(self) -> dict[str, dict[int, int]]:
+        found = self._index()["subjects"]
+        return {name: {int(v): n for v, n in one["versions"].items()} for name, one in sorted(found.items())}
+
+    def version(self, subject: str, version: int = LATEST) -> Schema | None:
+        versions = self.subjects().get(subject) or {}
+        schema_id = versions.get(max(versions, default=0) if version == LATEST else version)
+        return None if schema_id is None else self.schema(schema_id)
+
+    def register(self, subject: str, schema: Schema) -> int:
+        with self._locked() as directory:
+            index = self._index()
+            entry = index["subjects"].setdefault(subject, {"versions": {}})
+            versions = {int(version): number for version, number in entry["versions"].items()}
+            for number in versions.values():
+                if self.schema(number) == schema:
+                    return int(number)
+            level = entry.get("compatibility") or index.get("compatibility") or DEFAULT_LEVEL
+            old = [self.schema(versions[version]) for version in sorted(versions)]
+            check_compatible(self, subject, schema, old, level)
+            there = [int(path.stem) for path in directory.iterdir() if path.stem.isdigit()]
+            known = (number for number in sorted(there) if self.schema(number) == schema)
+            schema_id = next(known, None) or max(there, default=0) + 1
+            if schema_id not in there:
+                self._write(directory, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
+            self._add(index, subject, max(versions, default=0) + 1, schema_id, schema)
+            self._write(directory, SUBJECTS, json.dumps(index, indent=2))
+            return schema_id
+
+    def set_compatibility(self, level: str, subject: str | None = None) -> None:
+        """Sets the level of a subject, or of all that set none."""
+        with self._locked() as directory:
+            index = self._index()
+            where = index if subject is None else index["subjects"].setdefault(subject, {"versions": {}})
+            where["compatibility"] = level
+            self._write(directory, SUBJECTS, json.dumps(index, indent=2))
+
+    def copy_from(self, other: Registry) -> int:
+        """Takes over every subject of another registry with its versions and ids; returns how many schemas came.
+
+        Raises RegistryError where an id stands for another schema here.
+        """
+        copied = 0
+        with self._locked() as directory:
+            index = self._index()
+            for subject, versions in other.subjects().items():
+                for version, schema_id in versions.items():
+                    schema = other.schema(schema_id)
+                    name = f"{schema_id}.{_SUFFIXES[schema.kind]}"
+                    if not (directory / name).exists():
+                        self._write(directory, name, schema.text)
+                        copied += 1
+                    elif self.schema(schema_id) != schema:
+                        raise self.error(f"The id {schema_id} stands for another schema here", "Use a new directory")
+                    self._add(index, subject, version, schema_id, schema)
+            self._write(directory, SUBJECTS, json.dumps(index, indent=2))
+        return copied
+
+    def _load(self, schema_id: int) -> Schema:
+        storage = Storage(self.address, self._options)
+        references = tuple(Reference(**one) for one in self._index()["references"].get(str(schema_id), ()))
+        for kind, suffix in _SUFFIXES.items():
+            with contextlib.suppress(FileNotFoundError):
+                text = bytes(storage.read(f"{schema_id}.{suffix}")).decode()
+                return Schema(kind, text, references, schema_id)
+        raise self._missing(schema_id)
+
+    def _index(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
+        with contextlib.suppress(FileNotFoundError):
+            empty |= json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
+        return empty
+
+    @staticmethod
+    def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:
+        index["subjects"].setdefault(subject, {"versions": {}})["versions"][str(version)] = schema_id
+        if schema.references:
+            entries = [{"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references]
+            index["references"][str(schema_id)] = entries
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Path]:
+        """The directory, which no other process registers in meanwhile."""
+        if not Storage(self.address, self._options).is_local:
+            raise self.error("Cannot register in a directory of an object store", "Use an HTTP registry, or a mount")
+        directory = Path(self.address.removeprefix("file://"))
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield directory
+
+    @staticmethod
+    def _write(directory: Path, name: str, text: str) -> None:
+        fresh = directory / f".{name}.new"
+        with fresh.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, directory / name)

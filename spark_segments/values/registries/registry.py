@@ -1,0 +1,183 @@
+"""Schema registries: what a schema's id stands for, which schemas a subject has, and how a new one gets its id.
+
+Three kinds: a Confluent-compatible HTTP address, a directory (`<id>.avsc`, `<id>.proto`, `<id>.json` and
+`subjects.json`), and the records of a cluster's topic `_schemas`. An id never changes its meaning, so schemas are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_segments.errors import RegistryError, UnknownSchemaError
+from spark_segments.values.avro.evolution import incompatibility
+from spark_segments.values.avro.schema import parse
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+DEFAULT_LEVEL = "BACKWARD"
+LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema that another one uses under `name`."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema of the kind AVRO, PROTOBUF or JSON. `id` is None until it is registered."""
+
+    kind: str
+    text: str
+    references: tuple[Reference, ...] = ()
+    id: int | None = field(default=None, compare=False)
+
+
+class Registry:
+    """A registry; subclasses say where its schemas are. Objects go to Spark's tasks by pickle."""
+
+    address = ""
+
+    def __init__(self) -> None:
+        self._schemas: dict[int, Schema] = {}
+
+    def schema(self, schema_id: int) -> Schema:
+        """The schema of an id. Raises RegistryError where there is none."""
+        if schema_id not in self._schemas:
+            self._schemas[schema_id] = self._load(schema_id)
+        return self._schemas[schema_id]
+
+    def version(self, subject: str, version: int = LATEST) -> Schema | None:
+        """A version of a subject, by default its newest; None where there is none."""
+        raise NotImplementedError
+
+    def subjects(self) -> dict[str, dict[int, int]]:
+        """{subject: {version: id}}."""
+        raise NotImplementedError
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """Adds a schema to a subject and returns its id; the same schema keeps its id.
+
+        Raises RegistryError where the subject's compatibility level does not allow it.
+        """
+        raise self.error(f"Cannot register a schema for {subject}", "It is read-only")
+
+    def references(self, schema: Schema) -> list[tuple[str, str]]:
+        """(name, text) of all that a schema uses, directly or not, what is used before what uses it."""
+        found: dict[str, str] = {}
+        self._collect(schema, found, 0)
+        return list(found.items())
+
+    def error(self, message: str, hint: str | None = None, found: object = None) -> RegistryError:
+        """The error for this registry. It never has credentials in it."""
+        return RegistryError(message, path=self.address, hint=hint, found=found, expected=None)
+
+    def _load(self, schema_id: int) -> Schema:
+        raise NotImplementedError
+
+    def _collect(self, schema: Schema, found: dict[str, str], depth: int) -> None:
+        if depth > 32:
+            raise self.error("Schemas refer to each other in a circle")
+        for one in schema.references:
+            used = self.version(one.subject, one.version)
+            if used is None:
+                raise self.error(f"No version {one.version} of {one.subject}, which a schema refers to")
+            self._collect(used, found, depth + 1)
+            found.setdefault(one.name, used.text)
+
+    def _missing(self, schema_id: int) -> RegistryError:
+        hint = "Is it the registry that the records were written with?"
+        return UnknownSchemaError(f"No schema has the id {schema_id}", path=self.address, hint=hint)
+
+
+class RecordsRegistry(Registry):
+    """What the records of the topic `_schemas` say. Read-only."""
+
+    def __init__(self, records: Iterable[tuple[bytes | None, bytes | None]], address: str = "_schemas") -> None:
+        """`records` are (key, value) in the order of their offsets."""
+        super().__init__()
+        self.address = address
+        self._subjects: dict[str, dict[int, Schema]] = {}
+        self.levels: dict[str | None, str] = {}
+        for key, value in records:
+            if key is not None:
+                self._apply(json.loads(key), None if value is None else json.loads(value))
+
+    def subjects(self) -> dict[str, dict[int, int]]:
+        return {
+            name: {version: one.id or 0 for version, one in sorted(versions.items())}
+            for name, versions in sorted(self._subjects.items())
+            if versions
+        }
+
+    def version(self, subject: str, version: int = LATEST) -> Schema | None:
+        versions = self._subjects.get(subject) or {}
+        return versions.get(max(versions, default=0) if version == LATEST else version)
+
+    def _load(self, schema_id: int) -> Schema:
+        raise self._missing(schema_id)
+
+    def _apply(self, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
+        """Takes over a record. A deleted schema's id goes on to mean it: records have it still."""
+        kind, subject = key.get("keytype"), key.get("subject")
+        if kind == "CONFIG":
+            if value is None:
+                self.levels.pop(subject, None)
+            else:
+                self.levels[subject] = value.get("compatibilityLevel", DEFAULT_LEVEL)
+        elif kind in ("DELETE_SUBJECT", "CLEAR_SUBJECT") and value is not None and subject is not None:
+            last = value.get("version") or max(self._subjects.get(subject, {}), default=0)
+            for version in [one for one in self._subjects.get(subject, {}) if one <= last]:
+                del self._subjects[subject][version]
+        elif kind == "SCHEMA" and subject is not None:
+            versions = self._subjects.setdefault(subject, {})
+            if value is None or value.get("deleted"):
+                versions.pop(key["version"], None)
+            if value is not None:
+                schema = schema_of_json(value, value["id"])
+                self._schemas[value["id"]] = schema
+                if not value.get("deleted"):
+                    versions[key["version"]] = schema
+
+
+def schema_of_json(value: Mapping[str, Any], schema_id: int | None) -> Schema:
+    """A schema as registries' JSON has it: schema, schemaType (AVRO where it is left out), references."""
+    references = tuple(
+        Reference(one["name"], one["subject"], int(one["version"])) for one in value.get("references") or ()
+    )
+    return Schema(value.get("schemaType") or AVRO, value["schema"], references, schema_id)
+
+
+def json_of_schema(schema: Schema) -> dict[str, Any]:
+    """The same the other way."""
+    made: dict[str, Any] = {"schema": schema.text}
+    if schema.kind != AVRO:
+        made["schemaType"] = schema.kind
+    if schema.references:
+        made["references"] = [{"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references]
+    return made
+
+
+def check_compatible(registry: Registry, subject: str, new: Schema, old: list[Schema], level: str) -> None:
+    """Raises RegistryError where `new` may not follow `old` (newest last). Only Avro has rules here."""
+    if new.kind != AVRO or level == "NONE":
+        return
+    if any(one.kind != AVRO for one in old):
+        raise registry.error(f"The schemas of {subject} are not Avro", "Register it under another subject")
+
+    def node(schema: Schema) -> Any:
+        return parse(schema.text, tuple(text for _, text in registry.references(schema)))
+
+    why = incompatibility(node(new), [node(one) for one in old], level)
+    if why is not None:
+        raise registry.error(
+            f"The schema is not compatible ({level}) with those of {subject}",
+            "Give new fields a default, or set the subject's compatibility level",
+            why,
+        )

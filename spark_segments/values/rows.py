@@ -1,0 +1,37 @@
+"""Parts of the rows of a binary column: where they begin and end, and copies of what lies between."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.kernels.jit import byte_view, memcpy, njit
+from spark_segments.values.undecodable import Undecodable
+
+
+def offsets_of(array: pa.BinaryArray) -> np.ndarray:
+    """Where the rows begin and end in the array's data: int64[n + 1]."""
+    if not len(array):
+        return np.zeros(1, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
+
+
+def without(array: pa.BinaryArray, head: int, tail: int = 0) -> pa.BinaryArray:
+    """Rows without nulls, each without its first `head` and last `tail` bytes. Raises Undecodable for shorter ones."""
+    offsets = offsets_of(array)
+    starts, sizes = offsets[:-1] + head, np.diff(offsets) - head - tail
+    if (sizes < 0).any():
+        raise Undecodable("too few bytes", int(np.flatnonzero(sizes < 0)[0]))
+    out_offsets = np.concatenate([[0], np.cumsum(sizes)])
+    out = np.empty(int(out_offsets[-1]), np.uint8)
+    if out.size:
+        _copy_rows(byte_view(array.buffers()[2]), starts, out_offsets, out)
+    return pa.Array.from_buffers(
+        pa.binary(), len(array), [None, pa.py_buffer(out_offsets.astype(np.int32)), pa.py_buffer(out)]
+    )
+
+
+@njit
+def _copy_rows(data, starts, out_offsets, out):
+    for row in range(len(starts)):
+        memcpy(out, out_offsets[row], data, starts[row], out_offsets[row + 1] - out_offsets[row])

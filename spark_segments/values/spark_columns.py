@@ -1,0 +1,83 @@
+"""`decode` and `encode` as functions of Spark's columns: Arrow UDFs around the same codecs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
+from spark_segments.values.column_types import recast, type_of_ddl, without_times
+from spark_segments.values.options import OPTIONS, ColumnFormat, column_formats
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+_COLUMN = "value"
+
+
+def decode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
+    """The column of values that a binary column has."""
+    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+
+    chosen, topic, _ = _chosen(value_format, schema, options)
+    if not chosen:
+        raise InvalidOptionError("A column of bytes is binary already", found=value_format)
+    one: Decoder = decoders(chosen, topic)[0]
+    spark_type = from_arrow_type(without_times(one.codec.type), prefer_timestamp_ntz=True)
+    arrow_type = to_arrow_type(spark_type, timezone="UTC")
+
+    def read(array: pa.Array) -> pa.Array:
+        return recast(one.decode(array)[0], arrow_type)
+
+    return _function(read, spark_type, col)
+
+
+def encode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
+    """The binary column of a column's values."""
+    from pyspark.sql.types import BinaryType
+
+    chosen, topic, ddl = _chosen(value_format, schema, options)
+    if not chosen:
+        raise InvalidOptionError("A column needs a format to become bytes", found=value_format)
+    one: Encoder = encoders(chosen, topic, {_COLUMN: None if ddl is None else type_of_ddl(ddl)})[0]
+
+    def write(array: pa.Array) -> pa.Array:
+        return one.encode(array)
+
+    return _function(write, BinaryType(), col)
+
+
+def _function(convert: Callable[[pa.Array], pa.Array], spark_type: DataType, col: Column | str) -> Column:
+    """A column made of another one, batch by batch."""
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    # Spark reads the annotations as objects, and this module has them as text.
+    convert.__annotations__ = {"array": pa.Array, "return": pa.Array}
+    make: Any = arrow_udf
+    made: Column = make(convert, spark_type)(col)
+    return made
+
+
+def _chosen(
+    value_format: str, schema: str | None, options: Mapping[str, Any]
+) -> tuple[list[ColumnFormat], str | None, str | None]:
+    """(the format, the topic, the column's type in DDL) of a call's arguments."""
+    given, topic, ddl = {f"{_COLUMN}.format": value_format}, None, None
+    if schema is not None:
+        given[f"{_COLUMN}.schema"] = schema
+    for name, value in options.items():
+        dotted = name.replace("_", ".")
+        full = next((one for one in (f"{_COLUMN}.{dotted}", f"schema.{dotted}", dotted) if one in OPTIONS), None)
+        if name == "topic":
+            topic = value
+        elif name == "type":
+            ddl = value
+        elif full is None or full.endswith("raw.column"):
+            raise InvalidOptionError("Unknown option", found=name, expected="registry, topic, subject, message, errors")
+        else:
+            given[full] = str(value).lower() if isinstance(value, bool) else str(value)
+    return column_formats(given), topic, ddl

@@ -1,0 +1,244 @@
+"""JSON as Kafka Connect's JsonConverter writes it, with the schema's envelope (schemas.enable=true) or without.
+
+An envelope is {"schema": …, "payload": …}. Nearly all rows of a topic carry the same schema, to the byte, so rows are
+taken by what stands before their payload. Connect's logical types are Decimal (base64 of its unscaled bytes), Date
+(days), Time and Timestamp (milliseconds). Rules: org.apache.kafka.connect.json.JsonConverter.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.values.avro import write as avro_write
+from spark_segments.values.avro.read import reader_of
+from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
+from spark_segments.values.column_types import recast, valid_bits
+from spark_segments.values.rows import offsets_of, without
+from spark_segments.values.text.json_read import read_json
+from spark_segments.values.text.json_write import write_json
+from spark_segments.values.undecodable import Undecodable
+
+_DATA = "org.apache.kafka.connect.data."
+_PLAIN = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+_LOGICAL = {f"{_DATA}Date": pa.date32(), f"{_DATA}Time": TIME, f"{_DATA}Timestamp": UTC}
+_HEAD, _MIDDLE = '{"schema":', ',"payload":'
+
+
+def type_of_schema(schema: Any) -> pa.DataType:
+    """The Arrow type of a Connect schema (as JSON values). Raises InvalidOptionError."""
+    if not isinstance(schema, dict) or "type" not in schema:
+        raise InvalidOptionError("Not a Connect schema", expected='{"type": "struct", …}', found=str(schema)[:200])
+    kind, name = schema["type"], schema.get("name")
+    if name == f"{_DATA}Decimal":
+        return pa.decimal128(MOST_DIGITS, int((schema.get("parameters") or {}).get("scale", 0)))
+    if name in _LOGICAL:
+        return _LOGICAL[name]
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind == "array":
+        return pa.list_(pa.field("element", type_of_schema(schema["items"])))
+    if kind == "map":
+        return pa.map_(type_of_schema(schema["keys"]), pa.field("value", type_of_schema(schema["values"])))
+    if kind == "struct":
+        return pa.struct([pa.field(one["field"], type_of_schema(one)) for one in schema["fields"]])
+    raise InvalidOptionError("Unknown type of a Connect schema", found=kind)
+
+
+def schema_of(kind: pa.DataType) -> dict[str, Any]:
+    """The Connect schema of a column, all of it optional, with its entries in JsonConverter's order."""
+    t = pa.types
+    if t.is_struct(kind):
+        fields = [schema_of(one.type) | {"field": one.name} for one in kind]
+        return {"type": "struct", "fields": fields, "optional": True}
+    if t.is_list(kind):
+        return {"type": "array", "items": schema_of(kind.value_type), "optional": True}
+    if t.is_map(kind):
+        key = {"type": "string", "optional": False}
+        return {"type": "map", "keys": key, "values": schema_of(kind.item_type), "optional": True}
+    if t.is_decimal(kind):
+        logical: dict[str, Any] = {"name": f"{_DATA}Decimal", "version": 1, "parameters": {"scale": str(kind.scale)}}
+        return {"type": "bytes", "optional": True} | logical
+    if (found := _logical_name(kind)) is not None:
+        name = {"Timestamp": "int64"}.get(found, "int32")
+        return {"type": name, "optional": True, "name": f"{_DATA}{found}", "version": 1}
+    names = {one: name for name, one in _PLAIN.items() if name not in ("float32", "float64")}
+    if kind not in names:
+        raise InvalidOptionError("Connect has no such type", found=kind, hint="Cast the column before it is written")
+    return {"type": names[kind], "optional": True}
+
+
+def read(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """Rows without an envelope as `kind`. Raises Undecodable."""
+    return _typed(read_json(array, _carried(kind)), kind)
+
+
+def read_envelopes(array: pa.BinaryArray, kind: pa.DataType | None) -> pa.Array:
+    """Rows with their envelopes, as `kind` or, where that is None, as the first row's schema says.
+
+    Fields go by name: those that a row's schema lacks are null. Raises Undecodable.
+    """
+    parts, places = [], []
+    rest = pa.array(range(len(array)), pa.int64())
+    while len(rest):
+        rows = array.take(rest)
+        head, own = _head(rows[0].as_py())
+        kind = kind or own
+        alike = pc.and_(pc.starts_with(rows, head), pc.ends_with(rows, b"}"))
+        here = rows.filter(alike)
+        if not len(here):
+            raise Undecodable("not the envelope of a schema and a payload")
+        sizes = pc.binary_length(here)
+        if pc.min(sizes).as_py() <= len(head):
+            raise Undecodable("not the envelope of a schema and a payload")
+        payloads = without(here, len(head), 1)
+        made = _typed(read_json(payloads, _carried(own)), own)
+        parts.append(recast(made, kind))
+        places.append(rest.filter(alike))
+        rest = rest.filter(pc.invert(alike))
+    if not parts:
+        return pa.array([], kind or pa.null())
+    return pa.concat_arrays(parts).take(pc.sort_indices(pa.concat_arrays(places)))
+
+
+def write(array: pa.Array) -> pa.StringArray:
+    """Rows without an envelope."""
+    return write_json(_untyped(array))
+
+
+def write_envelopes(array: pa.Array) -> pa.StringArray:
+    """Rows with the schema of their type."""
+    head = _HEAD + json.dumps(schema_of(array.type), separators=(",", ":"), ensure_ascii=False) + _MIDDLE
+    return pc.binary_join_element_wise(head, write(array), "}", "")
+
+
+def _head(row: bytes) -> tuple[bytes, pa.DataType]:
+    """(what stands before a row's payload, the type of its schema)."""
+    try:
+        text = row.decode()
+        opening = text.index(":") + 1
+        if text[:opening].replace(" ", "") != _HEAD:
+            raise ValueError("no schema first")
+        at = opening + len(text[opening:]) - len(text[opening:].lstrip())
+        _, end = json.JSONDecoder().raw_decode(text, at)
+        payload = text.index(":", end) + 1
+        if text[end:payload].replace(" ", "") != _MIDDLE:
+            raise ValueError("no payload behind the schema")
+    except ValueError as error:
+        raise Undecodable(f"not the envelope of a schema and a payload ({error})", 0) from error
+    return text[:payload].encode(), _type_of_text(text[at:end])
+
+
+@lru_cache(maxsize=64)
+def _type_of_text(schema: str) -> pa.DataType:
+    try:
+        return type_of_schema(json.loads(schema))
+    except (InvalidOptionError, KeyError, TypeError) as error:
+        raise Undecodable(f"an envelope whose schema is none of Connect's ({error})") from error
+
+
+def _logical_name(kind: pa.DataType) -> str | None:
+    if pa.types.is_date(kind):
+        return "Date"
+    if pa.types.is_time(kind):
+        return "Time"
+    return "Timestamp" if pa.types.is_timestamp(kind) else None
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    """What JSON carries in the place of `kind`."""
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([pa.field(one.name, _carried(one.type)) for one in kind])
+    if t.is_list(kind):
+        return pa.list_(pa.field("element", _carried(kind.value_type)))
+    if t.is_map(kind):
+        return pa.map_(kind.key_type, pa.field("value", _carried(kind.item_type)))
+    if t.is_decimal(kind):
+        return pa.binary()
+    name = _logical_name(kind)
+    return kind if name is None else pa.int64() if name == "Timestamp" else pa.int32()
+
+
+def _walk(array: pa.Array, kind: pa.DataType, leaf: Any) -> pa.Array:
+    """The array with `leaf` done to each array of plain values, to be of `kind`."""
+    t = pa.types
+    if t.is_struct(kind):
+        children = [_walk(child, one.type, leaf) for child, one in zip(array.flatten(), kind, strict=True)]
+        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
+    if t.is_list(kind) or t.is_map(kind):
+        whole = pa.concat_arrays([array])
+        if t.is_map(kind):
+            items = _walk(whole.items, kind.item_type, leaf)
+            child = pa.StructArray.from_arrays([whole.keys, items], fields=[kind.key_field, kind.item_field])
+        else:
+            child = _walk(whole.values, kind.value_type, leaf)
+        return pa.Array.from_buffers(kind, len(whole), [valid_bits(whole), whole.buffers()[1]], children=[child])
+    return leaf(array, kind)
+
+
+def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    def leaf(one: pa.Array, wanted: pa.DataType) -> pa.Array:
+        if pa.types.is_decimal(wanted):
+            return _decimals(one, wanted)
+        if (name := _logical_name(wanted)) is None:
+            return one
+        if name == "Date":
+            return one.cast(wanted)
+        return pc.multiply_checked(one.cast(pa.int64()), 1000).cast(wanted)
+
+    try:
+        return _walk(array, kind, leaf)
+    except pa.ArrowInvalid as error:
+        raise Undecodable(str(error)) from error
+
+
+def _untyped(array: pa.Array) -> pa.Array:
+    def leaf(one: pa.Array, _: pa.DataType) -> pa.Array:
+        if pa.types.is_decimal(one.type):
+            node = _decimal_node(one.type)
+            written = avro_write.write(one.fill_null(0), node)
+            return pc.if_else(one.is_valid(), without(written, 1), pa.scalar(None, pa.binary()))
+        name = _logical_name(one.type)
+        if name is None:
+            return one
+        if name == "Date":
+            return one.cast(pa.int32())
+        if name == "Time":
+            return one.cast(pa.time32("ms")).cast(pa.int32())
+        return one.cast(pa.timestamp("ms")).cast(pa.int64())
+
+    try:
+        return _walk(array, _carried(array.type), leaf)
+    except pa.ArrowInvalid as error:  # a fraction of a millisecond
+        raise Undecodable(str(error)) from error
+
+
+def _decimal_node(kind: pa.DataType) -> Node:
+    return Node("bytes", logical="decimal", precision=kind.precision, scale=kind.scale, type=kind)
+
+
+def _decimals(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """Numbers of their unscaled big-endian bytes, as Avro has them, too."""
+    filled = array.fill_null(b"\0")
+    framed = avro_write.write(filled, Node("bytes", type=pa.binary()))
+    ends = offsets_of(framed)
+    made = reader_of(_decimal_node(kind)).read(framed.buffers()[2], ends[:-1], ends[1:])
+    return pc.if_else(array.is_valid(), made, pa.scalar(None, kind))

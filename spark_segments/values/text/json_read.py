@@ -1,0 +1,167 @@
+"""JSON to typed columns, by Arrow's own JSON reader.
+
+Arrow reads lines of a text, and a row must stay a row, so each value is put into a line of a list of one: `{"v":[…]}`.
+A value that is no single JSON value then makes a line that is none, and a list of another length tells on what would
+be two. What JSON has no type for is read as text or a number first, then converted: times, dates, decimals, bytes.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.values.column_types import valid_bits
+from spark_segments.values.text import base64 as base64_text
+from spark_segments.values.undecodable import Undecodable
+
+_HEAD, _TAIL = b'{"v":[', b"]}\n"
+
+
+def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """The values of rows without nulls as `kind`. Fields that `kind` lacks are left out, missing ones are null.
+
+    Text may be an ISO date or time, base64 where bytes are wanted; numbers of a decimal may be text too. Raises
+    Undecodable.
+    """
+    if not len(array):
+        return pa.array([], kind)
+    on_the_way = _as_json_has_it(kind)
+    if _has_map(kind):
+        return _converted(_one_by_one(array, on_the_way), kind)
+    lines = pc.binary_join_element_wise(pa.scalar(_HEAD), array, pa.scalar(_TAIL), b"")
+    first, last = (int.from_bytes(lines.buffers()[1][at : at + 4], "little") for at in _ends(lines))
+    text = lines.buffers()[2][first:last]
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(text),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1 << 16)),
+            parse_options=pa.json.ParseOptions(
+                explicit_schema=pa.schema([pa.field("v", pa.list_(on_the_way))]),
+                newlines_in_values=True,
+                unexpected_field_behavior="ignore",
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise Undecodable(_reason(str(error))) from error
+    lists = table.column("v").combine_chunks()
+    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    lengths = pc.list_value_length(lists)
+    if len(lists) != len(array) or lists.null_count or not pc.all(pc.equal(lengths, 1)).as_py():
+        raise Undecodable("not one JSON value")
+    return _converted(lists.flatten(), kind)
+
+
+def check_json(text: pa.StringArray) -> pa.StringArray:
+    """The same text, each checked to be a JSON value. Raises Undecodable."""
+    for row, one in enumerate(text.to_pylist()):  # each by itself, as there are no types to read them as
+        try:
+            json.loads(one)
+        except ValueError as error:
+            raise Undecodable(f"not JSON ({error})", row) from error
+    return text
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _one_by_one(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """For objects of any keys, which Arrow's reader does not make maps of."""
+    rows = []
+    for row, one in enumerate(array.to_pylist()):
+        try:
+            rows.append(_as_arrow_takes_it(json.loads(one, parse_float=decimal.Decimal), kind))
+            pa.scalar(rows[-1], kind)
+        except (ValueError, TypeError, pa.ArrowException) as error:
+            raise Undecodable(f"not the JSON of its type ({str(error)[:150]})", row) from error
+    return pa.array(rows, kind)
+
+
+def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
+    t = pa.types
+    if value is None:
+        return None
+    if t.is_struct(kind) and isinstance(value, dict):
+        return {one.name: _as_arrow_takes_it(value.get(one.name), one.type) for one in kind}
+    if t.is_map(kind) and isinstance(value, dict):
+        return [(key, _as_arrow_takes_it(one, kind.item_type)) for key, one in value.items()]
+    if t.is_list(kind) and isinstance(value, list):
+        return [_as_arrow_takes_it(one, kind.value_type) for one in value]
+    if t.is_floating(kind) and type(value) in (int, decimal.Decimal):
+        return float(value)
+    if t.is_decimal(kind) and type(value) in (int, str):
+        return decimal.Decimal(value)
+    wrong_number = t.is_integer(kind) and type(value) is not int
+    if wrong_number or isinstance(value, bool) != t.is_boolean(kind) or isinstance(value, (dict, list)):
+        raise TypeError(f"{str(value)[:40]} is no {kind}")
+    return value
+
+
+def _ends(array: pa.Array) -> tuple[int, int]:
+    return array.offset * 4, (array.offset + len(array)) * 4
+
+
+def _reason(message: str) -> str:
+    text = message.removeprefix("JSON parse error: ")
+    return f"not the JSON of its type ({text.splitlines()[0][:150]})"
+
+
+def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow's reader is asked for."""
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([pa.field(one.name, _as_json_has_it(one.type)) for one in kind])
+    if t.is_list(kind):
+        return pa.list_(pa.field("element", _as_json_has_it(kind.value_type)))
+    if t.is_map(kind):
+        if not t.is_string(kind.key_type):
+            raise InvalidOptionError("A map of JSON has keys of text", found=kind.key_type)
+        return pa.map_(pa.string(), pa.field("value", _as_json_has_it(kind.item_type)))
+    if t.is_binary(kind) or t.is_temporal(kind):
+        return pa.string()
+    return kind
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind and not pa.types.is_nested(kind):
+        return array
+    t = pa.types
+    if t.is_struct(kind):
+        children = [_converted(child, one.type) for child, one in zip(array.flatten(), kind, strict=True)]
+        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
+    if t.is_list(kind) or t.is_map(kind):
+        whole = array if array.offset == 0 else pa.concat_arrays([array])
+        item_type = kind.value_type if t.is_list(kind) else kind.item_type
+        child = _converted(whole.values if t.is_list(kind) else whole.items, item_type)
+        if t.is_map(kind):
+            fields = [pa.field("key", pa.string(), nullable=False), pa.field("value", child.type)]
+            child = pa.StructArray.from_arrays([whole.keys, child], fields=fields)
+        return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:2], children=[child])
+    return from_text(array, kind)
+
+
+def from_text(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Text as bytes (base64), a date, a time of day or a timestamp (ISO 8601; UTC where no zone is named)."""
+    t = pa.types
+    try:
+        if t.is_binary(kind):
+            return base64_text.decode(array)
+        if t.is_time(kind):
+            moments = pc.binary_join_element_wise("1970-01-01T", array, "").cast(pa.timestamp("us"))
+            return moments.cast(kind)
+        if t.is_timestamp(kind):
+            if kind.tz is None:
+                return array.cast(kind)
+            timed = pc.match_substring_regex(array, r"[T ]\d")
+            zoned = pc.match_substring_regex(array, r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$")
+            ending = pc.if_else(zoned, "", pc.if_else(timed, "Z", "T00:00:00Z"))
+            return pc.binary_join_element_wise(array, ending, "").cast(kind)
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise Undecodable(str(error)[:200]) from error

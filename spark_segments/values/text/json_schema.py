@@ -1,0 +1,159 @@
+"""JSON Schema: the column type that a schema stands for, and a schema for a column's type.
+
+Only types are taken from it. Patterns, ranges and lengths are not checked; Confluent's own serializers check them when
+they write.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+
+_MOST_REFERENCES = 64
+_CONNECT = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "float32": pa.float32(), "bytes": pa.binary()}
+
+
+def type_of_schema(text: str) -> pa.DataType:
+    """The Arrow type of what a schema describes. Raises InvalidOptionError where it allows several types."""
+    try:
+        root = json.loads(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"Not JSON Schema ({error})", found=text[:200]) from error
+    return _type(root, root, "the value", 0)
+
+
+def _type(schema: Any, root: Any, path: str, depth: int) -> pa.DataType:
+    if depth > _MOST_REFERENCES:
+        raise _unclear(path, "a schema that contains itself")
+    if not isinstance(schema, dict):
+        raise _unclear(path, schema)
+    if "$ref" in schema:
+        return _type(_referred(schema["$ref"], root, path), root, path, depth + 1)
+    for word in ("oneOf", "anyOf", "allOf"):
+        choices = [one for one in schema.get(word) or () if one != {"type": "null"}]
+        if len(choices) == 1:
+            return _type(choices[0], root, path, depth + 1)
+        if choices:
+            raise _unclear(path, f"{word} of {len(choices)} types")
+    kinds = schema.get("type", "object" if "properties" in schema else None)
+    names = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one not in ("null", None)]
+    if sorted(map(str, names)) == ["integer", "number"]:
+        names = ["number"]
+    if len(names) != 1:
+        values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+        if values and all(isinstance(one, str) for one in values if one is not None):
+            return pa.string()
+        raise _unclear(path, kinds)
+    hint = schema.get("connect.type")
+    if hint in _CONNECT:
+        return _CONNECT[hint]
+    if names == ["array"]:
+        return pa.list_(pa.field("element", _type(schema.get("items"), root, f"{path}[]", depth + 1)))
+    if names == ["object"]:
+        return _object(schema, root, path, depth)
+    plain = {"integer": pa.int64(), "number": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
+    if names[0] not in plain:
+        raise _unclear(path, names[0])
+    return plain[names[0]]
+
+
+def _object(schema: dict[str, Any], root: Any, path: str, depth: int) -> pa.DataType:
+    properties = schema.get("properties")
+    if not properties and isinstance(schema.get("additionalProperties"), dict):
+        value = _type(schema["additionalProperties"], root, f"{path}{{}}", depth + 1)
+        return pa.map_(pa.string(), pa.field("value", value))
+    if properties is None:
+        raise _unclear(path, "an object of any fields")
+    # Confluent's converter numbers fields of a record, whose order JSON does not keep.
+    fields = sorted(properties.items(), key=lambda one: _index(one[1]))
+    return pa.struct([pa.field(name, _type(one, root, f"{path}.{name}", depth + 1)) for name, one in fields])
+
+
+def _index(schema: Any) -> int:
+    return schema.get("connect.index", 0) if isinstance(schema, dict) else 0
+
+
+def _referred(reference: str, root: Any, path: str) -> Any:
+    if not reference.startswith("#"):
+        raise _unclear(path, f"a reference to {reference}")
+    found = root
+    for part in reference[1:].split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or part not in found:
+            raise _unclear(path, f"a reference to {reference}, which is not there")
+        found = found[part]
+    return found
+
+
+def _unclear(path: str, found: object) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"JSON Schema leaves the type of {path} open",
+        found=str(found)[:200],
+        hint="Give value.schema as Spark's DDL with the fields to read, such as id bigint, name string",
+    )
+
+
+def check_fits(kind: pa.DataType, wanted: pa.DataType, path: str) -> None:
+    """Raises InvalidOptionError where JSON of a column of `kind` is not of the schema whose type is `wanted`."""
+    t = pa.types
+    if t.is_struct(wanted) and t.is_struct(kind):
+        for one in kind:
+            at = wanted.get_field_index(one.name)
+            if at < 0:
+                raise _misfit(f"{path}.{one.name}", one.type, "no such field")
+            check_fits(one.type, wanted.field(at).type, f"{path}.{one.name}")
+        return
+    if t.is_list(wanted) and (t.is_list(kind) or t.is_large_list(kind)):
+        check_fits(kind.value_type, wanted.value_type, f"{path}[]")
+        return
+    if t.is_map(wanted) and t.is_map(kind):
+        check_fits(kind.item_type, wanted.item_type, f"{path}{{}}")
+        return
+    is_number = t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind)
+    is_text = t.is_string(kind) or t.is_large_string(kind) or t.is_temporal(kind) or t.is_binary(kind)
+    right = (
+        t.is_null(kind)
+        or (t.is_integer(wanted) and t.is_integer(kind))
+        or (t.is_floating(wanted) and is_number)
+        or (t.is_boolean(wanted) and t.is_boolean(kind))
+        or ((t.is_string(wanted) or t.is_binary(wanted)) and is_text)
+    )
+    if not right:
+        raise _misfit(path, kind, wanted)
+
+
+def _misfit(path: str, kind: pa.DataType, wanted: object) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"The type of {path} does not fit the JSON Schema", expected=wanted, found=kind, hint="Cast or drop the field"
+    )
+
+
+def schema_of(kind: pa.DataType, title: str) -> dict[str, Any]:
+    """The schema of a column, as JSON values; every field may be null."""
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": title} | _schema(kind)
+
+
+def _schema(kind: pa.DataType) -> dict[str, Any]:
+    t = pa.types
+    if t.is_struct(kind):
+        properties = {one.name: {"oneOf": [{"type": "null"}, _schema(one.type)]} for one in kind}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+    if t.is_list(kind):
+        return {"type": "array", "items": {"oneOf": [{"type": "null"}, _schema(kind.value_type)]}}
+    if t.is_map(kind):
+        return {"type": "object", "additionalProperties": {"oneOf": [{"type": "null"}, _schema(kind.item_type)]}}
+    if t.is_boolean(kind):
+        return {"type": "boolean"}
+    if t.is_integer(kind):
+        return {"type": "integer"}
+    if t.is_floating(kind) or t.is_decimal(kind):
+        return {"type": "number"}
+    formats = {"date": t.is_date(kind), "time": t.is_time(kind), "date-time": t.is_timestamp(kind)}
+    for name, right in formats.items():
+        if right:
+            return {"type": "string", "format": name}
+    return {"type": "string", "connect.type": "bytes"} if t.is_binary(kind) else {"type": "string"}

@@ -1,0 +1,124 @@
+"""Typed columns to JSON text, by Arrow's string kernels: each field's text is made as a column, and joined.
+
+Without white space, fields in the order of their column, nulls written as null, as Jackson does for Kafka's Java
+clients. Text is UTF-8 with only what must be escaped escaped. Bytes are base64, times ISO 8601.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.values.text import base64 as base64_text
+from spark_segments.values.undecodable import Undecodable
+
+_NULL = pa.scalar("null")
+_FIRST_DAY, _LAST_DAY = -719162, 2932896  # of the years 1 and 9999, in days since 1970
+_MUST_ESCAPE = r'["\\\x00-\x1f]'
+_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+
+
+def write_json(array: pa.Array) -> pa.StringArray:
+    """The JSON text of each row; a null row is the text null. Raises Undecodable for NaN and infinities."""
+    return pc.coalesce(_text(array), _NULL)
+
+
+def quoted(text: pa.StringArray) -> pa.StringArray:
+    """Text as JSON strings; null stays null."""
+    if pc.any(pc.match_substring_regex(text, _MUST_ESCAPE)).as_py():
+        text = pc.replace_substring(text, "\\", "\\\\")
+        text = pc.replace_substring(text, '"', '\\"')
+        if pc.any(pc.match_substring_regex(text, r"[\x00-\x1f]")).as_py():
+            for code in range(32):
+                text = pc.replace_substring(text, chr(code), _ESCAPES.get(chr(code), f"\\u{code:04x}"))
+    return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def plain_text(array: pa.Array) -> pa.StringArray:
+    """A column of plain values as text without quotes: what JSON and CSV write. Null stays null."""
+    t, kind = pa.types, array.type
+    if t.is_floating(kind):
+        if not pc.all(pc.is_finite(array), min_count=0).as_py():
+            raise Undecodable("NaN or an infinity, which JSON does not have")
+        return array.cast(pa.string())
+    if t.is_date(kind) or t.is_timestamp(kind):
+        _check_years(array)
+    if t.is_timestamp(kind):
+        shown = pc.binary_replace_slice(array.cast(pa.timestamp(kind.unit)).cast(pa.string()), 10, 11, "T")
+        return pc.binary_join_element_wise(shown, "Z", "") if kind.tz else shown
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return base64_text.encode(array.cast(pa.binary()))
+    if t.is_decimal(kind):
+        return _decimal_text(array)
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidOptionError("JSON has no such type", found=kind, hint="Cast the column first") from error
+
+
+def _check_years(array: pa.Array) -> None:
+    """Raises Undecodable unless all years have four digits: Arrow writes others as something else."""
+    days = array.cast(pa.date32(), safe=False).cast(pa.int32())
+    least, most = (one.as_py() for one in pc.min_max(days).values())
+    if least is not None and not (least >= _FIRST_DAY and most <= _LAST_DAY):
+        raise Undecodable("a date outside of the years 1 to 9999")
+
+
+def _decimal_text(array: pa.Array) -> pa.StringArray:
+    text = array.cast(pa.string())
+    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes some numbers with an exponent
+        return pa.array([None if one is None else f"{one:f}" for one in array.to_pylist()], pa.string())
+    return text
+
+
+def _text(array: pa.Array) -> pa.StringArray:
+    t, kind = pa.types, array.type
+    if isinstance(array, pa.DictionaryArray):
+        return _text(array.dictionary_decode())
+    if t.is_null(kind):
+        return pa.nulls(len(array), pa.string())
+    if t.is_struct(kind):
+        return _object(array)
+    if t.is_list(kind) or t.is_large_list(kind):
+        whole = _unsliced(array.cast(pa.list_(kind.value_type)))
+        return _bracketed("[", _joined(whole, write_json(whole.values)), "]")
+    if t.is_map(kind):
+        whole = _unsliced(array)
+        pairs = pc.binary_join_element_wise(quoted(plain_text(whole.keys)), write_json(whole.items), ":")
+        return _bracketed("{", _joined(whole, pairs), "}")
+    text = plain_text(array)
+    bare = t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
+    return text if bare else quoted(text)
+
+
+def _object(array: pa.StructArray) -> pa.StringArray:
+    parts: list[pa.Array | pa.Scalar] = []
+    for at, (field, child) in enumerate(zip(array.type, array.flatten(), strict=True)):
+        name = json.dumps(field.name, ensure_ascii=False)
+        parts += [pa.scalar(("," if at else "{") + name + ":"), write_json(child)]
+    if not parts:
+        whole = pa.repeat(pa.scalar("{}"), len(array))
+    else:
+        whole = pc.binary_join_element_wise(*parts, pa.scalar("}"), "")
+    return pc.if_else(array.is_valid(), whole, pa.scalar(None, pa.string())) if array.null_count else whole
+
+
+def _unsliced(array: pa.Array) -> pa.Array:
+    return pa.concat_arrays([array]) if array.offset == 0 else pa.concat_arrays([array.slice(0, 0), array])
+
+
+def _joined(array: pa.Array, items: pa.StringArray) -> pa.StringArray:
+    """The items' text of each list with commas between; null where the list is."""
+    offsets = array.buffers()[1]
+    if offsets is None or not len(array):
+        return pa.array([], pa.string())
+    content = [array.buffers()[0], offsets]
+    texts = pa.Array.from_buffers(pa.list_(pa.string()), len(array), content, offset=array.offset, children=[items])
+    return pc.binary_join(texts, ",")
+
+
+def _bracketed(opening: str, text: pa.StringArray, closing: str) -> pa.StringArray:
+    return pc.binary_join_element_wise(opening, text, closing, "")

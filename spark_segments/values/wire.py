@@ -1,0 +1,118 @@
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, for Protobuf the message's place in its file.
+And a guess what bytes are, for those who do not know their format.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.values.rows import offsets_of
+from spark_segments.values.undecodable import Undecodable
+
+HEADER_BYTES = 5
+_MOST_INDEXES = 32
+
+
+def header(schema_id: int) -> bytes:
+    """The five bytes before a value."""
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def schema_ids(array: pa.BinaryArray) -> np.ndarray:
+    """The schema id of each row: int64[n]. Raises Undecodable with the first row that has none."""
+    offsets = offsets_of(array)
+    starts, sizes = offsets[:-1], np.diff(offsets)
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
+    short = sizes < HEADER_BYTES
+    heads = data[np.where(short, 0, starts)[:, None] + np.arange(HEADER_BYTES)] if not short.all() else None
+    if heads is None or short.any() or heads[:, 0].any():
+        wrong = short if heads is None else short | (heads[:, 0] != 0)
+        raise Undecodable("no magic byte 0 and schema id in front", int(np.flatnonzero(wrong)[0]))
+    ids: np.ndarray = heads[:, 1:].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
+    return ids
+
+
+def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
+    """(the place of a Protobuf message in its file, bytes that say so) at the start of `data`.
+
+    Zigzag varints: how many, then each; a single 0 stands for the first message. Raises Undecodable.
+    """
+    numbers: list[int] = []
+    at = 0
+    wanted = 1
+    while len(numbers) < wanted:
+        raw = shift = 0
+        while True:
+            if at >= len(data) or shift > 28:
+                raise Undecodable("the message indexes of Protobuf are cut")
+            raw |= (data[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if data[at - 1] < 0x80:
+                break
+        numbers.append((raw >> 1) ^ -(raw & 1))
+        if len(numbers) == 1:
+            if not 0 <= numbers[0] <= _MOST_INDEXES:
+                raise Undecodable(f"{numbers[0]} message indexes of Protobuf")
+            wanted = numbers[0] + 1
+    return tuple(numbers[1:]) or (0,), at
+
+
+def write_indexes(indexes: tuple[int, ...]) -> bytes:
+    """The bytes that `message_indexes` reads."""
+    if indexes == (0,):
+        return b"\0"
+    out = bytearray()
+    for number in (len(indexes), *indexes):
+        raw = number << 1
+        while raw >= 0x80:
+            out.append(raw & 0x7F | 0x80)
+            raw >>= 7
+        out.append(raw)
+    return bytes(out)
+
+
+def looks_like(value: bytes) -> tuple[str, str]:
+    """(a format's name, what the bytes look like): a guess, for messages and for `consume`.
+
+    The name for Confluent's wire format is `confluent`, as only a registry knows which of its formats a schema is.
+    """
+    schema_id = int.from_bytes(value[1:HEADER_BYTES], "big")
+    # Ids begin at 1; eight bytes are rather a number where the id would be a huge one.
+    if len(value) > HEADER_BYTES and value[0] == 0 and 0 < schema_id < (1 << 31 if len(value) != 8 else 1 << 20):
+        return "confluent", f"Confluent's wire format, schema id {schema_id}"
+    if value[:4] == b"Obj\x01":
+        return "binary", "an Avro file"
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and all(one.isprintable() or one in "\t\r\n" for one in text):
+        return _text(text)
+    names = {2: ("short", "a short"), 4: ("int", "an int or a float"), 8: ("long", "a long or a double")}
+    if len(value) in names:
+        name, shown = names[len(value)]
+        return name, f"{len(value)} bytes, such as {shown} has"
+    return (
+        "binary",
+        f"{len(value)} bytes of no format that tells itself ({value[:16].hex(' ')}…)" if value else "nothing",
+    )
+
+
+def _text(text: str) -> tuple[str, str]:
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return "string", "text"
+        if isinstance(found, dict) and list(found) == ["schema", "payload"]:
+            return "connect-json", "Connect's JSON with a schema"
+        return "json", "JSON"
+    if len(text) == 36 and [at for at, one in enumerate(text) if one == "-"] == [8, 13, 18, 23]:
+        return "uuid", "a UUID"
+    return "string", "text"

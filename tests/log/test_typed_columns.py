@@ -1,0 +1,221 @@
+"""Typed keys and values through a log directory: reading, appending, and an archive that decodes itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, RegistryError, UnknownTopicError, ValueFormatError
+from spark_segments.values.registries.directory import DirectoryRegistry
+from spark_segments.values.registries.registry import RecordsRegistry
+from tests.values.registry_server import RegistryServer
+
+ORDER = pa.struct([("id", pa.int64()), ("customer", pa.string())])
+ROWS = [{"id": 1, "customer": "Ann"}, {"id": 2, "customer": None}, None]
+TABLE = pa.table({"key": pa.array([1, 2, 3]), "value": pa.array(ROWS, ORDER)})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders")
+    return log
+
+
+def avro(tmp_path: Path) -> dict[str, str]:
+    return {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+
+
+def rows(log: LogDir, topic: str, formats: dict[str, str] | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [row for batch in log.read(topic, formats=formats, **more) for row in batch.to_pylist()]
+
+
+def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Path) -> None:
+    log.append("orders", TABLE, formats=avro(tmp_path))
+    found = rows(log, "orders", avro(tmp_path), columns=["key", "value"])
+    assert found == TABLE.to_pylist()
+    raw = rows(log, "orders", columns=["value"])
+    assert [one["value"] and one["value"][:5] for one in raw] == [b"\0\0\0\0\x01"] * 2 + [None]
+
+
+def test_the_columns_asked_for_come_in_their_order(log: LogDir, tmp_path: Path) -> None:
+    log.append("orders", TABLE, formats=avro(tmp_path))
+    (batch,) = log.read("orders", columns=["offset", "value"], formats=avro(tmp_path))
+    assert batch.schema.names == ["offset", "value"]
+
+
+def test_a_value_that_cannot_be_read_is_named_by_its_place(log: LogDir) -> None:
+    log.append("orders", pa.table({"value": [b'{"id": 1}', None, b"{", b"["]}))
+    formats = {"value.format": "json", "value.schema": "id bigint"}
+    with pytest.raises(ValueFormatError, match="topic orders, partition 0, offset 2"):
+        rows(log, "orders", formats)
+
+
+def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log: LogDir) -> None:
+    log.append("orders", pa.table({"value": [b'{"id": 1}', None, b"{", b'{"id": 4}', b"["]}))
+    formats = {"value.format": "json", "value.schema": "id bigint", "value.errors": "null"}
+    formats["value.raw.column"] = "undecodable"
+    assert rows(log, "orders", formats, columns=["value"]) == [
+        {"value": {"id": 1}, "undecodable": None},
+        {"value": None, "undecodable": None},
+        {"value": None, "undecodable": b"{"},
+        {"value": {"id": 4}, "undecodable": None},
+        {"value": None, "undecodable": b"["},
+    ]
+
+
+def test_connects_envelope_tells_the_type_by_the_first_record(log: LogDir) -> None:
+    log.append("orders", pa.table({"value": pa.array([None, *ROWS], ORDER)}), formats={"value.format": "connect-json"})
+    assert [one["value"] for one in rows(log, "orders", {"value.format": "connect-json"})] == [None, *ROWS]
+
+
+def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
+    file = tmp_path / "order.ddl"
+    file.write_text("id bigint, customer string\n")
+    formats = {"value.format": "csv", "value.schema": str(file)}
+    log.append("orders", TABLE.select(["value"]), formats=formats)
+    assert [one["value"] for one in rows(log, "orders", formats)] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [
+        ({"value.format": "avor"}, "Unknown value.format"),
+        ({"value.format": "protobuf"}, "needs a schema registry"),
+        ({"value.format": "csv"}, "needs value.schema"),
+        ({"value.format": "csv", "value.schema": "id bigintt"}, "Not a type"),
+        ({"value.schema": "id bigint"}, "needs value.format"),
+        ({"value.format": "json", "value.errors": "skip"}, "fail or null"),
+        ({"value.format": "json", "value.raw.column": "raw"}, "value.errors=null"),
+        ({"value.format": "json", "value.errors": "null", "value.raw.column": "offset"}, "a column that is there"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(log: LogDir, formats: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        rows(log, "orders", formats)
+
+
+def test_nothing_is_registered_for_a_topic_that_is_not_there(log: LogDir, tmp_path: Path) -> None:
+    with pytest.raises(UnknownTopicError):
+        log.append("missing", TABLE, formats=avro(tmp_path))
+    assert not (tmp_path / "registry").exists()
+
+
+# The topic _schemas
+
+
+def cluster(tmp_path: Path) -> tuple[LogDir, Path]:
+    """A log directory with a registry's topic and records of two schema ids, and the Kafka directory it was exported
+    to.
+    """
+    server = RegistryServer()
+    log = LogDir.create(str(tmp_path / "cluster"))
+    log.create_topic("orders", config={"cleanup.policy": "compact"})
+    log.create_topic("_schemas", config={"cleanup.policy": "compact"})
+    with server.running() as address:
+        server.register("other-value", {"schema": '"long"'})
+        formats = {"key.format": "long", "value.format": "avro", "schema.registry": address}
+        log.append("orders", TABLE, formats=formats)
+        newer = {
+            "type": "record",
+            "name": "Value",
+            "fields": [
+                {"name": "id", "type": "long"},
+                {"name": "customer", "type": ["null", "string"], "default": None},
+                {"name": "country", "type": "string", "default": "NL"},
+            ],
+        }
+        text = json.dumps(newer)
+        more = pa.table({"key": [4], "value": [{"id": 4, "customer": "Bo", "country": "DE"}]})
+        log.append("orders", more, formats=formats | {"value.schema": text})
+    noop = (b'{"keytype":"NOOP","magic":0}', None)
+    keys, values = zip(noop, *server.records, strict=True)
+    log.append("_schemas", pa.table({"key": pa.array(keys), "value": pa.array(values, pa.binary())}))
+    (tmp_path / "kafka").mkdir()
+    log.export_kafka(str(tmp_path / "kafka"))
+    return log, tmp_path / "kafka"
+
+
+EXPECTED = [
+    {"id": 1, "customer": "Ann", "country": "NL"},
+    {"id": 2, "customer": None, "country": "NL"},
+    None,
+    {"id": 4, "customer": "Bo", "country": "DE"},
+]
+
+
+def values(log: LogDir, registry: str) -> list[Any]:
+    formats = {"value.format": "avro", "schema.registry": registry}
+    return [one["value"] for one in rows(log, "orders", formats)]
+
+
+def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
+    _, kafka = cluster(tmp_path)
+    archive = LogDir.create(str(tmp_path / "archive"))
+    archive.import_kafka(str(kafka))
+    assert values(archive, "_schemas") == EXPECTED
+    assert values(LogDir.open(str(kafka)), "_schemas") == EXPECTED  # as the broker left it
+    assert values(archive, str(kafka)) == EXPECTED  # by another directory's topic
+
+
+def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> None:
+    source, kafka = cluster(tmp_path)
+    archive = LogDir.create(str(tmp_path / "archive"))
+    archive.import_kafka(str(kafka))
+    assert archive.registry({}).subjects() == {"orders-value": {1: 2, 2: 3}, "other-value": {1: 1}}
+    assert archive.registry({}).subjects() == source.registry({}).subjects()
+    read = [list(one.read("_schemas")) for one in (source, archive)]
+    assert pa.Table.from_batches(read[0]).equals(pa.Table.from_batches(read[1]))
+
+
+def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
+    log, _ = cluster(tmp_path)
+    directory = DirectoryRegistry(str(tmp_path / "registry"))
+    assert directory.copy_from(log.registry({})) == 3
+    assert directory.copy_from(log.registry({})) == 0
+    assert directory.subjects() == log.registry({}).subjects()
+    assert values(log, str(tmp_path / "registry")) == EXPECTED
+    assert {one for one in os.listdir(tmp_path / "registry") if one[0] != "."} == {
+        *("1.avsc", "2.avsc", "3.avsc", "subjects.json")
+    }
+
+
+def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path: Path) -> None:
+    log, _ = cluster(tmp_path)
+    formats = {"value.format": "avro", "schema.registry": "_schemas", "value.subject": "new"}
+    with pytest.raises(RegistryError, match="read-only"):
+        log.append("orders", TABLE, formats=formats | {"key.format": "long"})
+
+
+def _record(kind: str, subject: str | None, value: dict[str, Any] | None, version: int | None = None) -> Any:
+    key = {"keytype": kind, "subject": subject, "magic": 1} | ({} if version is None else {"version": version})
+    return json.dumps(key).encode(), None if value is None else json.dumps(value).encode()
+
+
+def _schema(subject: str, version: int, schema_id: int, deleted: bool = False) -> Any:
+    value = {"subject": subject, "version": version, "id": schema_id, "schema": '"long"', "deleted": deleted}
+    return _record("SCHEMA", subject, value, version)
+
+
+def test_deletions_in_the_topic_of_schemas_are_followed_and_ids_stay() -> None:
+    registry = RecordsRegistry(
+        [
+            *(_schema("a", 1, 1), _schema("a", 2, 2), _schema("a", 3, 3), _schema("b", 1, 1), _schema("c", 1, 4)),
+            _schema("a", 3, 3, deleted=True),
+            _record("DELETE_SUBJECT", "b", {"subject": "b", "version": 1}),
+            _record("SCHEMA", "c", None, 1),
+            _record("CONFIG", "a", {"compatibilityLevel": "FULL"}),
+            _record("CONFIG", None, {"compatibilityLevel": "NONE"}),
+        ]
+    )
+    assert registry.subjects() == {"a": {1: 1, 2: 2}}
+    newest = registry.version("a")
+    assert newest is not None and newest.id == 2
+    assert [registry.schema(one).id for one in (1, 2, 3)] == [1, 2, 3]
+    assert registry.levels == {"a": "FULL", None: "NONE"}
