@@ -219,6 +219,15 @@ class LogDir:
         with self._topic(topic) as manifest:
             return manifest.snapshot(version)
 
+    def snapshot_at(self, topic: str, timestamp_ms: int) -> Snapshot:
+        """What the log of a topic was at a time: the last version that was committed by then, by the clocks of those
+        who committed. Raises InvalidOptionError for a time before the first version that is still there.
+        """
+        if self._kafka is not None:
+            raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=timestamp_ms)
+        manifest = self._topic_manifest(topic)
+        return manifest.snapshot(manifest.version_at(timestamp_ms))
+
     # Records
 
     def append(
