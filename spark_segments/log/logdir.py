@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.latest import LATEST, latest_ranges, read_latest
 from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
@@ -309,17 +311,29 @@ class LogDir:
         version: int | None = None,
         isolation_level: str = READ_UNCOMMITTED,
         include_control: bool = False,
+        *,
+        view: str | None = None,
+        include_tombstones: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition and by offset, in batches of a few MiB.
 
         `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the
         wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
+
+        The `view` latest is the newest record of each key in the range, partition by partition: what cleaning would
+        leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
         """
         names = _check_columns(columns)
         if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise InvalidOptionError(
                 "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
             )
+        if view not in (None, LATEST) or (view is not None and include_control):
+            raise InvalidOptionError(
+                "Unknown view" if view != LATEST else "Control records are in no view", expected=LATEST, found=view
+            )
+        if view is None and not include_tombstones:
+            raise InvalidOptionError("Tombstones are left out of the view latest alone", hint="Add view='latest'")
         snapshot = self.snapshot(topic, version)
         if partition is not None:
             check_partition(snapshot, partition)
@@ -328,6 +342,11 @@ class LogDir:
             for number, (log_start, log_end) in offset_bounds(snapshot).items()
             if partition is None or number == partition
         }
+        if view is not None:
+            tasks = latest_ranges(
+                snapshot, offsets, isolation_level=isolation_level, include_tombstones=include_tombstones
+            )
+            return itertools.chain.from_iterable(read_latest(self.storage, task, columns=names) for task in tasks)
         ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
 
         def batches() -> Iterator[pa.RecordBatch]:

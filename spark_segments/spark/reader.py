@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.latest import LatestPlan, LatestRange, read_latest
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
@@ -25,8 +26,8 @@ MIN_BATCH_BYTES = 1 << 20
 class RangesPartition(InputPartition):
     """The work of one task."""
 
-    def __init__(self, ranges: list[ReadRange]) -> None:
-        super().__init__(ranges)
+    def __init__(self, work: list[ReadRange] | LatestRange) -> None:
+        super().__init__(work)
 
 
 class Reader(DataSourceReader):
@@ -49,13 +50,15 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return merged(self._batches(partition.value or []), self._schema)
 
-    def _plan(self) -> list[list[ReadRange]]:
+    def _plan(self) -> list[list[ReadRange]] | list[LatestRange]:
         from spark_segments.log.reading.times import offsets_for_times
 
         options = self._options
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
         wanted = offset_ranges(options, self._snapshots, partial(offsets_for_times, self._storage))
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
+        if options.latest:
+            return self._plan_latest(wanted, pieces, max_bytes)
         tasks: list[list[ReadRange]] = []
         for group in _groups(pieces, whole=len(pieces) == len(wanted)):
             ranges = read_ranges(
@@ -67,11 +70,28 @@ class Reader(DataSourceReader):
             tasks.extend(pack(ranges, max_bytes))
         return tasks
 
-    def _batches(self, ranges: Iterable[ReadRange]) -> Iterator[pa.RecordBatch]:
+    def _plan_latest(
+        self, wanted: Iterable[OffsetRange], pieces: Iterable[OffsetRange], max_bytes: int
+    ) -> list[LatestRange]:
+        options, tasks = self._options, []
+        by_partition: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for piece in pieces:
+            by_partition.setdefault((piece.topic, piece.partition), []).append((piece.start, piece.end))
+        for one in wanted:
+            snapshot = self._snapshots[one.topic]
+            plan = LatestPlan(snapshot, one.partition, one.start, one.end, options.isolation_level)
+            offsets = by_partition[one.topic, one.partition]
+            tasks += plan.tasks(plan.head(), offsets, max_bytes, include_tombstones=options.include_tombstones)
+        return tasks
+
+    def _batches(self, work: list[ReadRange] | LatestRange) -> Iterator[pa.RecordBatch]:
         from spark_segments.log.reading.read import read_range  # numba, which only tasks need
 
         try:
-            for one in ranges:
+            if isinstance(work, LatestRange):
+                yield from read_latest(self._storage, work, columns=self._schema.names)
+                return
+            for one in work:
                 yield from read_range(self._storage, one, columns=self._schema.names)
         finally:
             freeze_imports()
