@@ -81,7 +81,7 @@ def query_options(options: Mapping[str, str], schema: StructType) -> dict[str, s
         return given
     texts = [field.metadata[METADATA_KEY] for field in schema.fields if METADATA_KEY in field.metadata]
     if texts:
-        kept = json.loads(texts[0])
+        kept: dict[str, str] = json.loads(texts[0])
         if given.keys() & _TOPIC_OPTIONS:
             kept = {name: value for name, value in kept.items() if name not in _TOPIC_OPTIONS}
         return kept | given

@@ -24,10 +24,10 @@ from spark_segments.format.kernels.key_hash import key_hash, multiply_high
 
 
 class Share(NamedTuple):
-    """One of `count` parts of all keys, for maps of one seed."""
+    """Part `number` of `parts` of all keys, for maps of one seed."""
 
     number: int = 0
-    count: int = 1
+    parts: int = 1
 
 
 ALL_KEYS = Share()
@@ -67,7 +67,7 @@ class LatestKeys(OffsetMap):
 
     @property
     def _share(self) -> tuple[Any, Any]:
-        return np.uint64(self.share.number), np.uint64(self.share.count)
+        return np.uint64(self.share.number), np.uint64(self.share.parts)
 
     def _hashed(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(low uint64[n], high uint64[n], has a key bool[n])"""

@@ -141,10 +141,10 @@ def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
     """bool[n] by record of the task: whether a later one of its key is in the head. A map a share of the keys."""
     marks = np.zeros(0, np.bool_)
     share, seed = Share(0, 2), secrets.randbits(64)  # under another seed a key would be in another share
-    while share.number < share.count:
+    while share.number < share.parts:
         keys = _map(storage, task.head, share, map_bytes, seed)
         if keys is None:  # what was marked stays true
-            share = Share(0, share.count * 2)
+            share = Share(0, share.parts * 2)
             continue
         row = 0
         for batch in _read(storage, task.ranges, ["key", "offset"]):
@@ -152,7 +152,7 @@ def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
                 marks = np.concatenate([marks, np.zeros(max(len(marks), batch.num_rows), np.bool_)])
             keys.mark_superseded(batch.column("key"), _offsets(batch), marks[row : row + batch.num_rows])
             row += batch.num_rows
-        share = Share(share.number + 1, share.count)
+        share = Share(share.number + 1, share.parts)
     return marks
 
 
@@ -173,4 +173,5 @@ def _read(storage: Storage, ranges: Sequence[ReadRange], columns: Sequence[str])
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
-    return batch.column("offset").to_numpy()
+    offsets: np.ndarray = batch.column("offset").to_numpy()
+    return offsets
