@@ -227,8 +227,8 @@ class LogDir:
         """
         if self._kafka is not None:
             raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=timestamp_ms)
-        manifest = self._topic_manifest(topic)
-        return manifest.snapshot(manifest.version_at(timestamp_ms))
+        with self._topic(topic) as manifest:
+            return manifest.snapshot(manifest.version_at(timestamp_ms))
 
     # Records
 

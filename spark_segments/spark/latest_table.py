@@ -25,8 +25,9 @@ from spark_segments.errors import CommitConflictError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import latest_ranges, read_latest
-from spark_segments.log.reading.plan import offset_bounds
+from spark_segments.log.reading.plan import offset_bounds, readable_bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,10 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a table is: {partition: (log start offset, next offset)} of a topic, at a time by the log's storage."""
+    """How far a table is: {partition: (log start offset, next offset)} of a topic, at a time by the log's storage.
+
+    What lies behind the last stable offset waits for its transaction.
+    """
 
     topic_id: str
     offsets: dict[int, tuple[int, int]]
@@ -107,7 +111,7 @@ def update_table(
         table = _open(table_uri, table_options)
         at_ms = log.storage.now_ms()
         snapshot = log.snapshot(topic)
-        position = Position(snapshot.topic_id, _stable_bounds(snapshot), at_ms)
+        position = Position(snapshot.topic_id, readable_bounds(snapshot, READ_COMMITTED), at_ms)
         before = last_position(table)
         whole = _why_whole(log, snapshot, before, at_ms)
         changed = {
@@ -172,15 +176,6 @@ def _open(uri: str, options: Mapping[str, str] | None) -> DeltaTable:
         return DeltaTable.create(uri, Schema.from_arrow(TABLE_SCHEMA), mode="ignore", storage_options=given)
 
 
-def _stable_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
-    """{partition: (log start offset, last stable offset)}: what lies behind the latter waits for its transaction."""
-    stable = snapshot.partitions.column("last_stable_offset").to_pylist()
-    return {
-        partition: (start, max(start, min(end, last_stable)))
-        for (partition, (start, end)), last_stable in zip(offset_bounds(snapshot).items(), stable, strict=True)
-    }
-
-
 def _why_whole(log: LogDir, snapshot: Snapshot, before: Position | None, now_ms: int) -> str | None:
     if before is None:
         return NO_POSITION
@@ -205,7 +200,7 @@ def _merge_by_delta_rs(
     position: Position,
     whole: bool,
 ) -> None:
-    tasks = latest_ranges(snapshot, offsets, isolation_level="read_committed", include_tombstones=not whole)
+    tasks = latest_ranges(snapshot, offsets, isolation_level=READ_COMMITTED, include_tombstones=not whole)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for task in tasks:
@@ -277,7 +272,7 @@ def _frame(
     if not log.is_kafka:
         reader = reader.option("versionAsOf", snapshot.version)
     # Transactional logs are imported: their undecided records are not the table's.
-    reader = reader.option("isolation.level", "read_committed")
+    reader = reader.option("isolation.level", READ_COMMITTED)
     for name, value in log.storage.storage_options.items():
         reader = reader.option(f"storage.{name}", value)
     return reader.load(log.uri).select(TABLE_SCHEMA.names)

@@ -90,6 +90,7 @@ class Histories:
         return self.log.storage.now_ms() + 30 * 24 * 3_600_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(TOPICS))
 def test_the_view_equals_cleaning_on_a_hundred_random_histories(log, seed):
     histories = Histories(log, "orders", seed)

@@ -147,6 +147,7 @@ def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri):
     assert content(uri) == [record for record in newest(rows(committed)) if record[3] is not None]
 
 
+@pytest.mark.slow
 def test_the_example_killed_at_random_ends_with_the_latest_view(tmp_path, python_environment):
     """The short form of python -m tests.spark.changelog_kills."""
     runs, _ = killed_and_ended(tmp_path, kills=3, seed=1, environment=python_environment)
