@@ -39,7 +39,7 @@ from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.latest import LATEST, latest_ranges, read_latest
+from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
 from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
@@ -343,9 +343,7 @@ class LogDir:
             if partition is None or number == partition
         }
         if view is not None:
-            tasks = latest_ranges(
-                snapshot, offsets, isolation_level=isolation_level, include_tombstones=include_tombstones
-            )
+            tasks = LatestPlan(snapshot, offsets, isolation_level, include_tombstones).tasks()
             return itertools.chain.from_iterable(read_latest(self.storage, task, columns=names) for task in tasks)
         ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
 

@@ -26,7 +26,7 @@ from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import READ_COMMITTED
-from spark_segments.log.reading.latest import latest_ranges, read_latest
+from spark_segments.log.reading.latest import LatestPlan, read_latest
 from spark_segments.log.reading.plan import offset_bounds, readable_bounds
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _merge_by_delta_rs(
     position: Position,
     whole: bool,
 ) -> None:
-    tasks = latest_ranges(snapshot, offsets, isolation_level=READ_COMMITTED, include_tombstones=not whole)
+    tasks = LatestPlan(snapshot, offsets, READ_COMMITTED, include_tombstones=not whole).tasks()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for task in tasks:

@@ -73,6 +73,10 @@ class OptionValues:
         value = prefixed if value is None else value
         return None if value is None else value.strip() or None
 
+    def _as_given(self, name: str) -> str:
+        """The name for messages: with Kafka's prefix where it was given so."""
+        return name if self.has(name) else KAFKA_PREFIX + name
+
     def parsed(self, name: str, parse: Callable[[str], T], expected: str) -> T | None:
         """What `parse` makes of the option; where it raises ValueError, the error says what is `expected`."""
         value = self.text(name)
@@ -81,10 +85,12 @@ class OptionValues:
         try:
             return parse(value)
         except InvalidOptionError as error:
-            error.message = f"Option {name}: {error.message}"
+            error.message = f"Option {self._as_given(name)}: {error.message}"
             raise
         except ValueError:
-            raise InvalidOptionError(f"Option {name} cannot be used", expected=expected, found=repr(value)) from None
+            raise InvalidOptionError(
+                f"Option {self._as_given(name)} cannot be used", expected=expected, found=repr(value)
+            ) from None
 
     def number(self, name: str, *, at_least: int) -> int | None:
         """A whole number of at most 64 bits."""

@@ -57,13 +57,14 @@ class Reader(DataSourceReader):
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
         wanted = offset_ranges(options, self._snapshots, partial(offsets_for_times, self._storage))
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
+        groups = _groups(pieces, whole=len(pieces) == len(wanted))
         if options.latest:
-            return self._plan_latest(wanted, pieces, max_bytes)
+            return self._plan_latest(wanted, groups, max_bytes)
         tasks: list[list[ReadRange]] = []
-        for group in _groups(pieces, whole=len(pieces) == len(wanted)):
+        for group in groups:
             ranges = read_ranges(
                 self._snapshots[group[0].topic],
-                {one.partition: (one.start, one.end) for one in group},
+                _offsets(group),
                 max_partition_bytes=max_bytes,
                 isolation_level=options.isolation_level,
             )
@@ -71,17 +72,20 @@ class Reader(DataSourceReader):
         return tasks
 
     def _plan_latest(
-        self, wanted: Iterable[OffsetRange], pieces: Iterable[OffsetRange], max_bytes: int
+        self, wanted: Iterable[OffsetRange], groups: Iterable[list[OffsetRange]], max_bytes: int
     ) -> list[LatestRange]:
-        options, tasks = self._options, []
-        by_partition: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for piece in pieces:
-            by_partition.setdefault((piece.topic, piece.partition), []).append((piece.start, piece.end))
+        options = self._options
+        topics: dict[str, list[OffsetRange]] = {}
         for one in wanted:
-            snapshot = self._snapshots[one.topic]
-            plan = LatestPlan(snapshot, one.partition, one.start, one.end, options.isolation_level)
-            offsets = by_partition[one.topic, one.partition]
-            tasks += plan.tasks(plan.head(), offsets, max_bytes, include_tombstones=options.include_tombstones)
+            topics.setdefault(one.topic, []).append(one)
+        pieces: dict[str, list[dict[int, tuple[int, int]]]] = {}
+        for group in groups:
+            pieces.setdefault(group[0].topic, []).append(_offsets(group))
+        tasks = []
+        for topic, ranges in topics.items():
+            snapshot = self._snapshots[topic]
+            plan = LatestPlan(snapshot, _offsets(ranges), options.isolation_level, options.include_tombstones)
+            tasks += plan.tasks_of(plan.heads(), pieces[topic], max_bytes)
         return tasks
 
     def _batches(self, work: list[ReadRange] | LatestRange) -> Iterator[pa.RecordBatch]:
@@ -106,6 +110,10 @@ def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRa
     for piece in pieces:
         topics.setdefault(piece.topic, []).append(piece)
     yield from topics.values()
+
+
+def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
+    return {one.partition: (one.start, one.end) for one in ranges}
 
 
 def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

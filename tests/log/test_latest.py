@@ -12,7 +12,7 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.cleaner.latest_keys import LatestKeys, Share
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.reading.latest import latest_ranges, read_latest
+from spark_segments.log.reading.latest import LatestPlan, read_latest
 from spark_segments.log.reading.plan import offset_bounds
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import GOLDEN
@@ -119,9 +119,7 @@ def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     histories = Histories(log, "orders", 7, partitions=3)
     histories.run(steps=10)
     snapshot = log.snapshot("orders")
-    tasks = latest_ranges(
-        snapshot, offset_bounds(snapshot), isolation_level="read_uncommitted", include_tombstones=True
-    )
+    tasks = LatestPlan(snapshot, offset_bounds(snapshot), "read_uncommitted").tasks()
     smallest = [
         record for task in tasks for record in rows(read_latest(log.storage, task, columns=COLUMNS, map_bytes=24 * 6))
     ]
@@ -190,13 +188,11 @@ def test_only_the_dirty_head_is_read_for_its_keys(log):
     histories.clean_all()
     snapshot = log.snapshot("orders")
     bounds = offset_bounds(snapshot)
-    clean = latest_ranges(snapshot, bounds, isolation_level="read_uncommitted", include_tombstones=True)
+    clean = LatestPlan(snapshot, bounds, "read_uncommitted").tasks()
     assert clean and all(task.head == () for task in clean)
     log.append("orders", pa.table({"partition": pa.array([1], pa.int32()), "key": [b"k0"], "value": [b"new"]}))
     snapshot = log.snapshot("orders")
-    tasks = latest_ranges(
-        snapshot, offset_bounds(snapshot), isolation_level="read_uncommitted", include_tombstones=True
-    )
+    tasks = LatestPlan(snapshot, offset_bounds(snapshot), "read_uncommitted").tasks()
     heads = {task.ranges[0].segment.partition: task.head for task in tasks}
     assert heads.pop(0, ()) == ()
     assert [(one.start_offset, one.end_offset) for one in heads[1]] == [(bounds[1][1], bounds[1][1] + 1)]

@@ -11,7 +11,7 @@ and without data of aborted transactions at either isolation level. Tombstones s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,10 @@ Where the keys of a dirty head do not fit, the head is read again for each share
 """
 
 
+_DIRTY = ("partition", "first_dirty_offset")
+_ALL_BYTES = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class LatestRange:
     """A task: the newest records among `ranges`, where `head` holds all that may supersede them.
@@ -48,63 +52,64 @@ class LatestRange:
 
 @dataclass(frozen=True, slots=True)
 class LatestPlan:
-    """The view of offsets [start, end) of one partition of a snapshot."""
+    """The view of some offsets of a snapshot: {partition: (start, end exclusive)}."""
 
     snapshot: Snapshot
-    partition: int
-    start: int
-    end: int
+    offsets: Mapping[int, tuple[int, int]]
     isolation_level: str
+    include_tombstones: bool = True
 
-    def head(self) -> list[ReadRange]:
-        """The dirty part of the range."""
-        first_dirty = self.snapshot.partition(self.partition).first_dirty_offset
-        return self._ranges(max(self.start, first_dirty), self.end, None)
+    def tasks(self, max_partition_bytes: int | None = None) -> list[LatestRange]:
+        """Tasks of about `max_partition_bytes`, or one a partition."""
+        return self.tasks_of(self.heads(), [self.offsets], max_partition_bytes)
 
-    def tasks(
+    def heads(self) -> dict[int, list[ReadRange]]:
+        """The dirty part of each partition that has any."""
+        rows = self.snapshot.partitions
+        first_dirty = dict(zip(*(rows.column(name).to_pylist() for name in _DIRTY), strict=True))
+        dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in self.offsets.items()}
+        found: dict[int, list[ReadRange]] = {}
+        for one in self._ranges(dirty, None):
+            found.setdefault(one.segment.partition, []).append(one)
+        return found
+
+    def tasks_of(
         self,
-        head: Sequence[ReadRange],
-        pieces: Sequence[tuple[int, int]],
+        heads: Mapping[int, Sequence[ReadRange]],
+        pieces: Iterable[Mapping[int, tuple[int, int]]],
         max_partition_bytes: int | None,
-        *,
-        include_tombstones: bool = True,
     ) -> list[LatestRange]:
-        """The tasks for `pieces`, offsets (start, end) that make up the range, of about `max_partition_bytes` each.
+        """The tasks for `pieces`, each {partition: (start, end)}, which together are the view's offsets.
 
-        Every task reads the keys of the head, so a task is never of fewer bytes than the head, unless pieces are.
+        Every task reads the keys of its partition's head, so it is not of fewer bytes than the head, unless pieces are.
         """
-        size_bytes = None
-        if max_partition_bytes is not None:
-            size_bytes = max(max_partition_bytes, sum(one.size_bytes for one in head))
         tasks = []
-        for start, end in pieces:
-            ranges = self._ranges(start, end, size_bytes)
-            for packed in [ranges] if size_bytes is None else pack(ranges, size_bytes):
-                if packed:
-                    # A record is superseded by what comes after it.
-                    after = tuple(one for one in head if one.end_offset > packed[0].start_offset)
-                    tasks.append(LatestRange(tuple(packed), after, include_tombstones))
-        return tasks
+        for piece in pieces:
+            by_size: dict[int | None, dict[int, tuple[int, int]]] = {}
+            for number, bounds in piece.items():
+                size_bytes = max_partition_bytes
+                if size_bytes is not None:
+                    size_bytes = max(size_bytes, sum(one.size_bytes for one in heads.get(number, ())))
+                by_size.setdefault(size_bytes, {})[number] = bounds
+            for size_bytes, offsets in by_size.items():
+                ranges = self._ranges(offsets, size_bytes)
+                packed = pack(ranges, _ALL_BYTES if size_bytes is None else size_bytes)
+                tasks += [self._task(task, heads.get(task[0].segment.partition, ())) for task in packed]
+        return sorted(tasks, key=lambda task: (task.ranges[0].segment.partition, task.ranges[0].start_offset))
 
-    def _ranges(self, start: int, end: int, max_partition_bytes: int | None) -> list[ReadRange]:
+    def _task(self, ranges: Sequence[ReadRange], head: Sequence[ReadRange]) -> LatestRange:
+        # A record is superseded by what comes after it.
+        after = tuple(one for one in head if one.end_offset > ranges[0].start_offset)
+        return LatestRange(tuple(ranges), after, self.include_tombstones)
+
+    def _ranges(self, offsets: Mapping[int, tuple[int, int]], max_partition_bytes: int | None) -> list[ReadRange]:
         return read_ranges(
             self.snapshot,
-            {self.partition: (start, end)},
+            offsets,
             max_partition_bytes=max_partition_bytes,
             isolation_level=self.isolation_level,
             leave_out_aborted=True,
         )
-
-
-def latest_ranges(
-    snapshot: Snapshot, offsets: Mapping[int, tuple[int, int]], *, isolation_level: str, include_tombstones: bool
-) -> list[LatestRange]:
-    """A task a partition for the view of `offsets` ({partition: (start, end exclusive)})."""
-    tasks = []
-    for partition, (start, end) in sorted(offsets.items()):
-        plan = LatestPlan(snapshot, partition, start, end, isolation_level)
-        tasks += plan.tasks(plan.head(), [(start, end)], None, include_tombstones=include_tombstones)
-    return tasks
 
 
 def read_latest(
