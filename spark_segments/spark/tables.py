@@ -28,7 +28,8 @@ _NOT_OPTIONS = _CATALOG_KEYS | {"location", "external", "is_managed_location", "
 _TOPIC_OPTIONS = frozenset(("subscribe", "subscribepattern", "assign"))
 
 _WHAT_WORKS = (
-    "Options reach a table made with CREATE TABLE t USING segments OPTIONS (path '…', subscribe '…') without columns, "
+    "A load needs a path and topics. In SQL, options reach a table made without columns, as by "
+    "CREATE TABLE t USING segments OPTIONS (path '…', subscribe '…'), "
     "CREATE TEMPORARY VIEW v USING segments OPTIONS (…), SELECT … FROM t WITH (path '…', subscribe '…') and "
     "spark.read.options(…).table('t')"
 )
@@ -86,5 +87,5 @@ def query_options(options: Mapping[str, str], schema: StructType) -> dict[str, s
             kept = {name: value for name, value in kept.items() if name not in _TOPIC_OPTIONS}
         return kept | given
     if not given:
-        raise InvalidOptionError("No option reaches this table of Spark's catalog", hint=_WHAT_WORKS)
+        raise InvalidOptionError("No option reaches the data source", hint=_WHAT_WORKS)
     return given

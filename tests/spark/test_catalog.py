@@ -67,7 +67,7 @@ def test_a_table_of_a_topic_that_is_not_there_fails_at_once(spark, orders):
     ],
 )
 def test_a_table_whose_options_spark_drops_says_what_works(spark, orders, statement):
-    with pytest.raises(PySparkException, match=r"No option reaches this table.*WITH.*VIEW|VIEW.*WITH"):
+    with pytest.raises(PySparkException, match=r"No option reaches the data source.*WITH.*VIEW|VIEW.*WITH"):
         spark.sql(statement.format(path=orders.uri))
         spark.table("made").collect()
     assert orders.offsets("orders") == {0: (0, 3)}
@@ -77,7 +77,7 @@ def test_save_as_table_appends_and_what_it_makes_says_what_works(spark, orders):
     frame = spark.sql("select cast('d' as binary) as key, cast('D' as binary) as value")
     frame.write.format("segments").options(path=orders.uri, topic="orders").saveAsTable("made")
     assert orders.offsets("orders") == {0: (0, 4)}
-    with pytest.raises(PySparkException, match="No option reaches this table"):
+    with pytest.raises(PySparkException, match="No option reaches the data source"):
         spark.table("made").collect()
     read = spark.sql(f"select * from made with (path='{orders.uri}', subscribe='orders')")
     assert _keys(read) == ["a", "b", "c", "d"]

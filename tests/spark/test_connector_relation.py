@@ -11,6 +11,7 @@ import datetime
 import itertools
 import json
 import lzma
+import random
 import threading
 
 import pyarrow as pa
@@ -288,6 +289,39 @@ def test_cases_39_to_69_starts(five, strategy, start, fail_on_data_loss):
 
 
 # What else holds for any read
+
+
+def test_case_26_a_commit_between_plan_and_read_leaks_no_record(t):
+    reader, tasks = in_process.plan(t.uri, {"subscribe": "t"})
+    t.append("t", table([30], 0))
+    roll(t, now_ms=t.storage.now_ms() + HOUR_MS)
+    found = [int(row["value"]) for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert sorted(found) == list(range(21))
+
+
+def test_case_95_stress_with_multiple_topics_and_partitions(log):
+    """Topics are made and deleted, partitions and records added at random: a load has what is there, by pattern."""
+    choose = random.Random(95)
+    there: dict[str, list[int]] = {}
+    partitions: dict[str, int] = {}
+    for step in range(120):
+        act = choose.choice(["create", "delete", "widen", "append", "append", "append"])
+        name = f"stress-{choose.randrange(5)}"
+        if act == "create" and name not in there:
+            partitions[name] = choose.randrange(1, 4)
+            log.create_topic(name, partitions=partitions[name])
+            there[name] = []
+        elif act == "delete" and name in there:
+            log.delete_topic(name)
+            del there[name]
+        elif act == "widen" and name in there:
+            partitions[name] += 1
+            log.alter_topic(name, partitions=partitions[name])
+        elif act == "append" and name in there:
+            log.append(name, table([step], choose.randrange(partitions[name])))
+            there[name].append(step)
+        if step % 4 == 0 and there:
+            assert values(log, subscribePattern="stress-.*") == sorted(itertools.chain(*there.values()))
 
 
 def test_case_27_null_keys_and_values(log):
