@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.tables import METADATA_KEY, table_options
-from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -114,15 +112,3 @@ def test_a_table_of_one_topic_names_it_once():
     assert table_options(made | {"topic": "a"}) == {"path": "/x", "subscribe": "a", "topic": "a"}
     assert table_options(made | {"subscribe": "a,b"}) == {"path": "/x", "subscribe": "a,b"}
     assert table_options({"path": "/x", "subscribe": "a"}) is None
-
-
-def test_sql_asks_the_manifest_and_its_columns_are_documented(spark, orders):
-    orders.create_topic("parts", partitions=2)
-    orders.append("parts", pa.table({"partition": pa.array([0, 1, 1], pa.int32()), "value": [b"1", b"2", b"3"]}))
-    manifest = DeltaTable(f"{orders.uri}/_manifest/parts").to_pyarrow_table()
-    page = (ROOT / "docs" / "sql.md").read_text()
-    assert [name for name in manifest.schema.names if f"`{name}`" not in page] == []
-    frame = spark.createDataFrame(manifest.drop_columns(["leader_epochs", "properties"]))
-    frame.createOrReplaceTempView("orders_view")
-    found = spark.sql("select partition, sum(records) n from orders_view where kind = 'segment' group by 1 order by 1")
-    assert [tuple(row) for row in found.collect()] == [(0, 1), (1, 2)]
