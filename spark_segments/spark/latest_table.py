@@ -47,6 +47,7 @@ OTHER_TOPIC = "the topic was made anew"
 LOG_START = "the log start moved"
 LATE = "tombstones may be gone"
 
+_RECENT_COMMITS = 10
 _SAME_KEY = "t.partition = s.partition AND t.key = s.key"
 _NEWER = "s.offset > t.offset"
 _ALIVE = "s.value IS NOT NULL"
@@ -134,10 +135,11 @@ def update_table(
 
 def last_position(table: DeltaTable) -> Position | None:
     """How far the table is: the position in its last commit that has one."""
-    for commit in table.history():
-        found = Position.from_json(commit.get(POSITION_KEY) or "")
-        if found is not None:
-            return found
+    for limit in (_RECENT_COMMITS, None):  # a table has thousands of commits, and mostly the last one says it
+        for commit in table.history(limit):
+            found = Position.from_json(commit.get(POSITION_KEY) or "")
+            if found is not None:
+                return found
     return None
 
 
@@ -182,7 +184,7 @@ def _why_whole(log: LogDir, snapshot: Snapshot, before: Position | None, now_ms:
     if before.topic_id != snapshot.topic_id:
         return OTHER_TOPIC
     bounds = offset_bounds(snapshot)
-    if any(bounds[partition][0] != start for partition, (start, _) in before.offsets.items()):
+    if any(bounds.get(partition, (-1, -1))[0] != start for partition, (start, _) in before.offsets.items()):
         return LOG_START
     first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
     cleaned = any(first_dirty[partition] > following for partition, (_, following) in before.offsets.items())

@@ -71,7 +71,10 @@ def test_a_tombstone_takes_its_row_and_an_unknown_one_takes_none(orders, uri):
 
 def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, uri):
     update_table(orders, "orders", uri)
-    DeltaTable(uri).optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": "tidy"}))
+    for number in range(12):
+        properties = {"delta.checkpointInterval": str(10 + number)}
+        tidy = CommitProperties(custom_metadata={"userMetadata": "tidy"})
+        DeltaTable(uri).alter.set_table_properties(properties, commit_properties=tidy)
     append(orders, (b"d", b"1"))
     assert update_table(orders, "orders", uri).whole is None
     assert content(uri) == alive(orders)
