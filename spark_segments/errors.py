@@ -37,8 +37,10 @@ class SegmentsError(Exception):
             text += f" in {self.path}"
         if self.position is not None:
             text += f" at position {self.position}"
-        if self.expected is not None or self.found is not None:
-            text += f": expected {self.expected}, found {self.found}"
+        facts = [("expected", self.expected), ("found", self.found)]
+        said = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
+        if said:
+            text += f": {said}"
         if self.hint is not None:
             text += f". {self.hint}"
         return text

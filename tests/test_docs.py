@@ -145,7 +145,7 @@ def test_every_option_of_reader_and_writer_is_on_its_page() -> None:
 
     for title, options in (("Reader", READER_OPTIONS), ("Writer", WRITER_OPTIONS)):
         named = {name for line in sections[title].splitlines() if line.startswith("| `") for name in _names(line)}
-        assert named == {name for name in options if name != "view"} | {"storage.*"}
+        assert named == {*options, "storage.*"}
 
 
 def _names(line: str) -> list[str]:

@@ -73,3 +73,45 @@ def test_airflow_runs_the_dag(run, log: LogDir, tmp_path: Path) -> None:
     assert list(reports) in (["roll", *both, "vacuum"] for both in (["retain", "compact"], ["compact", "retain"]))
     assert_maintained(log, [reports[job] for job in ("roll", "retain", "compact", "vacuum")], before)
     assert_vacuumed(log)
+
+
+def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_path: Path) -> None:
+    """What a broker wrote, into a log directory and on into another: every record, in its place."""
+    kafka = ROOT / "tests" / "golden" / "broker-data"
+    archive, replay = (LogDir.create(str(tmp_path / name)) for name in ("archive", "replay"))
+    for log in (archive, replay):
+        log.create_topic("orders", partitions=2, config={"retention.ms": "-1"})
+    run("move_topic.py", "--from", "segments", f"path={kafka}", "subscribe=orders", "--to", "segments",
+        f"path={archive.uri}", "topic=orders")  # fmt: skip
+    run("move_topic.py", "--from", "segments", f"path={archive.uri}", "subscribe=orders", "--to", "segments",
+        f"path={replay.uri}", "topic=orders")  # fmt: skip
+    columns = ["partition", "key", "value", "headers", "timestamp"]
+    records = [
+        [row for batch in log.read("orders", columns=columns) for row in batch.to_pylist()]
+        for log in (LogDir.open(str(kafka)), archive, replay)
+    ]
+    assert records[0] == records[1] == records[2] != []
+
+
+def test_a_move_without_kafkas_package_says_which_it_takes(run, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="Kafka's connector is a package"):
+        run("move_topic.py", "--from", "kafka", "subscribe=a", "--to", "segments", f"path={tmp_path}", "topic=a")
+
+
+def test_a_changelog_becomes_a_table(run, tmp_path: Path) -> None:
+    for flags in ([], ["--spark"]):
+        directory = tmp_path / str(len(flags))
+        printed = run(
+            "changelog_to_table.py", str(directory / "log"), str(directory / "table"), "--rounds", "3", *flags
+        )
+        expected = [
+            row["value"]
+            for batch in LogDir.open(str(directory / "log")).read(
+                "accounts", columns=["value"], view="latest", include_tombstones=False
+            )
+            for row in batch.to_pylist()
+        ]
+        assert f"{{'accounts': {len(expected)}, 'total': {sum(map(int, expected))}}}" in printed
+        engine = "delta-spark" if "by delta-spark" in printed else "delta-rs"
+        assert printed.count(f"by {engine}") == 3
+        assert flags == [] or engine == "delta-spark" or "Spark does not start with Delta" in printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
 from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
 from spark_segments.log.reading.times import offsets_for_times
@@ -223,6 +225,15 @@ class LogDir:
         with self._topic(topic) as manifest:
             return manifest.snapshot(version)
 
+    def snapshot_at(self, topic: str, timestamp_ms: int) -> Snapshot:
+        """What the log of a topic was at a time: the last version that was committed by then, by the clocks of those
+        who committed. Raises InvalidOptionError for a time before the first version that is still there.
+        """
+        if self._kafka is not None:
+            raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=timestamp_ms)
+        with self._topic(topic) as manifest:
+            return manifest.snapshot(manifest.version_at(timestamp_ms))
+
     # Records
 
     def append(
@@ -309,6 +320,8 @@ class LogDir:
         include_control: bool = False,
         *,
         formats: Mapping[str, str] | None = None,
+        view: str | None = None,
+        include_tombstones: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition and by offset, in batches of a few MiB.
 
@@ -316,6 +329,9 @@ class LogDir:
         wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
         `formats` are options such as value.format: what the bytes of key and value are read as, so that these columns
         are typed. What cannot be read so raises ValueFormatError.
+
+        The `view` latest is the newest record of each key in the range, partition by partition: what cleaning would
+        leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
         """
         names = _check_columns(columns)
         typed = self._typed.columns(topic, names, formats, version) if formats else None
@@ -326,6 +342,12 @@ class LogDir:
             raise InvalidOptionError(
                 "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
             )
+        if view not in (None, LATEST) or (view is not None and include_control):
+            raise InvalidOptionError(
+                "Unknown view" if view != LATEST else "Control records are in no view", expected=LATEST, found=view
+            )
+        if view is None and not include_tombstones:
+            raise InvalidOptionError("Tombstones are left out of the view latest alone", hint="Add view='latest'")
         snapshot = self.snapshot(topic, version)
         if partition is not None:
             check_partition(snapshot, partition)
@@ -334,13 +356,15 @@ class LogDir:
             for number, (log_start, log_end) in offset_bounds(snapshot).items()
             if partition is None or number == partition
         }
-        ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for one in ranges:
-                yield from read_range(self.storage, one, columns=wanted, include_control=include_control)
-
-        return batches() if typed is None else typed.decoded(batches())
+        if view is not None:
+            tasks = LatestPlan(snapshot, offsets, isolation_level, include_tombstones).tasks()
+            batches = itertools.chain.from_iterable(read_latest(self.storage, task, columns=wanted) for task in tasks)
+        else:
+            ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
+            batches = itertools.chain.from_iterable(
+                read_range(self.storage, one, columns=wanted, include_control=include_control) for one in ranges
+            )
+        return batches if typed is None else typed.decoded(batches)
 
     def value_readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
         """What decodes key and value of a topic as `formats` say. Raises InvalidOptionError, RegistryError."""

@@ -51,11 +51,11 @@ def offset_ranges(
 ) -> list[OffsetRange]:
     """What to read of every partition that was asked for and has records there, by topic and partition.
 
-    Raises InvalidOptionError where an option by partition does not name just those partitions, UnknownTopicError for a
-    partition that is not there, OffsetOutOfRangeError where records that were asked for are not in the log and
-    failOnDataLoss is not off.
+    Raises InvalidOptionError where an option by partition does not name just those partitions, or a start is behind its
+    end; UnknownTopicError for a partition that is not there and OffsetOutOfRangeError where records that were asked for
+    are not in the log, both unless failOnDataLoss is off.
     """
-    partitions = _partitions(options.topics, snapshots)
+    partitions = _partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     for limit in (options.start, options.end):
         _check_complete(limit, partitions)
     ranges = []
@@ -78,6 +78,7 @@ def offset_ranges(
             if options.fail_on_data_loss:
                 _check_in_log(options.start, topic, number, start, bounds[number])
                 _check_in_log(options.end, topic, number, stop, bounds[number])
+                _check_order(options, topic, number, start, stop, ends[number])
             chosen = OffsetRange(topic, number, max(start, bounds[number][0]), min(stop, ends[number]))
             if chosen.size > 0:
                 ranges.append(chosen)
@@ -120,11 +121,12 @@ def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts) if start < end]
 
 
-def _partitions(topics: Topics, snapshots: Mapping[str, Snapshot]) -> dict[str, list[int]]:
+def _partitions(topics: Topics, snapshots: Mapping[str, Snapshot], *, skip_missing: bool) -> dict[str, list[int]]:
     chosen = {}
     for topic, snapshot in sorted(snapshots.items()):
         there = offset_bounds(snapshot)
-        chosen[topic] = list(there if topics.partitions is None else topics.partitions[topic])
+        wanted = there if topics.partitions is None else topics.partitions[topic]
+        chosen[topic] = [number for number in wanted if number in there or not skip_missing]
         for number in chosen[topic]:
             if number not in there:
                 check_partition(snapshot, number)  # raises, and says which there are
@@ -135,10 +137,17 @@ def _check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> 
     given = limit.offsets if limit.offsets is not None else limit.timestamps_ms
     if given is None:
         return
-    wanted = {(topic, number) for topic, numbers in partitions.items() for number in numbers}
-    if given.keys() == wanted:
-        return
+    whole = limit.topics or {}
+    for topic in sorted(whole):
+        if not partitions.get(topic):
+            raise InvalidOptionError(
+                f"Option {limit.option} has an offset for topic {topic}, of which no partition is read",
+                expected=f"some of {', '.join(sorted(partitions))}",
+            )
+    wanted = {(topic, number) for topic, numbers in partitions.items() if topic not in whole for number in numbers}
     missing, unknown = wanted - given.keys(), given.keys() - wanted
+    if not missing and not unknown:
+        return
     found = [f"{_names(missing)} left out"] if missing else []
     found += [f"{_names(unknown)} not being read"] if unknown else []
     raise InvalidOptionError(
@@ -166,7 +175,10 @@ def _resolve(
         return {number: None if answer is None else answer[0] for number, answer in found.items()}
     resolved: dict[int, int | None] = {}
     for number in numbers:
-        offset = limit.offset if limit.offsets is None else limit.offsets[topic, number]
+        offset = limit.offset
+        if limit.offsets is not None:
+            whole = (limit.topics or {}).get(topic)
+            offset = limit.offsets[topic, number] if whole is None else whole
         if offset == EARLIEST:
             resolved[number] = bounds[number][0]
         else:
@@ -176,12 +188,22 @@ def _resolve(
 
 def _check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tuple[int, int]) -> None:
     low, high = bounds
-    if limit.offsets is not None and not low <= offset <= high:
+    if limit.offsets is not None and topic not in (limit.topics or {}) and not low <= offset <= high:
         raise OffsetOutOfRangeError(
             f"Option {limit.option} asks for an offset that {topic}-{number} does not have",
             expected=f"{low} to {high}",
             found=offset,
             hint="Data may have been lost to retention; set failOnDataLoss to false to read what is there",
+        )
+
+
+def _check_order(options: ReadOptions, topic: str, number: int, start: int, stop: int, log_end: int) -> None:
+    """A start behind an end that was chosen, too; what ends at the latest offset is merely empty."""
+    if start > stop and stop != log_end:
+        raise InvalidOptionError(
+            f"{options.start.option} is above {options.end.option} for {topic}-{number}",
+            expected=f"a start of at most {stop}",
+            found=start,
         )
 
 

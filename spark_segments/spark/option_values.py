@@ -5,6 +5,7 @@ Which options there are and what they mean together is options.py's.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import json
 import re
@@ -48,13 +49,18 @@ class OptionValues:
     def __init__(self, options: Mapping[str, str], names: Sequence[str], side: str) -> None:
         """`names` are those that the reader or writer (`side`, for messages) has."""
         self._values = {key.lower(): str(value) for key, value in options.items()}
+        spelt = {key.lower(): key for key in options}
         known = {name.lower(): name for name in names}
         for name in sorted(self._values.keys() - known.keys() - _FOREIGN_NAMES):
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS)
             if nearest and not name.startswith(_FOREIGN_PREFIXES):
                 raise InvalidOptionError(
-                    f"Unknown option {name} of the {side}", hint=f"Did you mean {known[nearest[0]]}?"
+                    f"Unknown option {spelt[name]} of the {side}", hint=f"Did you mean {known[nearest[0]]}?"
                 )
+
+    def has(self, name: str) -> bool:
+        """Whether the option is given, with whatever value; a key of Kafka's with its prefix."""
+        return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
         """The option without white space around it; None where it is absent or empty."""
@@ -67,6 +73,10 @@ class OptionValues:
         value = prefixed if value is None else value
         return None if value is None else value.strip() or None
 
+    def _as_given(self, name: str) -> str:
+        """The name for messages: with Kafka's prefix where it was given so."""
+        return name if self.has(name) else KAFKA_PREFIX + name
+
     def parsed(self, name: str, parse: Callable[[str], T], expected: str) -> T | None:
         """What `parse` makes of the option; where it raises ValueError, the error says what is `expected`."""
         value = self.text(name)
@@ -74,8 +84,13 @@ class OptionValues:
             return None
         try:
             return parse(value)
+        except InvalidOptionError as error:
+            error.message = f"Option {self._as_given(name)}: {error.message}"
+            raise
         except ValueError:
-            raise InvalidOptionError(f"Option {name} cannot be used", expected=expected, found=repr(value)) from None
+            raise InvalidOptionError(
+                f"Option {self._as_given(name)} cannot be used", expected=expected, found=repr(value)
+            ) from None
 
     def number(self, name: str, *, at_least: int) -> int | None:
         """A whole number of at most 64 bits."""
@@ -105,17 +120,28 @@ class OptionValues:
 
         return self.parsed(name, parse, " or ".join(values)) or default
 
-    def by_partition(self, name: str, example: str, *, at_least: int) -> dict[TopicPartition, int] | None:
+    def by_partition(self, name: str, expected: str, *, at_least: int) -> dict[TopicPartition, int] | None:
         """{"topic": {"0": number}} as {(topic, 0): number}."""
+        found = self.by_topic(name, expected, {}, at_least=at_least)
+        return None if found is None else found[1]
 
-        def parse(value: str) -> dict[TopicPartition, int]:
-            return {
-                (topic, _partition_number(partition)): whole_number(number, at_least)
-                for topic, numbers in json_object(value).items()
-                for partition, number in _object(numbers).items()
-            }
+    def by_topic(
+        self, name: str, expected: str, words: Mapping[str, int], *, at_least: int
+    ) -> tuple[dict[str, int], dict[TopicPartition, int]] | None:
+        """{"topic": {"0": number}, "other": "word"} as ({other: number}, {(topic, 0): number}); a word in any case."""
 
-        return self.parsed(name, parse, f"JSON such as {example}")
+        def parse(value: str) -> tuple[dict[str, int], dict[TopicPartition, int]]:
+            whole: dict[str, int] = {}
+            parts: dict[TopicPartition, int] = {}
+            for topic, numbers in json_object(value).items():
+                if isinstance(numbers, str) and numbers.lower() in words:
+                    whole[topic] = words[numbers.lower()]
+                    continue
+                for partition, number in _object(numbers).items():
+                    parts[topic, _partition_number(partition)] = whole_number(number, at_least)
+            return whole, parts
+
+        return self.parsed(name, parse, expected)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """All options whose names begin so, under the rest of their names."""
@@ -130,9 +156,30 @@ def size_bytes(text: str) -> int:
     return int(int(match.group(1)) * _SIZE_UNITS[match.group(2) or "b"])
 
 
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them or of an ISO time, UTC where it names no zone. Raises ValueError."""
+    if re.fullmatch(r"[0-9]{1,19}", text):
+        return int(text)
+    moment = datetime.datetime.fromisoformat(text)
+    moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment
+    return (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+
+
 def json_object(text: str) -> dict[str, Any]:
-    """Raises ValueError where `text` is not the JSON of an object."""
-    return _object(json.loads(text))
+    """Raises ValueError where `text` is not the JSON of an object, InvalidOptionError where it has a key twice."""
+    return _object(json.loads(text, object_pairs_hook=_pairs))
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise InvalidOptionError(
+                f"{key} stands twice in the JSON of an option",
+                hint="A topic has either an offset for all of its partitions or offsets by partition",
+            )
+        found[key] = value
+    return found
 
 
 def whole_number(value: Any, at_least: int) -> int:

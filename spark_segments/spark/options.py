@@ -6,7 +6,6 @@ kafka.bootstrap.servers, is left alone, so that a job moves here by its format a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,8 +16,10 @@ from spark_segments.spark.option_values import (
     TopicPartition,
     json_object,
     size_bytes,
+    time_ms,
     whole_number,
 )
+from spark_segments.spark.patterns import python_pattern
 from spark_segments.values.options import OPTIONS as VALUE_OPTIONS
 
 EARLIEST = -2
@@ -26,6 +27,23 @@ LATEST = -1
 
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
+
+# What Spark's Kafka connector refuses, and what to do instead.
+_BINARY = "Keys and values come as binary: cast or parse them in the query"
+_UNSUPPORTED_BY_READER = {
+    "kafka.key.deserializer": _BINARY,
+    "kafka.value.deserializer": _BINARY,
+    "kafka.auto.offset.reset": "Option startingOffsets says where a read begins",
+    "kafka.enable.auto.commit": "A read commits no offsets",
+    "kafka.interceptor.classes": "Change records in the query",
+}
+_WRITTEN = "Keys and values are written as binary or string: cast or format them in the query"
+_UNSUPPORTED_BY_WRITER = {"kafka.key.serializer": _WRITTEN, "kafka.value.serializer": _WRITTEN}
+
+# Limits of a stream's batches, which a batch read has none of.
+TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+
+LATEST_VIEW = "latest"
 
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 READER_OPTIONS = (
@@ -44,11 +62,11 @@ READER_OPTIONS = (
     "includeHeaders",
     "failOnDataLoss",
     "versionAsOf",
+    "timestampAsOf",
     "isolation.level",
     "view",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
+    "includeTombstones",
+    *TRIGGER_OPTIONS,
     *VALUE_OPTIONS,
 )
 WRITER_OPTIONS = (
@@ -76,7 +94,8 @@ class Topics:
 class Limit:
     """Where to start or end, one of: EARLIEST or LATEST (`offset`), a time, or offsets or times by partition.
 
-    `option` is the name of the option that says so, for errors.
+    `topics` goes with `offsets`: EARLIEST or LATEST for all partitions of a topic. `option` is the name of the option
+    that says so, for errors.
     """
 
     option: str
@@ -84,6 +103,7 @@ class Limit:
     timestamp_ms: int | None = None
     offsets: dict[TopicPartition, int] | None = None
     timestamps_ms: dict[TopicPartition, int] | None = None
+    topics: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was asked for; None stands for no limit."""
+    """What a reader was asked for; None stands for no limit.
+
+    `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone.
+    """
 
     location: Location
     topics: Topics
@@ -109,8 +132,11 @@ class ReadOptions:
     include_headers: bool
     fail_on_data_loss: bool
     version: int | None
+    timestamp_ms: int | None
     isolation_level: str
     formats: dict[str, str]
+    latest: bool = False
+    include_tombstones: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +152,26 @@ class WriteOptions:
 
 
 def is_read(options: Mapping[str, str]) -> bool:
-    """Whether options name topics to read: a data source is made before Spark says whether it will read or write."""
-    return any(name.lower() in (key.lower() for key in options) for name in _TOPIC_OPTIONS)
+    """Whether options name topics to read and where: a data source is made before Spark says what it is for."""
+    given = {key.lower() for key in options}
+    return "path" in given and any(name.lower() in given for name in _TOPIC_OPTIONS)
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of a batch read. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
     given = OptionValues(options, READER_OPTIONS, "reader")
-    if given.text("view") is not None:
-        raise InvalidOptionError("This version has no option view", hint="Read the topic, and pick rows in the query")
+    _refuse_unsupported(given, _UNSUPPORTED_BY_READER)
+    _check_trigger_limits(given)
     topics = _topics(given)
     start = _limit(given, "starting", EARLIEST)
     end = _limit(given, "ending", LATEST)
     _refuse(start, LATEST, "latest", "a batch read would be empty. Start at earliest, an offset or a time")
     _refuse(end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
     _check_order(start, end)
-    version = given.number("versionAsOf", at_least=0)
-    if version is not None and (len(topics.names) or len(topics.partitions or ())) != 1:
-        raise InvalidOptionError(
-            "Option versionAsOf is the version of one topic",
-            hint="Subscribe to one topic by its name: each topic has versions of its own",
-        )
+    version, timestamp_ms = _as_of(given, topics)
+    latest = given.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW
+    if given.text("includeTombstones") is not None and not latest:
+        raise InvalidOptionError("Option includeTombstones goes with the option view=latest alone")
     strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     return ReadOptions(
         location=_location(given),
@@ -160,6 +185,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         include_headers=given.flag("includeHeaders", False),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         version=version,
+        timestamp_ms=timestamp_ms,
+        latest=latest,
+        include_tombstones=given.flag("includeTombstones", True),
         isolation_level=given.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
         formats=_formats(given),
     )
@@ -168,6 +196,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
     given = OptionValues(options, WRITER_OPTIONS, "writer")
+    _refuse_unsupported(given, _UNSUPPORTED_BY_WRITER)
     app_id, version = given.text("txnAppId"), given.number("txnVersion", at_least=0)
     if (app_id is None) != (version is None):
         raise InvalidOptionError(
@@ -190,6 +219,56 @@ def _formats(given: OptionValues) -> dict[str, str]:
     """The options that say what keys and values are; values/ knows what they mean."""
     found = {name: given.text(name) for name in VALUE_OPTIONS}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def ignored_by_reader(options: Mapping[str, str]) -> list[str]:
+    """What a batch read leaves unheeded although it was asked for, a sentence each."""
+    given = OptionValues(options, READER_OPTIONS, "reader")
+    limits = [name for name in TRIGGER_OPTIONS if given.has(name)]
+    if not limits:
+        return []
+    return [f"A batch read has no use for {' and '.join(limits)}: it is read as a whole. They are limits of streams"]
+
+
+def ignored_by_writer(options: Mapping[str, str]) -> list[str]:
+    """What a write leaves unheeded although it was asked for, a sentence each."""
+    given = OptionValues(options, WRITER_OPTIONS, "writer")
+    if not given.has("kafka.partitioner.class"):
+        return []
+    return [
+        "kafka.partitioner.class is not run: a record goes where the column partition says, else where Kafka's default "
+        "partitioner puts its key. Compute the column partition to have it elsewhere"
+    ]
+
+
+def _refuse_unsupported(given: OptionValues, options: Mapping[str, str]) -> None:
+    for name, instead in options.items():
+        if given.has(name):
+            raise InvalidOptionError(f"Option {name} is not supported", hint=instead)
+
+
+def _check_trigger_limits(given: OptionValues) -> None:
+    most, least = given.number("maxOffsetsPerTrigger", at_least=1), given.number("minOffsetsPerTrigger", at_least=1)
+    if most is not None and least is not None and least > most:
+        raise InvalidOptionError(
+            "Option minOffsetsPerTrigger is above maxOffsetsPerTrigger", expected=f"at most {most}", found=least
+        )
+
+
+def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]:
+    """(version, time in ms): at most one of them."""
+    version = given.number("versionAsOf", at_least=0)
+    timestamp_ms = given.parsed(
+        "timestampAsOf", time_ms, "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z"
+    )
+    if version is not None and timestamp_ms is not None:
+        raise InvalidOptionError("Options versionAsOf and timestampAsOf cannot both be given")
+    if version is not None and (len(topics.names) or len(topics.partitions or ())) != 1:
+        raise InvalidOptionError(
+            "Option versionAsOf is the version of one topic",
+            hint="Subscribe to one topic by its name: each topic has versions of its own",
+        )
+    return version, timestamp_ms
 
 
 def _location(given: OptionValues) -> Location:
@@ -223,7 +302,9 @@ def _topics(given: OptionValues) -> Topics:
         return Topics(names=tuple(names))
     if chosen == ["subscribePattern"]:
         return Topics(
-            pattern=given.parsed("subscribePattern", _pattern, "a regular expression that a topic's whole name matches")
+            pattern=given.parsed(
+                "subscribePattern", python_pattern, "a regular expression that a topic's whole name matches"
+            )
         )
     partitions = given.parsed("assign", _assignment, 'JSON such as {"topicA":[0,1],"topicB":[2,4]}')
     if not partitions:
@@ -238,7 +319,7 @@ def _limit(given: OptionValues, side: str, default: int) -> Limit:
     if timestamp_ms is not None:
         return Limit(name, timestamp_ms=timestamp_ms)
     name = f"{side}OffsetsByTimestamp"
-    timestamps_ms = given.by_partition(name, '{"topicA":{"0":1700000000000}}', at_least=0)
+    timestamps_ms = given.by_partition(name, 'JSON such as {"topicA":{"0":1700000000000}}', at_least=0)
     if timestamps_ms is not None:
         return Limit(name, timestamps_ms=timestamps_ms)
     name = f"{side}Offsets"
@@ -246,23 +327,32 @@ def _limit(given: OptionValues, side: str, default: int) -> Limit:
     value = given.text(name)
     if value is None or value.lower() in words:
         return Limit(name, offset=default if value is None else words[value.lower()])
-    example = '{"topicA":{"0":23,"1":-1}}, where -2 is the earliest and -1 the latest offset'
-    if not value.startswith("{"):
-        example = f"earliest, latest or {example}"
-    return Limit(name, offsets=given.by_partition(name, example, at_least=EARLIEST))
+    expected = (
+        'earliest, latest, or JSON such as {"topicA":{"0":23,"1":-1},"topicB":"earliest"}, where -2 is the earliest '
+        "and -1 the latest offset"
+    )
+    found = given.by_topic(name, expected, words, at_least=EARLIEST)
+    return Limit(name, offsets=found[1], topics=found[0]) if found else Limit(name, offset=default)
 
 
 def _refuse(limit: Limit, offset: int, word: str, why: str) -> None:
-    wrong = [one for one, number in (limit.offsets or {}).items() if number == offset]
+    wrong = [topic for topic, number in (limit.topics or {}).items() if number == offset]
+    wrong += [f"{topic}-{number}" for (topic, number), one in (limit.offsets or {}).items() if one == offset]
     if limit.offset == offset or wrong:
-        where = f" for {wrong[0][0]}-{wrong[0][1]}" if wrong else ""
+        where = f" for {wrong[0]}" if wrong else ""
         raise InvalidOptionError(f"Option {limit.option} cannot be {word}{where}: {why}")
 
 
 def _check_order(start: Limit, end: Limit) -> None:
+    if start.timestamp_ms is not None and end.timestamp_ms is not None and start.timestamp_ms > end.timestamp_ms:
+        raise InvalidOptionError(
+            f"{start.option} is above {end.option}", expected=f"at most {end.timestamp_ms}", found=start.timestamp_ms
+        )
+    whole = (start.topics or {}).keys() | (end.topics or {}).keys()
     for low, high in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
         if low is None or high is None:
             continue
+        low, high = ({one: side[one] for one in side if one[0] not in whole} for side in (low, high))
         if low.keys() != high.keys():
             raise InvalidOptionError(
                 f"Options {start.option} and {end.option} must name the same partitions",
@@ -281,14 +371,6 @@ def _check_order(start: Limit, end: Limit) -> None:
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
-
-
-def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(value) from error
-    return value
 
 
 def _assignment(value: str) -> dict[str, tuple[int, ...]]:

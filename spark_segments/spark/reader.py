@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.latest import LatestPlan, LatestRange, read_latest
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
@@ -28,8 +29,8 @@ MIN_BATCH_BYTES = 1 << 20
 class RangesPartition(InputPartition):
     """The work of one task."""
 
-    def __init__(self, ranges: list[ReadRange]) -> None:
-        super().__init__(ranges)
+    def __init__(self, work: list[ReadRange] | LatestRange) -> None:
+        super().__init__(work)
 
 
 class Reader(DataSourceReader):
@@ -60,46 +61,69 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return merged(self._batches(partition.value or []), self._schema)
 
-    def _plan(self) -> list[list[ReadRange]]:
+    def _plan(self) -> list[list[ReadRange]] | list[LatestRange]:
         from spark_segments.log.reading.times import offsets_for_times
 
         options = self._options
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
         wanted = offset_ranges(options, self._snapshots, partial(offsets_for_times, self._storage))
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
+        groups = _groups(pieces, whole=len(pieces) == len(wanted))
+        if options.latest:
+            return self._plan_latest(wanted, groups, max_bytes)
         tasks: list[list[ReadRange]] = []
-        for group in _groups(pieces, whole=len(pieces) == len(wanted)):
+        for group in groups:
             ranges = read_ranges(
                 self._snapshots[group[0].topic],
-                {one.partition: (one.start, one.end) for one in group},
+                _offsets(group),
                 max_partition_bytes=max_bytes,
                 isolation_level=options.isolation_level,
             )
             tasks.extend(pack(ranges, max_bytes))
         return tasks
 
-    def _batches(self, ranges: Iterable[ReadRange]) -> Iterator[pa.RecordBatch]:
+    def _plan_latest(
+        self, wanted: Iterable[OffsetRange], groups: Iterable[list[OffsetRange]], max_bytes: int
+    ) -> list[LatestRange]:
+        options = self._options
+        topics: dict[str, list[OffsetRange]] = {}
+        for one in wanted:
+            topics.setdefault(one.topic, []).append(one)
+        pieces: dict[str, list[dict[int, tuple[int, int]]]] = {}
+        for group in groups:
+            pieces.setdefault(group[0].topic, []).append(_offsets(group))
+        tasks = []
+        for topic, ranges in topics.items():
+            snapshot = self._snapshots[topic]
+            plan = LatestPlan(snapshot, _offsets(ranges), options.isolation_level, options.include_tombstones)
+            tasks += plan.tasks_of(plan.heads(), pieces[topic], max_bytes)
+        return tasks
+
+    def _batches(self, work: list[ReadRange] | LatestRange) -> Iterator[pa.RecordBatch]:
         from spark_segments.log.reading.read import read_range  # numba, which only tasks need
 
         try:
-            for one in ranges:
-                readers = self._value_readers.get(one.topic)
-                if readers:
-                    yield from self._typed(one, readers)
-                else:
-                    yield from read_range(self._storage, one, columns=self._schema.names)
+            if isinstance(work, LatestRange):
+                yield from self._decoded(work.ranges[0].topic, partial(read_latest, self._storage, work))
+                return
+            for one in work:
+                yield from self._decoded(one.topic, partial(read_range, self._storage, one))
         finally:
             freeze_imports()
 
-    def _typed(self, one: ReadRange, readers: Sequence[Decoder]) -> Iterator[pa.RecordBatch]:
-        from spark_segments.log.reading.read import read_range
+    def _decoded(self, topic: str, read: Callable[..., Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """What `read(columns=…)` gives, with keys and values typed where the topic has readers for them."""
         from spark_segments.log.typed_columns import Columns
         from spark_segments.values.column_types import recast
 
+        readers = self._value_readers.get(topic)
+        if not readers:
+            yield from read(columns=self._schema.names)
+            return
         raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
         names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
         columns = Columns(names, readers)
-        for batch in columns.decoded(read_range(self._storage, one, columns=columns.wanted)):
+        for batch in columns.decoded(read(columns=columns.wanted)):
             arrays = [recast(batch.column(field.name), field.type) for field in self._schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -113,6 +137,10 @@ def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRa
     for piece in pieces:
         topics.setdefault(piece.topic, []).append(piece)
     yield from topics.values()
+
+
+def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
+    return {one.partition: (one.start, one.end) for one in ranges}
 
 
 def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

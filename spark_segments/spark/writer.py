@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MANY_CHUNKS = 1000
 SMALL_CHUNK_BYTES = 1 << 20
 
+# Columns of a topic that every append gives anew.
+LOG_COLUMNS = ("offset", "timestampType")
+
 _log = logging.getLogger(__name__)
 
 
@@ -49,6 +52,7 @@ class Writer(DataSourceArrowWriter):
                 "Topics are appended to, never overwritten",
                 hint='Use .mode("append"); to start anew, delete the topic and create it again',
             )
+        warn_of_unread_columns(schema)
         self._log_dir = LogDir.open(options.location.uri, options.location.storage_options)
         self._value_writers = self._encoders(options, schema)
         check_writable_columns(_as_bytes(schema, self._value_writers), topic_given=options.topic is not None)
@@ -140,6 +144,17 @@ def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
     if not used:
         check_columns(pa.schema([pa.field(name, pa.null()) for name in schema.names]), topic_given=topic_given)
     check_columns(to_arrow_schema(StructType(used), timezone="UTC"), topic_given=topic_given)
+
+
+def warn_of_unread_columns(schema: StructType) -> None:
+    """Says once that columns which no record has a place for are left out, save those that the log itself gives."""
+    unread = [name for name in schema.names if name not in WRITER_SCHEMA.names and name not in LOG_COLUMNS]
+    if unread:
+        _log.warning(
+            "Columns %s are not written: a record has %s. Put them into the value, as with to_json(struct(*))",
+            ", ".join(unread),
+            ", ".join(name for name in WRITER_SCHEMA.names),
+        )
 
 
 def warn_of_small_chunks(topic: str, chunks: Sequence[Chunks]) -> None:

@@ -194,8 +194,12 @@ def test_options_of_kafka_and_of_spark_are_left_alone():
     assert options == read()
 
 
-def test_a_view_that_is_not_there_yet_is_refused_rather_than_left_out():
-    assert "view" in refusal(read, view="latest")
+def test_the_latest_view_has_tombstones_unless_told_otherwise():
+    assert not read().latest
+    assert read(view="LATEST").latest and read(view="latest").include_tombstones
+    assert not read(view="latest", includeTombstones="false").include_tombstones
+    assert "expected latest, found 'newest'" in refusal(read, view="newest")
+    assert "goes with the option view=latest" in refusal(read, includeTombstones="false")
 
 
 def test_kafkas_configuration_keys_work_with_their_prefix():

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from spark_segments.errors import (
+    InvalidOptionError,
     LogDirError,
     SegmentsError,
     StorageError,
@@ -94,6 +96,29 @@ class Manifest:
                 }
                 for version, info in zip(versions, infos, strict=True)
             ]
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """The last version that was committed at or before a time, by the clocks of those who committed.
+
+        Raises UnknownTopicError where there is no topic, InvalidOptionError for a time before the first version that
+        is still there.
+        """
+        versions = self.log.versions()
+        if not versions:
+            raise self.log.unknown()
+
+        def committed_ms(version: int) -> int:
+            return int(commit_info(self.log.actions(version)).get("timestamp", 0))
+
+        after = bisect_right(versions, timestamp_ms, key=committed_ms)
+        if after == 0:
+            raise InvalidOptionError(
+                f"Topic {self.topic} has no version of that time (any more)",
+                path=self.log.location,
+                expected=f"a time from {committed_ms(versions[0])} on, in ms",
+                found=timestamp_ms,
+            )
+        return versions[after - 1]
 
     def create(
         self,

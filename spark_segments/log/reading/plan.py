@@ -81,13 +81,16 @@ def read_ranges(
     *,
     max_partition_bytes: int | None = None,
     isolation_level: str = READ_UNCOMMITTED,
+    leave_out_aborted: bool = False,
 ) -> list[ReadRange]:
     """The ranges that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
 
     Offsets are clipped to what the log has; with read_committed, to what lies before the last stable offset. A segment
-    larger than `max_partition_bytes` gives several ranges of about that size.
+    larger than `max_partition_bytes` gives several ranges of about that size. `leave_out_aborted` does so with the data
+    of aborted transactions at either level.
     """
     committed = check_isolation_level(isolation_level) == READ_COMMITTED
+    without_aborted = committed or leave_out_aborted
     bounds = readable_bounds(snapshot, isolation_level)
     ranges: list[ReadRange] = []
     for partition, (start, end) in sorted(offsets.items()):
@@ -96,7 +99,7 @@ def read_ranges(
         if start >= end:
             continue
         live = snapshot.live_table(partition)
-        transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if committed else []
+        transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
         for segment in _overlapping(live, start, end):
             whole = ReadRange(
                 snapshot.topic,

@@ -1,0 +1,90 @@
+"""A changelog kept as a Delta table of latest values: changes come in, the log is rolled and compacted, and the table
+follows by merging what is new.
+
+It can be killed at any moment and started again: what was appended is not appended twice, what was merged is not merged
+twice, and in the end the table is the latest view of the topic. Without `--spark` no Spark is started.
+
+python examples/changelog_to_table.py LOG_DIR TABLE [--rounds 10] [--spark]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from spark_segments import LogDir
+from spark_segments.maintenance import compact, roll
+from spark_segments.spark.latest_table import delta_settings, update_table
+
+TOPIC = "accounts"
+CHANGES = 2_000  # a round
+CUSTOMERS = 500
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("log_dir")
+    parser.add_argument("table")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--spark", action="store_true", help="merge with Spark, where the session has Delta")
+    arguments = parser.parse_args()
+
+    log = LogDir.create(arguments.log_dir)
+    if TOPIC not in log.topics():
+        log.create_topic(TOPIC, partitions=3, config=CONFIG)
+    spark = session() if arguments.spark else None
+
+    for number in range(arguments.rounds):
+        # The transaction makes an append that was done before a kill one that adds nothing now.
+        added = log.append(TOPIC, changes(number), txn=("changelog-to-table", number))
+        if number % 3 == 2:
+            roll(log)
+            compact(log)
+        update = update_table(log, TOPIC, arguments.table, spark=spark)
+        print(
+            f"round {number}: {'appended' if added else 'was there'}, table version {update.version} by {update.engine}"
+            + (f", compared whole: {update.whole}" if update.whole else "")
+        )
+
+    expected = sum(batch.num_rows for batch in log.read(TOPIC, view="latest", include_tombstones=False))
+    print(f"{expected} accounts have a balance; the table says:")
+    print(
+        query(
+            arguments.table, "SELECT count(*) AS accounts, sum(CAST(arrow_cast(value, 'Utf8') AS INT)) AS total FROM t"
+        )
+    )
+
+
+def changes(number: int) -> pa.Table:
+    """The changes of a round, the same whenever it is run: balances of customers, a tenth of them closed accounts."""
+    choose = random.Random(number)
+    keys = [f"customer-{choose.randrange(CUSTOMERS)}" for _ in range(CHANGES)]
+    values = [None if choose.random() < 0.1 else str(choose.randrange(10_000)) for _ in range(CHANGES)]
+    return pa.table({"key": keys, "value": values})
+
+
+def query(table: str, statement: str) -> Any:
+    """What SQL says of the table `t`, by delta-rs's own engine: any other that reads Delta says the same."""
+    return pa.table(QueryBuilder().register("t", DeltaTable(table)).execute(statement).read_all()).to_pylist()
+
+
+def session() -> Any:
+    """A Spark session that has Delta; None where Delta's jar does not resolve, as on a network without Maven."""
+    from pyspark.errors import PySparkRuntimeError
+
+    from spark_segments.spark.session import spark_session
+
+    try:
+        return spark_session("changelog to table", config=delta_settings() | {"spark.ui.enabled": "false"})
+    except PySparkRuntimeError as error:
+        print(f"Spark does not start with Delta, so delta-rs merges: {error}")
+        return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""A Delta table of a topic's latest values, kept up with the topic: a row a key, without those that a tombstone ends.
+
+Each update merges what the log got since the last one. The commit of the merge itself says how far the table is, so an
+update that is killed, repeated or run beside another leaves the table as a single update would. An update compares the
+table with the whole view where the log cannot tell all that has changed, as when tombstones may be gone.
+
+delta-spark's MERGE does the work where the Spark session has Delta, else delta-rs, without Spark. Both read and write
+the same table in turns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from spark_segments.errors import CommitConflictError
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.isolation import READ_COMMITTED
+from spark_segments.log.reading.latest import LatestPlan, read_latest
+from spark_segments.log.reading.plan import offset_bounds, readable_bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLE_SCHEMA = pa.schema([RECORD_SCHEMA.field(name) for name in ("key", "value", "partition", "offset", "timestamp")])
+"""Columns of the table. A key is one of its partition, as the log has it."""
+
+POSITION_KEY = "userMetadata"
+"""Where a commit of either engine keeps the position: Delta's name for what a user says of a commit."""
+
+TRIES = 5
+"""How often an update begins again when another commit came first."""
+
+# Why an update compares the table with the whole view.
+NO_POSITION = "the table has no position"
+OTHER_TOPIC = "the topic was made anew"
+LOG_START = "the log start moved"
+LATE = "tombstones may be gone"
+
+_RECENT_COMMITS = 10
+_SAME_KEY = "t.partition = s.partition AND t.key = s.key"
+_NEWER = "s.offset > t.offset"
+_ALIVE = "s.value IS NOT NULL"
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a table is: {partition: (log start offset, next offset)} of a topic, at a time by the log's storage.
+
+    What lies behind the last stable offset waits for its transaction.
+    """
+
+    topic_id: str
+    offsets: dict[int, tuple[int, int]]
+    at_ms: int
+
+    def to_json(self) -> str:
+        """The text that a commit keeps."""
+        offsets = {str(partition): list(bounds) for partition, bounds in sorted(self.offsets.items())}
+        return json.dumps({"segments": {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms}})
+
+    @staticmethod
+    def from_json(text: str) -> Position | None:
+        """The inverse; None for what somebody else wrote."""
+        try:
+            said = json.loads(text)["segments"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        offsets = {int(partition): (bounds[0], bounds[1]) for partition, bounds in said["offsets"].items()}
+        return Position(said["topic_id"], offsets, said["at_ms"])
+
+
+@dataclass(frozen=True, slots=True)
+class TableUpdate:
+    """What an update did: the table's version after it, or None where there was nothing to do.
+
+    `whole` says why the table was compared with the whole view, None where only changes were merged.
+    """
+
+    version: int | None
+    position: Position
+    whole: str | None
+    engine: str
+
+
+def update_table(
+    log: LogDir,
+    topic: str,
+    table_uri: str,
+    *,
+    spark: SparkSession | None = None,
+    table_options: Mapping[str, str] | None = None,
+) -> TableUpdate:
+    """Brings the table at `table_uri` to the latest view of the topic as it is now; makes the table if there is none.
+
+    `spark`: a session, whose MERGE is used if it has Delta. `table_options`: how delta-rs reaches the table. Raises
+    CommitConflictError when others commit to the table all the time: run it again.
+    """
+    for _ in range(TRIES):
+        table = _open(table_uri, table_options)
+        at_ms = log.storage.now_ms()
+        snapshot = log.snapshot(topic)
+        position = Position(snapshot.topic_id, readable_bounds(snapshot, READ_COMMITTED), at_ms)
+        before = last_position(table)
+        whole = _why_whole(log, snapshot, before, at_ms)
+        changed = {
+            partition: (start if whole or before is None else max(start, before.offsets.get(partition, (0, 0))[1]), end)
+            for partition, (start, end) in position.offsets.items()
+        }
+        engine = "delta-spark" if spark is not None and has_delta(spark) else "delta-rs"
+        if whole is None and all(start >= end for start, end in changed.values()):
+            return TableUpdate(None, position, None, engine)
+        if spark is not None and engine == "delta-spark":
+            _merge_by_spark(spark, log, snapshot, changed, table_uri, position, whole is not None)
+            return TableUpdate(_open(table_uri, table_options).version(), position, whole, engine)
+        try:
+            _merge_by_delta_rs(table, log, snapshot, changed, position, whole is not None)
+        except CommitFailedError:
+            continue  # another commit came first, or the reply was lost: the table's position says which
+        return TableUpdate(table.version(), position, whole, engine)
+    raise CommitConflictError("Others commit to the table all the time", path=table_uri, hint="Run the update again")
+
+
+def last_position(table: DeltaTable) -> Position | None:
+    """How far the table is: the position in its last commit that has one."""
+    for limit in (_RECENT_COMMITS, None):  # a table has thousands of commits, and mostly the last one says it
+        for commit in table.history(limit):
+            found = Position.from_json(commit.get(POSITION_KEY) or "")
+            if found is not None:
+                return found
+    return None
+
+
+def delta_settings() -> dict[str, str]:
+    """The configuration of a Spark session that has Delta: its jar, from a Maven repository, as the installed
+    delta-spark wants it.
+    """
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return {
+        "spark.jars.packages": f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",
+        "spark.sql.extensions": _DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
+def has_delta(spark: SparkSession) -> bool:
+    """Whether a session can run Delta's MERGE: it was started with Delta's extension, and its jar is there."""
+    if _DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        return False
+    try:
+        importlib.import_module("delta.tables")
+        jvm: Any = spark._jvm
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName("io.delta.tables.DeltaTable", False, loader)
+    except Exception:
+        return False
+    return True
+
+
+def _open(uri: str, options: Mapping[str, str] | None) -> DeltaTable:
+    given = dict(options or {}) or None
+    try:
+        return DeltaTable(uri, storage_options=given)
+    except TableNotFoundError:
+        # Of several that make it at once, one does.
+        return DeltaTable.create(uri, Schema.from_arrow(TABLE_SCHEMA), mode="ignore", storage_options=given)
+
+
+def _why_whole(log: LogDir, snapshot: Snapshot, before: Position | None, now_ms: int) -> str | None:
+    if before is None:
+        return NO_POSITION
+    if before.topic_id != snapshot.topic_id:
+        return OTHER_TOPIC
+    bounds = offset_bounds(snapshot)
+    if any(bounds.get(partition, (-1, -1))[0] != start for partition, (start, _) in before.offsets.items()):
+        return LOG_START
+    first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
+    cleaned = any(first_dirty[partition] > following for partition, (_, following) in before.offsets.items())
+    # A tombstone that came after the last update is there for delete.retention.ms after its first cleaning at least.
+    if cleaned and now_ms - before.at_ms > log.config(snapshot.topic).delete_retention_ms:
+        return LATE
+    return None
+
+
+def _merge_by_delta_rs(
+    table: DeltaTable,
+    log: LogDir,
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    position: Position,
+    whole: bool,
+) -> None:
+    tasks = LatestPlan(snapshot, offsets, READ_COMMITTED, include_tombstones=not whole).tasks()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for task in tasks:
+            for batch in read_latest(log.storage, task, columns=TABLE_SCHEMA.names):
+                yield batch.cast(TABLE_SCHEMA)
+
+    # Without retries a commit is a compare-and-swap on the version that the position was read from.
+    merge = table.merge(
+        pa.RecordBatchReader.from_batches(TABLE_SCHEMA, batches()),
+        _SAME_KEY,
+        source_alias="s",
+        target_alias="t",
+        commit_properties=CommitProperties(custom_metadata={POSITION_KEY: position.to_json()}, max_commit_retries=0),
+    )
+    if whole:
+        merge = merge.when_matched_update_all().when_not_matched_insert_all().when_not_matched_by_source_delete()
+    else:
+        merge = merge.when_matched_delete(f"s.value IS NULL AND {_NEWER}")
+        merge = merge.when_matched_update_all(_NEWER).when_not_matched_insert_all(_ALIVE)
+    merge.execute()
+
+
+def _merge_by_spark(
+    spark: SparkSession,
+    log: LogDir,
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    table_uri: str,
+    position: Position,
+    whole: bool,
+) -> None:
+    from delta.tables import DeltaTable as SparkDeltaTable
+
+    source = _frame(spark, log, snapshot, offsets, include_tombstones=not whole)
+    merge = SparkDeltaTable.forPath(spark, table_uri).alias("t").merge(source.alias("s"), _SAME_KEY)
+    if whole:
+        merge = merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().whenNotMatchedBySourceDelete()
+    else:
+        merge = merge.whenMatchedDelete(f"s.value IS NULL AND {_NEWER}")
+        merge = merge.whenMatchedUpdateAll(_NEWER).whenNotMatchedInsertAll(_ALIVE)
+    before = spark.conf.get(_USER_METADATA, None)
+    spark.conf.set(_USER_METADATA, position.to_json())
+    try:
+        merge.execute()
+    finally:
+        if before is None:
+            spark.conf.unset(_USER_METADATA)
+        else:
+            spark.conf.set(_USER_METADATA, before)
+
+
+def _frame(
+    spark: SparkSession,
+    log: LogDir,
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    *,
+    include_tombstones: bool,
+) -> DataFrame:
+    """The changes as Spark reads them, at the snapshot's version."""
+    bounds = [{str(partition): both[side] for partition, both in offsets.items()} for side in (0, 1)]
+    reader = spark.read.format("segments").options(
+        subscribe=snapshot.topic,
+        startingOffsets=json.dumps({snapshot.topic: bounds[0]}),
+        endingOffsets=json.dumps({snapshot.topic: bounds[1]}),
+        view="latest",
+        includeTombstones=str(include_tombstones).lower(),
+    )
+    if not log.is_kafka:
+        reader = reader.option("versionAsOf", snapshot.version)
+    # Transactional logs are imported: their undecided records are not the table's.
+    reader = reader.option("isolation.level", READ_COMMITTED)
+    for name, value in log.storage.storage_options.items():
+        reader = reader.option(f"storage.{name}", value)
+    return reader.load(log.uri).select(TABLE_SCHEMA.names)

@@ -1,0 +1,120 @@
+"""subscribePattern: regular expressions of Java, as the Kafka connector takes them, in Python's words.
+
+What both languages write alike passes as it is. What only Java writes so is translated where it says something about
+the characters of topic names, and refused by name where it cannot be.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spark_segments.errors import InvalidOptionError
+
+# Topic names are ASCII, so that a class of Unicode is its ASCII part.
+_CLASSES = {
+    "Lower": "a-z",
+    "Upper": "A-Z",
+    "Alpha": "a-zA-Z",
+    "Digit": "0-9",
+    "Alnum": "a-zA-Z0-9",
+    "Punct": r"!-/:-@\[-`{-~",
+    "Graph": "!-~",
+    "Print": " -~",
+    "Blank": r" \t",
+    "Cntrl": r"\x00-\x1f\x7f",
+    "XDigit": "0-9a-fA-F",
+    "Space": r"\s",
+    "ASCII": r"\x00-\x7f",
+}
+_CLASSES |= {
+    "L": _CLASSES["Alpha"],
+    "Lu": _CLASSES["Upper"],
+    "Ll": _CLASSES["Lower"],
+    "N": _CLASSES["Digit"],
+    "Nd": _CLASSES["Digit"],
+    "IsAlphabetic": _CLASSES["Alpha"],
+    "IsLetter": _CLASSES["Alpha"],
+    "IsLowercase": _CLASSES["Lower"],
+    "IsUppercase": _CLASSES["Upper"],
+    "IsDigit": _CLASSES["Digit"],
+    "IsPunctuation": r"!-#%-*,-/:;?@\[-\]_{}",
+    "javaLowerCase": _CLASSES["Lower"],
+    "javaUpperCase": _CLASSES["Upper"],
+    "javaLetter": _CLASSES["Alpha"],
+    "javaDigit": _CLASSES["Digit"],
+    "javaLetterOrDigit": _CLASSES["Alnum"],
+}
+_PROPERTY = re.compile(r"\\([pP])(?:\{(\w+)\}|(\w))")
+_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
+_ESCAPES = {r"\z": r"\Z", r"\Z": r"\Z", r"\h": r"[ \t]", r"\H": r"[^ \t]", r"\e": r"\x1b"}
+_REFUSED_ESCAPES = (r"\G", r"\R", r"\X", r"\N", r"\c", r"\v", r"\V")
+
+
+def python_pattern(text: str) -> str:
+    """The pattern in Python's syntax. Raises InvalidOptionError for what has no translation, ValueError for what is no
+    pattern in either language.
+    """
+    out: list[str] = []
+    inside = False  # of square brackets
+    position = 0
+    while position < len(text):
+        piece, written, inside = _next(text, position, inside)
+        out.append(written)
+        position += len(piece)
+    pattern = "".join(out)
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(text) from error
+    return pattern
+
+
+def _next(text: str, position: int, inside: bool) -> tuple[str, str, bool]:
+    """What of `text` comes next, what is written for it, and whether a character class is open behind it."""
+    if quoted := _QUOTED.match(text, position):
+        return quoted.group(), re.escape(quoted.group(1)), inside
+    if found := _PROPERTY.match(text, position):
+        return found.group(), _property(found, text, inside), inside
+    if text[position] == "\\":
+        piece = text[position : position + 2]
+        if piece in _REFUSED_ESCAPES:
+            raise _refusal(text, piece)
+        if inside and piece in (r"\h", r"\e"):
+            return piece, {r"\h": r" \t", r"\e": r"\x1b"}[piece], inside
+        if text.startswith(r"\k<", position):
+            name, _, _ = text[position + 3 :].partition(">")
+            return rf"\k<{name}>", f"(?P={name})", inside
+        return piece, piece if inside else _ESCAPES.get(piece, piece), inside
+    if inside:
+        if text[position] == "[":
+            raise _refusal(text, "a character class within another")
+        if text.startswith("&&", position):
+            raise _refusal(text, "&&")
+        return text[position], text[position], text[position] != "]"
+    if text[position] == "[":
+        # A bracket right behind the first one, or behind ^, is a character of the class.
+        opening = re.compile(r"\[\^?\]?").match(text, position)
+        assert opening is not None
+        return opening.group(), opening.group(), True
+    if re.compile(r"\(\?<(?![=!])").match(text, position):
+        return "(?<", "(?P<", inside
+    return text[position], text[position], inside
+
+
+def _property(found: re.Match[str], text: str, inside: bool) -> str:
+    name = found.group(2) or found.group(3)
+    members = _CLASSES.get(name) or _CLASSES.get(name.removeprefix("Is"))
+    negated = found.group(1) == "P"
+    if members is None or (negated and inside):
+        raise _refusal(text, found.group())
+    if inside:
+        return members
+    return f"[^{members}]" if negated else f"[{members}]"
+
+
+def _refusal(text: str, piece: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"{piece} of Java's regular expressions has no translation",
+        found=repr(text),
+        hint="Say it with letters, digits and . _ -, which topic names consist of, as in [a-z]+\\..*",
+    )

@@ -1,0 +1,91 @@
+"""Tables of Spark's catalog: how the options of CREATE TABLE … USING segments reach the queries on the table.
+
+Spark 4.2 gives the options of a table's OPTIONS to a Python data source when it asks for the schema, at CREATE TABLE,
+and to no reader and no writer after that; the schema it keeps. So the schema of a table carries its options, in the
+metadata of its first column, from which a query on the table has them back. Options of the query itself win.
+
+A table with columns of its own in the statement, CREATE TABLE … AS SELECT and saveAsTable never ask for a schema: what
+they make has no options.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql.types import StructField, StructType
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.spark.option_values import STORAGE_PREFIX
+
+METADATA_KEY = "segments.options"
+
+# What Spark adds to the options at CREATE TABLE. Nothing else has these two.
+_CATALOG_KEYS = frozenset(("provider", "owner"))
+_CATALOG_PREFIX = "option."
+_NOT_OPTIONS = _CATALOG_KEYS | {"location", "external", "is_managed_location", "comment", "collation"}
+
+_TOPIC_OPTIONS = frozenset(("subscribe", "subscribepattern", "assign"))
+
+_WHAT_WORKS = (
+    "A load needs a path and topics. In SQL, options reach a table made without columns, as by "
+    "CREATE TABLE t USING segments OPTIONS (path '…', subscribe '…'), "
+    "CREATE TEMPORARY VIEW v USING segments OPTIONS (…), SELECT … FROM t WITH (path '…', subscribe '…') and "
+    "spark.read.options(…).table('t')"
+)
+
+
+def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a table that is being created, None for a load or a write.
+
+    A table of one topic needs to name it once, as subscribe or as topic, to be read and inserted into. Raises
+    InvalidOptionError for options of the storage.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if not given.keys() >= _CATALOG_KEYS:
+        return None
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name not in _NOT_OPTIONS and not name.startswith(_CATALOG_PREFIX)
+    }
+    secret = sorted(name for name in kept if name.startswith(STORAGE_PREFIX))
+    if secret:
+        raise InvalidOptionError(
+            f"A table cannot keep {', '.join(secret)}: everybody who reads its schema would see it",
+            hint="Give credentials by the environment or by SELECT … FROM t WITH (…), or create a temporary view",
+        )
+    names = kept.get("subscribe", "")
+    if "topic" in kept and not _TOPIC_OPTIONS & kept.keys():
+        kept["subscribe"] = kept["topic"]
+    elif names and "," not in names:
+        kept.setdefault("topic", names)
+    return kept
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The schema of a table that has these options."""
+    first, *rest = schema.fields
+    metadata = {METADATA_KEY: json.dumps(dict(options), sort_keys=True)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *rest])
+
+
+def query_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """The options of a query: its own over those of the table whose `schema` it reads or writes.
+
+    A query with a path of its own is none on a table: a DataFrame that was read from one has its column with the
+    metadata, and may be written anywhere. Raises InvalidOptionError where there are no options at all, naming the ways
+    in which a table gets them.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if "path" in given:
+        return given
+    texts = [field.metadata[METADATA_KEY] for field in schema.fields if METADATA_KEY in field.metadata]
+    if texts:
+        kept: dict[str, str] = json.loads(texts[0])
+        if given.keys() & _TOPIC_OPTIONS:
+            kept = {name: value for name, value in kept.items() if name not in _TOPIC_OPTIONS}
+        return kept | given
+    if not given:
+        raise InvalidOptionError("No option reaches the data source", hint=_WHAT_WORKS)
+    return given

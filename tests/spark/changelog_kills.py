@@ -1,0 +1,86 @@
+"""python -m tests.spark.changelog_kills [--kills 20]: examples/changelog_to_table.py, killed at random moments and
+started again, and in the end compared with the latest view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from spark_segments import LogDir
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "changelog_to_table.py"
+ROUNDS_A_RUN = 6
+COLUMNS = ["partition", "offset", "key", "value", "timestamp"]
+
+
+def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mapping[str, str]) -> tuple[int, int]:
+    """(runs, commits to the table) until so many runs were killed, and one went to its end. Raises AssertionError where
+    the table is not the latest view.
+    """
+    choose = random.Random(seed)
+    log_dir, table = str(directory / "log"), str(directory / "table")
+    landed = runs = 0
+    while landed < kills:
+        runs += 1
+        command = [sys.executable, str(EXAMPLE), log_dir, table, "--rounds", str(ROUNDS_A_RUN * runs)]
+        run = subprocess.Popen(command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            _, said = run.communicate(timeout=choose.uniform(0.8, 3.0))
+            assert run.returncode == 0, said.decode()
+        except subprocess.TimeoutExpired:
+            os.kill(run.pid, signal.SIGKILL)
+            run.communicate()
+            landed += 1
+    rounds = ROUNDS_A_RUN * (runs + 1)
+    subprocess.run(
+        [sys.executable, str(EXAMPLE), log_dir, table, "--rounds", str(rounds)],
+        env=dict(environment),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    log = LogDir.open(log_dir)
+    expected = [
+        row
+        for batch in log.read("accounts", columns=COLUMNS, view="latest", include_tombstones=False)
+        for row in batch.to_pylist()
+    ]
+    found = DeltaTable(table).to_pyarrow_table(columns=COLUMNS).to_pylist()
+    assert sorted(found, key=_place) == sorted(expected, key=_place) != []
+    # Each round's 2,000 changes are in the log once, whatever was killed when.
+    assert sum(end for _, end in log.offsets("accounts").values()) == rounds * 2000
+    return runs + 1, DeltaTable(table).version()
+
+
+def _place(row: dict[str, int]) -> tuple[int, int]:
+    return row["partition"], row["offset"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    arguments = parser.parse_args()
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    with tempfile.TemporaryDirectory() as directory:
+        runs, version = killed_and_ended(
+            Path(directory), arguments.kills, arguments.seed, os.environ | {"PYTHONPATH": path}
+        )
+    print(
+        f"{arguments.kills} of {runs} runs were killed (seed {arguments.seed}): the table, at version {version}, is "
+        "the latest view, and each change is in the log once"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""A Delta table kept as the latest view of a topic, without Spark where delta-rs merges."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from spark_segments import LogDir
+from spark_segments.errors import CommitConflictError
+from spark_segments.maintenance import compact, roll
+from spark_segments.spark import latest_table
+from spark_segments.spark.latest_table import LATE, LOG_START, NO_POSITION, OTHER_TOPIC, Position, update_table
+from tests.golden_files import GOLDEN
+from tests.log.test_latest import COLUMNS, Histories, newest, rows
+from tests.spark.changelog_kills import killed_and_ended
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return str(tmp_path / "table")
+
+
+def content(uri):
+    table = DeltaTable(uri).to_pyarrow_table(columns=COLUMNS)
+    return sorted(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True), key=lambda row: row[:2])
+
+
+def alive(log, topic="orders"):
+    return rows(log.read(topic, columns=COLUMNS, view="latest", include_tombstones=False))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_follows_random_histories(log, uri, seed):
+    histories = Histories(log, "orders", seed, partitions=5)
+    whole = []
+    for _ in range(6):
+        histories.run(steps=2)
+        whole.append(update_table(log, "orders", uri).whole)
+        assert content(uri) == [record for record in newest(histories.appended) if record[3] is not None]
+    assert whole == [NO_POSITION] + [None] * 5
+
+
+def append(log, *pairs, topic="orders"):
+    keys, values = zip(*pairs, strict=True)
+    log.append(topic, pa.table({"key": keys, "value": pa.array(values, pa.binary())}))
+
+
+@pytest.fixture
+def orders(log):
+    log.create_topic("orders", config={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"})
+    append(log, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    return log
+
+
+def test_nothing_new_is_no_commit(orders, uri):
+    assert update_table(orders, "orders", uri).version == 1
+    assert update_table(orders, "orders", uri).version is None
+    append(orders, (b"a", b"2"))
+    update = update_table(orders, "orders", uri)
+    assert (update.version, update.whole) == (2, None)
+
+
+def test_a_tombstone_takes_its_row_and_an_unknown_one_takes_none(orders, uri):
+    update_table(orders, "orders", uri)
+    append(orders, (b"a", None), (b"z", None), (b"b", b"2"), (b"b", None), (b"b", b"3"))
+    update_table(orders, "orders", uri)
+    assert [record[2:] for record in content(uri)] == [(b"c", b"1"), (b"b", b"3")]
+
+
+def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, uri):
+    update_table(orders, "orders", uri)
+    for number in range(12):
+        properties = {"delta.checkpointInterval": str(10 + number)}
+        tidy = CommitProperties(custom_metadata={"userMetadata": "tidy"})
+        DeltaTable(uri).alter.set_table_properties(properties, commit_properties=tidy)
+    append(orders, (b"d", b"1"))
+    assert update_table(orders, "orders", uri).whole is None
+    assert content(uri) == alive(orders)
+
+
+def test_a_log_that_lost_its_start_is_compared_whole(orders, uri):
+    update_table(orders, "orders", uri)
+    orders.delete_records("orders", {0: 2})
+    assert update_table(orders, "orders", uri).whole == LOG_START
+    assert content(uri) == alive(orders) and len(alive(orders)) == 1
+
+
+def test_a_topic_made_anew_is_compared_whole(orders, uri):
+    update_table(orders, "orders", uri)
+    orders.delete_topic("orders")
+    orders.create_topic("orders", partitions=2)
+    append(orders, (b"a", b"new"))
+    assert update_table(orders, "orders", uri).whole == OTHER_TOPIC
+    assert content(uri) == alive(orders) == [record for record in alive(orders) if record[3] == b"new"]
+
+
+def test_an_update_after_tombstones_may_be_gone_compares_whole(orders, uri):
+    update_table(orders, "orders", uri)
+    orders.alter_topic("orders", config={"delete.retention.ms": "0"})
+    append(orders, (b"a", None), (b"d", b"1"))
+    now_ms = orders.storage.now_ms() + 30 * 24 * 3_600_000
+    for later_ms in (now_ms, now_ms + 1):
+        roll(orders, now_ms=later_ms)
+        compact(orders, now_ms=later_ms)
+        append(orders, (b"d", b"2"))
+    assert (b"a", None) not in [record[2:] for record in rows(orders.read("orders", columns=COLUMNS))]
+    assert update_table(orders, "orders", uri).whole == LATE
+    assert content(uri) == alive(orders) and b"a" not in [record[2] for record in content(uri)]
+
+
+def test_another_commit_in_between_is_begun_again(orders, uri, monkeypatch):
+    """Two updates from one position: the second commits nothing on top of the first."""
+    update_table(orders, "orders", uri)
+    append(orders, (b"d", b"1"))
+    merge, tries = latest_table._merge_by_delta_rs, []
+
+    def merge_second(table, *arguments):
+        monkeypatch.setattr(latest_table, "_merge_by_delta_rs", merge)
+        update_table(orders, "orders", uri)
+        tries.append(table.version())
+        merge(table, *arguments)
+
+    monkeypatch.setattr(latest_table, "_merge_by_delta_rs", merge_second)
+    assert update_table(orders, "orders", uri).version is None
+    assert tries == [1] and DeltaTable(uri).version() == 2
+    assert content(uri) == alive(orders)
+
+
+def test_a_table_that_others_commit_to_all_the_time_is_an_error(orders, uri, monkeypatch):
+    def lose(*arguments):
+        raise CommitFailedError("another")
+
+    monkeypatch.setattr(latest_table, "_merge_by_delta_rs", lose)
+    with pytest.raises(CommitConflictError, match="Run the update again"):
+        update_table(orders, "orders", uri)
+
+
+def test_a_position_is_the_same_after_json():
+    position = Position("id", {0: (1, 5), 12: (0, 7)}, 99)
+    assert Position.from_json(position.to_json()) == position
+    assert Position.from_json("") is None and Position.from_json('{"other": 1}') is None
+
+
+def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri):
+    log = LogDir.open(str(GOLDEN / "txn-0"))
+    update_table(log, "txn", uri)
+    committed = log.read("txn", columns=COLUMNS, isolation_level="read_committed")
+    assert content(uri) == [record for record in newest(rows(committed)) if record[3] is not None]
+
+
+@pytest.mark.slow
+def test_the_example_killed_at_random_ends_with_the_latest_view(tmp_path, python_environment):
+    """The short form of python -m tests.spark.changelog_kills."""
+    runs, _ = killed_and_ended(tmp_path, kills=3, seed=1, environment=python_environment)
+    assert runs > 3
+
+
+def test_the_changes_that_spark_merges_are_those_that_delta_rs_merges(spark, log):
+    histories = Histories(log, "orders", 5, partitions=4)
+    histories.run(steps=4)
+    snapshot = log.snapshot("orders")
+    some = {number: (min(3, end), end) for number, end in enumerate(histories.ends)}
+    for offsets in (latest_table.offset_bounds(snapshot), some):
+        frame = latest_table._frame(spark, log, snapshot, offsets, include_tombstones=True)
+        inside = [record for record in histories.appended if record[1] >= offsets[record[0]][0]]
+        found = frame.select(COLUMNS).toArrow()
+        assert sorted(zip(*(found.column(name).to_pylist() for name in COLUMNS), strict=True)) == newest(inside)
+
+
+def test_a_session_without_delta_is_seen_as_such(spark):
+    assert not latest_table.has_delta(spark)
+    assert latest_table.delta_settings()["spark.jars.packages"].startswith("io.delta:delta-spark_4.")

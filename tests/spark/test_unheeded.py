@@ -1,0 +1,60 @@
+"""What was asked for and cannot be done says so once, and nothing that is asked for is left out in silence."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
+from spark_segments.errors import SegmentsError
+from spark_segments.spark.schema import record_schema
+from spark_segments.spark.source import Source
+
+VALUE = StructType().add("key", "binary").add("value", "binary")
+
+
+@pytest.fixture
+def orders(log):
+    log.create_topic("orders")
+    return log
+
+
+def test_limits_of_streams_in_a_batch_read_are_told_of_once(orders, caplog):
+    limits = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1m"}
+    source = Source({"path": orders.uri, "subscribe": "orders"} | limits)
+    source.reader(source.schema())
+    (message,) = caplog.messages
+    assert "maxOffsetsPerTrigger and minOffsetsPerTrigger and maxTriggerDelay" in message
+
+
+def test_a_partitioner_that_is_not_run_is_told_of_once(orders, caplog):
+    options = {"path": orders.uri, "topic": "orders", "kafka.partitioner.class": "com.example.Mine"}
+    Source(options).writer(VALUE, overwrite=False)
+    (message,) = caplog.messages
+    assert message.startswith("kafka.partitioner.class is not run")
+
+
+def test_columns_that_nobody_reads_are_told_of_once(orders, caplog):
+    schema = StructType().add("value", "string").add("amount", "double").add("country", "string")
+    Source({"path": orders.uri, "topic": "orders"}).writer(schema, overwrite=False)
+    (message,) = caplog.messages
+    assert message.startswith("Columns amount, country are not written")
+
+
+def test_a_frame_of_a_topic_has_no_column_to_speak_of(orders, caplog):
+    Source({"path": orders.uri, "topic": "orders"}).writer(record_schema(True), overwrite=False)
+    assert caplog.messages == []
+
+
+def test_a_write_without_a_mode_says_which_to_add(spark, orders):
+    frame = spark.sql("select 'a' as value")
+    for mode in (None, "ignore", "error"):
+        writer = frame.write.format("segments").option("topic", "orders")
+        with pytest.raises(AnalysisException, match='use either the "Append"'):
+            (writer if mode is None else writer.mode(mode)).save(orders.uri)
+
+
+def test_an_error_has_no_fact_that_is_not_known():
+    assert str(SegmentsError("Wrong", found=3)) == "Wrong: found 3"
+    assert str(SegmentsError("Wrong", expected=2)) == "Wrong: expected 2"
+    assert str(SegmentsError("Wrong", expected=2, found=3, hint="Do")) == "Wrong: expected 2, found 3. Do"
