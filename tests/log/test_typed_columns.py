@@ -44,6 +44,18 @@ def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Pa
     assert [one["value"] and one["value"][:5] for one in raw] == [b"\0\0\0\0\x01"] * 2 + [None]
 
 
+def test_the_latest_view_has_the_typed_columns(log: LogDir, tmp_path: Path) -> None:
+    formats = avro(tmp_path)
+    for batch in (TABLE, TABLE.slice(0, 1)):
+        log.append("orders", batch, formats=formats)
+    found = rows(log, "orders", formats, columns=["offset", "key", "value"], view="latest")
+    assert found == [
+        {"offset": 1, "key": 2, "value": ROWS[1]},
+        {"offset": 2, "key": 3, "value": None},
+        {"offset": 3, "key": 1, "value": ROWS[0]},
+    ]
+
+
 def test_the_columns_asked_for_come_in_their_order(log: LogDir, tmp_path: Path) -> None:
     log.append("orders", TABLE, formats=avro(tmp_path))
     (batch,) = log.read("orders", columns=["offset", "value"], formats=avro(tmp_path))
