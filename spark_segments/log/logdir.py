@@ -35,10 +35,12 @@ from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.kafka.importing import import_topic
 from spark_segments.log.manifest.commit import check_transaction
-from spark_segments.log.manifest.delta_log import TableState
+from spark_segments.log.manifest.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
 from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
 from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
@@ -61,10 +63,19 @@ class LogDir:
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
 
     def __init__(
-        self, storage: Storage, *, kafka: KafkaDirectory | None = None, defaults: Mapping[str, str] | None = None
+        self,
+        storage: Storage,
+        *,
+        kafka: KafkaDirectory | None = None,
+        defaults: Mapping[str, str] | None = None,
+        open_delta_log: OpenDeltaLog = DeltaRsLog,
     ) -> None:
-        """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is."""
+        """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is.
+
+        `open_delta_log` stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a storage's own.
+        """
         self.storage = storage
+        self._open_delta_log = open_delta_log
         self.defaults = dict(defaults or {})
         self._kafka = kafka
         self._manifests: dict[str, Manifest] = {}
@@ -213,7 +224,7 @@ class LogDir:
     def manifest(self, topic: str) -> Manifest:
         """The manifest of a topic, whether or not it exists."""
         if topic not in self._manifests:
-            self._manifests[topic] = Manifest(self.storage, topic)
+            self._manifests[topic] = Manifest(self.storage, topic, self._open_delta_log)
         return self._manifests[topic]
 
     def snapshot(self, topic: str, version: int | None = None) -> Snapshot:

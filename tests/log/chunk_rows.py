@@ -6,9 +6,11 @@ import itertools
 import time
 from pathlib import Path
 
+from spark_segments.log.manifest.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.storage import Storage
+from spark_segments.storage import FileSystem, Storage
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -46,7 +48,9 @@ def new_partitions(count: int, topic_id: str = TOPIC_ID) -> list[Partition]:
     return [Partition(topic_id, number) for number in range(count)]
 
 
-def new_manifest(root: Path, partitions: int = 3) -> Manifest:
-    manifest = Manifest(Storage(str(root)), TOPIC)
+def new_manifest(
+    root: Path, partitions: int = 3, open_delta_log: OpenDeltaLog = DeltaRsLog, filesystem: FileSystem | None = None
+) -> Manifest:
+    manifest = Manifest(Storage(str(root), filesystem=filesystem), TOPIC, open_delta_log)
     manifest.create(TOPIC_ID, {"retention.ms": "1000"}, new_partitions(partitions))
     return manifest

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
 from spark_segments.errors import (
     CommitConflictError,
@@ -23,12 +23,16 @@ from spark_segments.errors import (
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.change import ChangeWriter
-from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, VersionTakenError
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import Storage
+from spark_segments.storage.filesystem import WritableFile
+from spark_segments.storage.local import LocalFiles
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
+from tests.log.played_log import Late, Play, committed_but_reply_lost, lost_race, store_failed
 
 _processes = multiprocessing.get_context("spawn")
 
@@ -56,8 +60,9 @@ def append_transactions(root: Path, writer: int, versions: int, barrier, results
 
 def die_before_commit(root: Path) -> None:
     """A process that is gone after it wrote the manifest's files and before it commits them."""
-    DeltaLog.commit_at = lambda *args, **kwargs: os._exit(9)  # type: ignore[method-assign]
-    commit_append(Manifest(Storage(str(root)), TOPIC), [new_chunk(0, unique="dead")])
+    play = Play()
+    play.commits(lambda go: os._exit(9))
+    commit_append(Manifest(Storage(str(root)), TOPIC, play), [new_chunk(0, unique="dead")])
 
 
 def race(target, root: Path, writers: int, count: int) -> list[tuple[int, int, dict[int, tuple[int, int]]]]:
@@ -89,37 +94,30 @@ def assert_log_is_whole(manifest: Manifest) -> dict[int, list[Segment]]:
     return found
 
 
-class Attempts:
-    """Stands in for delta-rs's commit: what happens at each call, in turn; then everything goes through."""
-
-    def __init__(self, monkeypatch, *happenings) -> None:
-        self._happenings = list(happenings)
-        self._original = DeltaTable.create_write_transaction
-        self.calls = 0
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", self._call())
-
-    def _call(self):
-        def call(table, *args, **kwargs):
-            self.calls += 1
-            happening = self._happenings.pop(0) if self._happenings else None
-            if happening is None:
-                return self._original(table, *args, **kwargs)
-            return happening(lambda: self._original(table, *args, **kwargs))
-
-        return call
+@pytest.fixture
+def play() -> Play:
+    return Play()
 
 
-def committed_but_reply_lost(go) -> None:
-    go()
-    raise OSError("connection reset by peer")
+@pytest.fixture
+def manifest(tmp_path, play) -> Manifest:
+    """A topic of three partitions at version 0."""
+    return new_manifest(tmp_path, open_delta_log=play)
 
 
-def store_failed(go) -> None:
-    raise OSError("connection refused")
+class FullDisk(LocalFiles):
+    """Local files where a test decides when the disk is full. `before` is called first."""
 
+    full = False
 
-def lost_race(go) -> None:
-    raise CommitFailedError("Failed to commit transaction: 0")
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self._before = before
+
+    def create(self, path: str) -> WritableFile:
+        if self.full:
+            self._before()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().create(path)
 
 
 @pytest.mark.slow
@@ -170,36 +168,28 @@ def test_one_of_many_creators_wins(tmp_path):
     assert snapshot.version == 0
 
 
-def test_a_creator_whose_reply_is_lost_has_made_the_topic(tmp_path, monkeypatch):
-    original = DeltaLog.create
-
-    def create(self, *args) -> None:
-        original(self, *args)
-        raise OSError("connection reset by peer")
-
-    monkeypatch.setattr(DeltaLog, "create", create)
-    assert new_manifest(tmp_path).snapshot().topic_id == TOPIC_ID
+def test_a_creator_whose_reply_is_lost_has_made_the_topic(tmp_path, play):
+    play.next("create", committed_but_reply_lost)
+    assert new_manifest(tmp_path, open_delta_log=play).snapshot().topic_id == TOPIC_ID
 
 
-def test_a_commit_whose_reply_is_lost_is_not_repeated(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    attempts = Attempts(monkeypatch, committed_but_reply_lost)
+def test_a_commit_whose_reply_is_lost_is_not_repeated(manifest, play):
+    play.commits(committed_but_reply_lost)
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
-    assert attempts.calls == 1
+    assert play.calls["commit_on"] == 1
     assert manifest.snapshot().version == 1
     assert len(assert_log_is_whole(manifest)[0]) == 1
 
 
-def test_a_lost_reply_is_found_below_later_commits(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
+def test_a_lost_reply_is_found_below_later_commits(manifest, play):
 
     def overtaken(go) -> None:
         go()
         for _ in range(3):
             commit_append(manifest, [new_chunk()])
-        raise OSError("connection reset by peer")
+        raise CommitFailedError("connection reset by peer")
 
-    Attempts(monkeypatch, overtaken)
+    play.commits(overtaken)
     done = manifest.commit(lambda snapshot: Change("alter", config={"version": str(snapshot.version)}))
     assert (done.version, done.snapshot_before.version) == (1, 0)
     assert done.change is not None
@@ -207,50 +197,42 @@ def test_a_lost_reply_is_found_below_later_commits(tmp_path, monkeypatch):
     assert manifest.snapshot().version == 4
 
 
-def test_a_commit_that_lands_late_counts_as_the_try_that_it_was(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    waiting = []
-
-    def late(go) -> None:  # the store has the request, carries it out later, and gives no answer
-        waiting.append(go)
-        raise OSError("timed out")
+def test_a_commit_that_lands_late_counts_as_the_try_that_it_was(manifest, play):
+    late = Late()
 
     def overtaken_by_the_first_try(go) -> None:
-        waiting.pop()()
+        late.land()
         go()
 
-    Attempts(monkeypatch, late, overtaken_by_the_first_try)
+    play.commits(late, overtaken_by_the_first_try)
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
     assert manifest.snapshot().version == 1
     assert len(assert_log_is_whole(manifest)[0]) == 1
 
 
-def test_a_lost_race_gives_out_offsets_anew(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
+def test_a_lost_race_gives_out_offsets_anew(manifest, play):
 
     def overtaken(go) -> None:
         commit_append(manifest, [new_chunk(0, 5)])
         go()  # delta-rs itself refuses it
 
-    Attempts(monkeypatch, overtaken)
+    play.commits(overtaken)
     assert commit_append(manifest, [new_chunk(0, 3)]) == {0: (5, 7)}
     assert [row.records for row in assert_log_is_whole(manifest)[0]] == [5, 3]
 
 
-def test_a_transaction_that_another_process_commits_meanwhile_adds_nothing(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
+def test_a_transaction_that_another_process_commits_meanwhile_adds_nothing(manifest, play):
 
     def overtaken(go) -> None:
         assert commit_append(manifest, [new_chunk(0, 5)], ("app", 1)) == {0: (0, 4)}
         go()
 
-    Attempts(monkeypatch, overtaken)
+    play.commits(overtaken)
     assert commit_append(manifest, [new_chunk(0, 3)], ("app", 1)) == {}
     assert [row.records for row in assert_log_is_whole(manifest)[0]] == [5]
 
 
-def test_a_plan_that_does_not_hold_any_more_is_dropped(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
+def test_a_plan_that_does_not_hold_any_more_is_dropped(manifest, play):
     commit_append(manifest, [new_chunk()])
     [chunk] = manifest.snapshot().live_of(0)
     sealed = new_chunk()
@@ -263,100 +245,78 @@ def test_a_plan_that_does_not_hold_any_more_is_dropped(tmp_path, monkeypatch):
         holds = chunk in snapshot.live_of(0)
         return Change("roll", add=[sealed], replace=[chunk.removed(2)]) if holds else None
 
-    Attempts(monkeypatch, taken_by_retention)
+    play.commits(taken_by_retention)
     assert manifest.commit(roll).change is None
     assert manifest.snapshot().live.num_rows == 0
 
 
-def test_a_topic_made_again_between_two_tries_refuses_the_append(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
+def test_a_topic_made_again_between_two_tries_refuses_the_append(manifest, play):
 
     def made_again(go) -> None:
         manifest.delete()
         manifest.create("second", {}, new_partitions(3, "second"))
         go()
 
-    Attempts(monkeypatch, made_again)
+    play.commits(made_again)
     with pytest.raises(CommitConflictError, match="made again"):
         commit_append(manifest, [new_chunk()])
     assert assert_log_is_whole(manifest)[0] == []
 
 
-def test_a_creator_that_the_store_fails_makes_no_topic(tmp_path, monkeypatch):
-    def create(self, *args) -> None:
-        raise OSError("\x1b[31m↳\x1b[0m connection\n refused")
+def test_a_creator_that_the_store_fails_makes_no_topic(tmp_path, play):
+    def refused(topic, go) -> None:
+        raise CommitFailedError("\x1b[31m↳\x1b[0m connection\n refused")
 
-    monkeypatch.setattr(DeltaLog, "create", create)
+    play.always("create", refused)
     with pytest.raises(UnknownOutcomeError, match="may have been made, or may be made yet: connection refused"):
-        new_manifest(tmp_path)
+        new_manifest(tmp_path, open_delta_log=play)
     assert not Manifest(Storage(str(tmp_path)), TOPIC).exists()
 
 
-def test_a_store_that_fails_for_a_moment_is_tried_again(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    Attempts(monkeypatch, store_failed, lost_race, store_failed)
+def test_a_store_that_fails_for_a_moment_is_tried_again(manifest, play):
+    play.commits(store_failed, lost_race, store_failed)
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
     assert len(assert_log_is_whole(manifest)[0]) == 1
 
 
-def test_a_store_that_keeps_failing_is_an_error_that_promises_nothing(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    attempts = Attempts(monkeypatch, *[store_failed] * 100)
+def test_a_store_that_keeps_failing_is_an_error_that_promises_nothing(manifest, play):
+    play.commits(*[store_failed] * 100)
     with pytest.raises(UnknownOutcomeError, match=r"may happen yet.*connection refused"):
         commit_append(manifest, [new_chunk()])
-    assert attempts.calls == commit_module.FAILURES
+    assert play.calls["commit_on"] == commit_module.FAILURES
     assert manifest.snapshot().version == 0
 
 
-def test_a_commit_that_always_comes_second_gives_up_in_the_end(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
+def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, monkeypatch):
     monkeypatch.setattr(commit_module, "TRIES", 4)
+    rival = DeltaRsLog(manifest.storage, TOPIC)
 
     def overtaken(go) -> None:
-        attempts._original(DeltaTable(root), [], "append", DeltaTable(root).schema(), ["kind"])
+        rival.commit_on(rival.open(), FileChange([], []), CommitNote("rival", 0, "test"), {})
         go()
 
-    root, _ = manifest.storage.delta_uri(f"_manifest/{TOPIC}")
-    attempts = Attempts(monkeypatch, *[overtaken] * 100)
+    play.commits(*[overtaken] * 100)
     with pytest.raises(CommitConflictError, match="4 times"):
         commit_append(manifest, [new_chunk()])
-    assert attempts.calls == 4
+    assert play.calls["commit_on"] == 4
     assert assert_log_is_whole(manifest)[0] == []
 
 
-def test_a_log_that_cannot_be_read_after_a_failure_is_not_taken_for_a_failure(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    broken = threading.Event()
-    original = DeltaLog.state
-
-    def state(self, version=None):
-        if broken.is_set():
-            raise StorageError("the network is down")
-        return original(self, version)
+def test_a_log_that_cannot_be_read_after_a_failure_is_not_taken_for_a_failure(manifest, play):
+    def down(topic, go) -> None:
+        raise StorageError("the network is down")
 
     def committed_and_cut_off(go) -> None:
-        go()
-        broken.set()
-        monkeypatch.setattr(DeltaLog, "versions", state)
-        raise OSError("connection reset by peer")
+        play.always("open", down)
+        play.always("log_files", down)
+        committed_but_reply_lost(go)
 
-    monkeypatch.setattr(DeltaLog, "state", state)
-    Attempts(monkeypatch, committed_and_cut_off)
+    play.commits(committed_and_cut_off)
     with pytest.raises(UnknownOutcomeError, match=r"may have happened.*added once"):
         commit_append(manifest, [new_chunk()], ("app", 1))
-    broken.clear()
-    monkeypatch.undo()
+    play.always("open", None)
+    play.always("log_files", None)
     assert commit_append(manifest, [new_chunk()], ("app", 1)) == {}
-
-
-def carried_out_late(waiting: list):
-    """A store that has the request, gives no answer, and carries it out when `waiting` is called."""
-
-    def late(go) -> None:
-        waiting.append(go)
-        raise OSError("timed out")
-
-    return late
 
 
 def at_the_second_call(plan, happening):
@@ -374,85 +334,75 @@ def alter(snapshot) -> Change:
     return Change("alter", config={"retention.ms": "5"})
 
 
-def test_an_error_of_the_plan_after_a_try_that_happened_late_is_no_failure(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    waiting: list = []
+def test_an_error_of_the_plan_after_a_try_that_happened_late_is_no_failure(manifest, play):
+    late = Late()
 
     def late_then_refused(snapshot):
-        waiting.pop()()
+        late.land()
         raise SegmentsError("the plan does not hold")
 
-    Attempts(monkeypatch, carried_out_late(waiting))
+    play.commits(late)
     done = manifest.commit(at_the_second_call(alter, late_then_refused))
     assert done.version == 1 and done.change == alter(None)
     assert manifest.snapshot().config == {"retention.ms": "5"}
 
 
-def test_an_error_of_the_plan_while_a_try_may_still_happen_says_so(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    waiting: list = []
+def test_an_error_of_the_plan_while_a_try_may_still_happen_says_so(manifest, play):
+    late = Late()
 
     def refused(snapshot):
         raise SegmentsError("the plan does not hold", hint="run it again: nothing was committed")
 
-    Attempts(monkeypatch, carried_out_late(waiting))
+    play.commits(late)
     with pytest.raises(UnknownOutcomeError, match=r"alter may have happened.*does not hold") as raised:
         manifest.commit(at_the_second_call(alter, refused))
     assert not isinstance(raised.value, StorageError)
     assert "nothing was committed" not in str(raised.value)
-    waiting.pop()()
+    late.land()
     assert manifest.snapshot().config == {"retention.ms": "5"}
 
 
-def test_an_error_of_the_plan_after_another_commit_took_the_version_is_itself(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    waiting: list = []
+def test_an_error_of_the_plan_after_another_commit_took_the_version_is_itself(manifest, play):
+    late = Late()
 
     def overtaken(go) -> None:
         commit_append(manifest, [new_chunk()])
-        carried_out_late(waiting)(go)
+        late(go)
 
     def refused(snapshot):
         raise SegmentsError("the plan does not hold")
 
-    Attempts(monkeypatch, overtaken)
+    play.commits(overtaken)
     with pytest.raises(SegmentsError, match="the plan does not hold") as raised:
         manifest.commit(at_the_second_call(alter, refused))
     assert not isinstance(raised.value, UnknownOutcomeError)
-    with pytest.raises(CommitFailedError):  # the version is taken: it comes too late
-        waiting.pop()()
+    with pytest.raises(VersionTakenError):  # the version is taken: it comes too late
+        late.land()
 
 
-def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-    waiting: list = []
+def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(manifest, play):
+    late = Late()
 
     def nothing_to_do(snapshot):
-        waiting.pop()()
+        late.land()
         return None
 
-    Attempts(monkeypatch, carried_out_late(waiting))
+    play.commits(late)
     done = manifest.commit(at_the_second_call(alter, nothing_to_do))
     assert done.version == 1 and done.change == alter(None)
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_an_error_of_writing_after_a_try_of_unknown_outcome_is_told_apart(tmp_path, monkeypatch, lands):
-    manifest = new_manifest(tmp_path)
-    waiting: list = []
-    original = ChangeWriter.write
-    calls = []
+def test_an_error_of_writing_after_a_try_of_unknown_outcome_is_told_apart(tmp_path, play, lands):
+    late = Late()
+    disk = FullDisk(before=late.land if lands else lambda: None)
+    manifest = new_manifest(tmp_path, open_delta_log=play, filesystem=disk)
 
-    def write(self, *args):
-        calls.append(args)
-        if len(calls) == 2:
-            if lands:
-                waiting.pop()()
-            raise StorageError("No space left", hint="Free space there, then run it again: nothing was committed")
-        return original(self, *args)
+    def late_while_the_disk_fills_up(go) -> None:
+        disk.full = True
+        late(go)
 
-    monkeypatch.setattr(ChangeWriter, "write", write)
-    Attempts(monkeypatch, carried_out_late(waiting))
+    play.commits(late_while_the_disk_fills_up)
     if lands:
         assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
         assert manifest.snapshot().version == 1
@@ -462,57 +412,39 @@ def test_an_error_of_writing_after_a_try_of_unknown_outcome_is_told_apart(tmp_pa
     assert "nothing was committed" not in str(raised.value)
 
 
-def test_an_error_of_writing_before_anything_was_sent_is_sure(tmp_path, monkeypatch):
-    manifest = new_manifest(tmp_path)
-
-    def write(self, *args):
-        raise OSError("No space left")
-
-    monkeypatch.setattr(ChangeWriter, "write", write)
-    attempts = Attempts(monkeypatch)
+def test_an_error_of_writing_before_anything_was_sent_is_sure(tmp_path, play):
+    disk = FullDisk()
+    manifest = new_manifest(tmp_path, open_delta_log=play, filesystem=disk)
+    disk.full = True
     with pytest.raises(StorageError, match="No space left"):
         commit_append(manifest, [new_chunk()])
-    assert attempts.calls == 0
+    assert play.calls["commit_on"] == 0
 
 
-def test_a_topic_that_is_made_newer_meanwhile_does_not_hide_the_commit(tmp_path, monkeypatch):
+def test_a_topic_that_is_made_newer_meanwhile_does_not_hide_the_commit(manifest, play):
     """The log can be listed and looked through although this version cannot open it any more."""
-    manifest = new_manifest(tmp_path)
-    broken = threading.Event()
-    original = DeltaLog.state
 
-    def state(self, version=None):
-        if broken.is_set():
-            raise LogDirError("Topic orders was written by a newer version of this package")
-        return original(self, version)
+    def newer(topic, go) -> None:
+        raise LogDirError("Topic orders was written by a newer version of this package")
 
     def committed_then_upgraded(go) -> None:
-        go()
-        broken.set()
-        raise OSError("connection reset by peer")
+        play.always("open", newer)
+        committed_but_reply_lost(go)
 
-    monkeypatch.setattr(DeltaLog, "state", state)
-    Attempts(monkeypatch, committed_then_upgraded)
+    play.commits(committed_then_upgraded)
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
 
 
-def test_a_creator_that_cannot_write_again_after_a_lost_request_does_not_call_it_a_failure(tmp_path, monkeypatch):
-    original = ChangeWriter.write
-    calls = []
+def test_a_creator_that_cannot_write_again_after_a_lost_request_does_not_call_it_a_failure(tmp_path, play):
+    disk = FullDisk()
 
-    def write(self, *args):
-        calls.append(args)
-        if len(calls) == 2:
-            raise StorageError("No space left")
-        return original(self, *args)
+    def lost_while_the_disk_fills_up(go) -> None:
+        disk.full = True
+        raise CommitFailedError("timed out")
 
-    def create(self, *args) -> None:
-        raise OSError("timed out")
-
-    monkeypatch.setattr(ChangeWriter, "write", write)
-    monkeypatch.setattr(DeltaLog, "create", create)
+    play.next("create", lost_while_the_disk_fills_up)
     with pytest.raises(UnknownOutcomeError, match="may have been made"):
-        new_manifest(tmp_path)
+        new_manifest(tmp_path, open_delta_log=play, filesystem=disk)
 
 
 @pytest.mark.slow
@@ -533,9 +465,9 @@ def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_p
     assert commit_append(manifest, [new_chunk()]) == {0: (10, 19)}
 
 
-def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, monkeypatch):
+def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, play, monkeypatch):
     monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
-    manifest = Manifest(Storage(str(tmp_path)), TOPIC)
+    manifest = Manifest(Storage(str(tmp_path)), TOPIC, play)
     segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
     ends = [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)]
     manifest.create(TOPIC_ID, {}, ends, segments)
@@ -544,7 +476,7 @@ def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, monk
         commit_append(manifest, [new_chunk()])
         go()
 
-    Attempts(monkeypatch, overtaken)
+    play.commits(overtaken)
     manifest.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(n)[0].removed(1) for n in range(4)]))
     written = manifest.storage.list(f"{manifest.log.directory}/kind=segment")
     assert len(written) == 4 + 1 + 4

@@ -21,9 +21,9 @@ from spark_segments.errors import (
 )
 from spark_segments.log.logdir import MARKER
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta_log import DeltaLog
 from spark_segments.log.verification.verify import verify
 from tests import golden_files
+from tests.log.played_log import Play
 
 TIME_US = 1_700_000_000_000_000
 
@@ -269,19 +269,20 @@ def test_what_moves_a_log_start_takes_the_other_offsets_along(log):
     assert done.bounds() == log.offsets("orders") == {0: (7, 10)}
 
 
-def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log, monkeypatch):
+def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log):
+    play = Play()
+    log = LogDir(log.storage, open_delta_log=play)
     log.create_topic("orders")
     log.append("orders", rows(10))
-    original = DeltaLog.commit_at
 
-    def commit_and_go_down(self, *args, **kwargs) -> None:
-        original(self, *args, **kwargs)
-        monkeypatch.setattr(DeltaLog, "state", down)
+    def commit_and_go_down(go) -> None:
+        go()
+        play.always("open", down)
 
-    def down(self, version=None):
+    def down(topic, go):
         raise StorageError("the network is down")
 
-    monkeypatch.setattr(DeltaLog, "commit_at", commit_and_go_down)
+    play.commits(commit_and_go_down)
     assert log.delete_records("orders", {0: 4}) == {0: 4}
 
 

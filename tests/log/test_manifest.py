@@ -219,7 +219,7 @@ def test_a_repeated_or_older_transaction_adds_nothing(manifest):
 
 def test_transactions_outlive_a_checkpoint_but_not_their_topic(manifest):
     commit_append(manifest, [new_chunk()], ("app", 7))
-    manifest.compact()
+    manifest.merge_files()
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {}
     manifest.delete()
     manifest.create("second", {}, new_partitions(1, "second"))
@@ -319,9 +319,9 @@ def test_a_snapshot_stays_what_it_was_whatever_comes_after(manifest):
     commit_append(manifest, [chunk])
     snapshot = manifest.snapshot()
     commit_append(manifest, [new_chunk()])
-    manifest.compact()
+    manifest.merge_files()
     manifest.delete()
-    manifest.vacuum(retention_ms=DAY_MS, now_ms=time.time_ns() // 1_000_000)
+    manifest.drop_old_versions(retention_ms=DAY_MS, now_ms=time.time_ns() // 1_000_000)
     assert snapshot.live_of(0) == [chunk]
     assert snapshot.partition(0).log_end_offset == 10
 
@@ -391,14 +391,14 @@ def test_delta_rs_reads_the_same_rows(manifest):
             "retention.ms": "1000",
             "format.version": "1",
         }
-        manifest.compact()
+        manifest.merge_files()
 
 
 # Upkeep
 
 
-def test_the_table_compacts_itself_and_keeps_its_content(manifest, monkeypatch):
-    monkeypatch.setattr(manifest_module, "COMPACT_VERSIONS", 10)
+def test_the_table_merges_its_files_and_keeps_its_content(manifest, monkeypatch):
+    monkeypatch.setattr(manifest_module, "MERGE_VERSIONS", 10)
     chunks = [new_chunk(number % 3) for number in range(23)]
     for chunk in chunks:
         commit_append(manifest, [chunk])
@@ -410,13 +410,13 @@ def test_the_table_compacts_itself_and_keeps_its_content(manifest, monkeypatch):
         assert snapshot.live_of(number) == [chunk.at(10 * place) for place, chunk in enumerate(mine)]
 
 
-def test_compaction_that_fails_does_not_fail_the_commit(manifest, monkeypatch):
-    monkeypatch.setattr(manifest_module, "COMPACT_VERSIONS", 1)
+def test_a_merge_that_fails_does_not_fail_the_commit(manifest, monkeypatch):
+    monkeypatch.setattr(manifest_module, "MERGE_VERSIONS", 1)
 
     def fail(log):
         raise OSError("no space left")
 
-    monkeypatch.setattr(manifest_module, "compact", fail)
+    monkeypatch.setattr(manifest_module, "merge_files", fail)
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
 
 
@@ -426,8 +426,8 @@ def test_overlapping_files_are_sorted_into_one_order_when_asked(tmp_path, monkey
     for _ in range(4):
         commit_append(manifest, [new_chunk(number) for number in range(4)])
     before = manifest.snapshot().segments
-    assert not manifest.compact()
-    manifest.vacuum(DAY_MS, time.time_ns() // 1_000_000)
+    assert not manifest.merge_files()
+    manifest.drop_old_versions(DAY_MS, time.time_ns() // 1_000_000)
     files = [file for file in manifest.log.state().files if file.kind == "segment"]
     assert sorted(file.bounds["partition"] for file in files) == [(number, number) for number in range(4)]
     assert manifest.snapshot().segments == before
@@ -437,21 +437,22 @@ def test_vacuum_keeps_what_readers_of_the_last_day_may_need(manifest):
     for _ in range(3):
         commit_append(manifest, [new_chunk()])
     now_ms = time.time_ns() // 1_000_000
-    assert manifest.vacuum(DAY_MS, now_ms).paths == manifest.vacuum(DAY_MS, now_ms, dry_run=True).paths == []
+    for dry_run in (False, True):
+        assert manifest.drop_old_versions(DAY_MS, now_ms, dry_run=dry_run).paths == []
     assert [manifest.snapshot(version).live.num_rows for version in range(4)] == [0, 1, 2, 3]
 
 
 def test_vacuum_takes_versions_that_were_superseded_before_the_retention(manifest, monkeypatch):
     for _ in range(3):
         commit_append(manifest, [new_chunk()])
-    manifest.compact()
+    manifest.merge_files()
     commit_append(manifest, [new_chunk()])
     make_older(manifest, 2 * DAY_MS)
     kept = manifest.snapshot().version
     last = commit_append(manifest, [new_chunk()])
-    dry = manifest.vacuum(DAY_MS, time.time_ns() // 1_000_000, dry_run=True)
+    dry = manifest.drop_old_versions(DAY_MS, time.time_ns() // 1_000_000, dry_run=True)
     assert manifest.snapshot(1).live.num_rows == 1
-    done = manifest.vacuum(DAY_MS, time.time_ns() // 1_000_000)
+    done = manifest.drop_old_versions(DAY_MS, time.time_ns() // 1_000_000)
     assert done == dry
     assert done.size_bytes > 0
     assert all(not manifest.storage.exists(path) for path in done.paths)
@@ -470,15 +471,15 @@ def test_vacuum_takes_files_of_lost_tries_by_the_clock_of_the_store_alone(manife
     manifest.log.store.write("segment", segments_table([new_chunk()]))
     [lost] = [info.path for info in manifest.storage.list(f"{manifest.log.directory}/kind=segment")]
     far_ms = time.time_ns() // 1_000_000 + 1000 * DAY_MS
-    assert manifest.vacuum(DAY_MS, far_ms).paths == []
+    assert manifest.drop_old_versions(DAY_MS, far_ms).paths == []
     make_older(manifest, 8 * DAY_MS, [lost])
-    assert manifest.vacuum(DAY_MS, 0).paths == [lost]
+    assert manifest.drop_old_versions(DAY_MS, 0).paths == [lost]
 
 
 def test_vacuum_keeps_old_files_that_are_still_named(manifest, monkeypatch):
     commit_append(manifest, [new_chunk()])
     make_older(manifest, 100 * DAY_MS)
-    manifest.vacuum(0, time.time_ns() // 1_000_000)
+    manifest.drop_old_versions(0, time.time_ns() // 1_000_000)
     forget_cached_rows(monkeypatch)
     assert manifest.snapshot().live.num_rows == 1
 
@@ -493,21 +494,21 @@ def test_every_version_that_vacuum_leaves_in_the_list_can_be_opened(manifest):
     versions_since_a_checkpoint(manifest, 45)
     log = manifest.log
     make_older(manifest, 2 * 60 * 60 * 1000, [f"{log.directory}/_delta_log/{n:020d}.json" for n in range(31)])
-    assert manifest.vacuum(60_000, time.time_ns() // 1_000_000 + DAY_MS).paths
+    assert manifest.drop_old_versions(60_000, time.time_ns() // 1_000_000 + DAY_MS).paths
     listed = [entry["version"] for entry in manifest.history()]
     # The checkpoint of version 20 is the last one with nothing younger than an hour before it.
     assert listed[0] == 20 and listed[-1] >= 45
     for version in listed:
-        assert log.open(version).version() == version
+        assert log.open(version).version == version
 
 
 def test_vacuum_goes_on_where_an_earlier_one_has_cut_the_log_between_checkpoints(manifest):
     versions_since_a_checkpoint(manifest, 45)
     log = manifest.log
     log.storage.delete(f"{log.directory}/_delta_log/{n:020d}.json" for n in range(31))
-    log.storage.delete(info.path for info in log.log_files()[1][20])
+    log.storage.delete(info.path for info in log.delta.log_files().checkpoints[20])
     now_ms = time.time_ns() // 1_000_000
-    manifest.vacuum(DAY_MS, now_ms)
+    manifest.drop_old_versions(DAY_MS, now_ms)
     assert manifest.log.versions()[0] == manifest.history()[0]["version"] == 40
     with pytest.raises(InvalidOptionError, match="not there"):
         manifest.snapshot(35)

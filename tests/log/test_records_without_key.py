@@ -10,6 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import InvalidRecordError
 from spark_segments.log.appending.appender import Appender
+from tests.log.played_log import Play
 
 TIME_US = 1_700_000_000_000_000
 
@@ -110,17 +111,16 @@ def test_a_topic_that_becomes_compacted_between_the_write_and_the_commit_refuses
     assert ends(log) == 0
 
 
-def test_a_topic_that_becomes_compacted_between_two_tries_of_the_commit_refuses_them(log, monkeypatch):
+def test_a_topic_that_becomes_compacted_between_two_tries_of_the_commit_refuses_them(log):
+    play = Play()
+    log = LogDir(log.storage, open_delta_log=play)
     log.create_topic("prices")
-    manifest = log.manifest("prices")
-    original = manifest.log.commit_at
 
-    def altered_first(*args, **kwargs):
-        monkeypatch.setattr(manifest.log, "commit_at", original)
+    def altered_first(go):
         log.alter_topic("prices", {"cleanup.policy": "compact"})
-        original(*args, **kwargs)
+        go()
 
-    monkeypatch.setattr(manifest.log, "commit_at", altered_first)
+    play.commits(altered_first)
     with pytest.raises(InvalidRecordError, match="no key in row 2"):
         log.append("prices", keyed("a", None))
     assert ends(log) == 0

@@ -5,23 +5,25 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, InvalidOptionError, UnknownTopicError
 from spark_segments.log.appending.appender import Chunks
 from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.delta_log import DeltaLog
 from tests.log.chunk_rows import new_chunk, new_manifest
+from tests.log.played_log import Play
 
 ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})
 LARGEST = 2**63 - 1
 
 
 @pytest.mark.parametrize("version", [LARGEST + 1, 10**30, -1, 1.5, "7"])
-def test_a_version_that_the_log_cannot_keep_is_refused_before_anything_is_written(log, monkeypatch, version):
+def test_a_version_that_the_log_cannot_keep_is_refused_before_anything_is_written(log, version):
+    play = Play()
+    log = LogDir(log.storage, open_delta_log=play)
     log.create_topic("orders")
-    with monkeypatch.context() as patched:
-        patched.setattr(DeltaLog, "commit_at", lambda *args, **kwargs: pytest.fail("nothing is to be tried"))
-        with pytest.raises(InvalidOptionError, match=f"transaction of app.*from 0 to {LARGEST}, found {version}"):
-            log.append("orders", ROWS, txn=("app", version))
+    with pytest.raises(InvalidOptionError, match=f"transaction of app.*from 0 to {LARGEST}, found {version}"):
+        log.append("orders", ROWS, txn=("app", version))
+    assert play.calls["commit_on"] == 0
     assert log.offsets("orders") == {0: (0, 0)}
     assert log.storage.list("orders-0") == []
 

@@ -17,10 +17,11 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest import delta_log, row_files
+from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.rows import Topic
 from spark_segments.maintenance import compact, retain, roll, vacuum
+from tests.log.played_log import Play
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -213,27 +214,17 @@ def test_force_deletes_a_good_topic_as_ever(log):
 # How often tables are opened
 
 
-@pytest.fixture
-def opened(monkeypatch) -> list[str]:
-    """The topics whose Delta tables were opened, one entry each time."""
-    found: list[str] = []
-    open_table = delta_log.DeltaTable
-
-    def note(uri: str, *arguments, **options):
-        found.append(uri.rpartition("/")[2])
-        return open_table(uri, *arguments, **options)
-
-    monkeypatch.setattr(delta_log, "DeltaTable", note)
-    return found
-
-
-def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log, opened):
+def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log):
+    play = Play()
+    log = LogDir(log.storage, open_delta_log=play)
     for number in range(5):
         log.create_topic(f"topic-{number}")
-    assert [opened.count(f"topic-{number}") for number in range(5)] == [1] * 5
+    assert [play.opened.count(f"topic-{number}") for number in range(5)] == [1] * 5
 
 
-def test_every_access_opens_the_table_once(log, opened):
+def test_every_access_opens_the_table_once(log):
+    play = Play()
+    log = LogDir(log.storage, open_delta_log=play)
     log.create_topic("orders")
     log.create_topic("prices")
     for access in (
@@ -249,9 +240,9 @@ def test_every_access_opens_the_table_once(log, opened):
         lambda: log.alter_topic("orders", {"retention.ms": "5"}),
         lambda: log.delete_topic("orders"),
     ):
-        opened.clear()
+        play.opened.clear()
         access()
-        assert opened == ["orders"]
+        assert play.opened == ["orders"]
 
 
 def test_an_append_that_began_on_an_older_version_comes_after_the_others(log):

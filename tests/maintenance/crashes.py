@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage, WriteStream
@@ -74,7 +74,12 @@ class Countdown:
         self.begun = 0
         self._fatal = fatal
         self._delay_seconds = delay_seconds
-        for owner, name in ((Storage, "create"), (Storage, "delete"), (WriteStream, "close"), (DeltaLog, "commit_at")):
+        for owner, name in (
+            (Storage, "create"),
+            (Storage, "delete"),
+            (WriteStream, "close"),
+            (DeltaRsLog, "commit_on"),
+        ):
             self._count(owner, name)
 
     def _count(self, owner: type, name: str) -> None:

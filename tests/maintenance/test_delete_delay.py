@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.verification.repair import commit_repairs
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.storage import Storage
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, live, records, topic_with
 
 HOUR_MS = 3_600_000
@@ -114,18 +115,15 @@ def test_a_job_that_takes_longer_than_the_delay_leaves_readers_all_of_it(orders,
 @pytest.mark.parametrize("work", WORK)
 def test_each_try_of_a_commit_looks_at_the_clock(orders, clock, work):
     before = {row.path for row in live(orders, "orders")}
-    commit_at: Callable[..., None] = DeltaLog.commit_at
-    tries = []
 
-    def fails_once(log: DeltaLog, *arguments, **options):
-        tries.append(1)
-        if len(tries) == last_failure:
-            clock.now_ms += HOUR_MS
-            raise OSError("no answer")
-        return commit_at(log, *arguments, **options)
+    def fails(go):
+        clock.now_ms += HOUR_MS
+        raise CommitFailedError("no answer")
 
-    last_failure = 2 if work is do_retain else 1  # it is altered first
-    with mock.patch.object(DeltaLog, "commit_at", fails_once):
-        work(orders, clock.now_ms)
-    assert len(tries) > last_failure
+    play = Play()
+    if work is do_retain:  # it is altered first
+        play.commits(lambda go: go())
+    play.commits(fails)
+    work(LogDir(orders.storage, defaults=orders.defaults, open_delta_log=play), clock.now_ms)
+    assert play.calls["commit_on"] > (2 if work is do_retain else 1)
     assert removed_times(orders, before) == {clock.now_ms}

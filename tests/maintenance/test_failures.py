@@ -10,9 +10,10 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta_log import DeltaLog
+from spark_segments.log.manifest.delta_log import CommitFailedError
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 from tests.clock import store_clock
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 DAMAGED = 1
@@ -129,19 +130,19 @@ def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, 
     assert sorted(path.name for path in (tmp_path / "log" / "broken-0").iterdir()) == files
 
 
-def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders, monkeypatch):
+def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
     topic_with(orders, "payments", {"segment.bytes": 2000})
     append_one_by_one(orders, "payments", records(40))
     before = orders.snapshot("orders").version
-    commit_at = DeltaLog.commit_at
 
-    def fails(self, *arguments, **options):
-        if self.topic == "orders":
-            raise OSError("no answer")
-        return commit_at(self, *arguments, **options)
+    def fails(topic, go):
+        if topic == "orders":
+            raise CommitFailedError("no answer")
+        go()
 
-    monkeypatch.setattr(DeltaLog, "commit_at", fails)
-    report = roll(orders, now_ms=GOLDEN_MS)
+    play = Play()
+    play.always("commit_on", fails)
+    report = roll(LogDir(orders.storage, defaults=orders.defaults, open_delta_log=play), now_ms=GOLDEN_MS)
     assert [(line["topic"], line["action"]) for line in report.partitions] == [
         *[("orders", "failed")] * 3,
         ("payments", "roll"),

@@ -226,7 +226,7 @@ def test_transactions_that_are_forgotten_can_be_sent_again_once(sent, asked):
 def test_what_is_forgotten_stays_so_after_a_checkpoint(sent):
     log, wanted = sent
     restore(log, "orders", wanted, forget_transactions=True)
-    log.manifest("orders").compact()
+    log.manifest("orders").merge_files()
     assert send(log, "loader", 1, 2) == [False, True]
     assert send(log, "other", 0) == [True]
 

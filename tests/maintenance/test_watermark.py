@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.log.manifest.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
 from spark_segments.maintenance.retention.watermark import plan_watermark, share_of, with_watermark
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
 from tests.maintenance.rows import chunk, row, run, table
 
@@ -323,21 +323,19 @@ def test_many_at_once_take_what_one_would_take(full):
 def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monkeypatch):
     limit = sizes(full)[0] // 2
     expected = retain(full, now_ms=LATER_MS, max_bytes=limit, dry_run=True)
-    commits = [0]
-    commit_at = DeltaLog.commit_at
 
-    def once(self, *arguments, **options):
-        commits[0] += 1
-        if commits[0] > 1:
-            raise StorageError("The store does not answer")
-        return commit_at(self, *arguments, **options)
+    def fails(topic, go):
+        raise StorageError("The store does not answer")
 
     def half():
-        monkeypatch.setattr(DeltaLog, "commit_at", once)
-        report = retain(full, now_ms=LATER_MS, max_bytes=limit)
+        play = Play()
+        play.commits(lambda go: go())  # the first topic's; none after it
+        play.always("commit_on", fails)
+        report = retain(
+            LogDir(full.storage, defaults=full.defaults, open_delta_log=play), now_ms=LATER_MS, max_bytes=limit
+        )
         assert [line["topic"] for line in report.failed] == ["payments"]
         assert report.to_dict()["live_bytes"] == sizes(full)[0]
-        monkeypatch.setattr(DeltaLog, "commit_at", commit_at)
 
     meanwhile(monkeypatch, half)
     report = retain(full, now_ms=LATER_MS, max_bytes=limit)

@@ -14,10 +14,10 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.appender import Chunks, key_missing
 from spark_segments.log.manifest.change import APPEND, Change
-from spark_segments.log.manifest.delta_log import TableState
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.storage import Storage
 

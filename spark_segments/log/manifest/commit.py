@@ -13,8 +13,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deltalake.exceptions import CommitFailedError
-
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -23,9 +21,10 @@ from spark_segments.errors import (
     UnknownOutcomeError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, TableState, reason
+from spark_segments.log.manifest.delta_log import CommitNote, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_log import TableState, TopicLog
 
 TRIES = 50
 SECONDS = 60.0
@@ -71,7 +70,7 @@ class _Tries:
     late can still make the try the commit; once something else has it, the try cannot happen any more.
     """
 
-    log: DeltaLog
+    log: TopicLog
     commit_id: str
     sent: list[tuple[Snapshot, Change]] = field(default_factory=list)
 
@@ -88,7 +87,7 @@ class _Tries:
 
 
 def commit(
-    log: DeltaLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool, state: TableState | None = None
+    log: TopicLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool, state: TableState | None = None
 ) -> Commit:
     """See `Manifest.commit`."""
     if txn is not None:
@@ -105,7 +104,7 @@ def commit(
 
 
 def _commit(
-    log: DeltaLog,
+    log: TopicLog,
     plan: Plan,
     txn: tuple[str, int] | None,
     tries: _Tries,
@@ -137,11 +136,11 @@ def _commit(
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
                 transactions = {**change.transactions, **(dict([txn]) if txn is not None else {})}
                 tries.sent.append((snapshot, change))
-                log.commit_at(state, files, note, transactions)
+                log.commit_on(state, files, note, transactions)
                 return Commit(snapshot.version + 1, snapshot, change)
             except SegmentsError:
                 raise
-            except Exception as error:  # delta-rs raises many classes, and none says that the commit did not happen
+            except Exception as error:  # whatever it is, it does not say that the commit did not happen
                 failure = error
 
         _pause(attempts)
@@ -156,7 +155,7 @@ def _commit(
             raise _lost(log, attempts, failure) from failure
 
 
-def _found_after(log: DeltaLog, tries: _Tries, txn: tuple[str, int] | None, error: Exception) -> Commit:
+def _found_after(log: TopicLog, tries: _Tries, txn: tuple[str, int] | None, error: Exception) -> Commit:
     """The commit, where a try has become it after all. Raises `error` where no try can, else UnknownOutcomeError."""
     for attempt in range(1, FAILURES + 1):
         _pause(attempt)
@@ -191,7 +190,7 @@ def _why(error: Exception | None) -> str:
     return text.removesuffix(f". {error.hint}") if isinstance(error, SegmentsError) else text
 
 
-def _read_again(log: DeltaLog, failure: Exception | None) -> TableState:
+def _read_again(log: TopicLog, failure: Exception | None) -> TableState:
     for attempt in range(1, FAILURES + 1):
         try:
             return log.state()
@@ -203,8 +202,8 @@ def _read_again(log: DeltaLog, failure: Exception | None) -> TableState:
     ) from failure
 
 
-def _lost(log: DeltaLog, tries: int, failure: Exception | None) -> SegmentsError:
-    if isinstance(failure, CommitFailedError):
+def _lost(log: TopicLog, tries: int, failure: Exception | None) -> SegmentsError:
+    if isinstance(failure, VersionTakenError):
         return CommitConflictError(
             f"Other commits to topic {log.topic} came first, {tries} times", path=log.location, hint="Run it again"
         )

@@ -26,22 +26,17 @@ from spark_segments.errors import (
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
-from spark_segments.log.manifest.delta_log import (
-    MANIFEST_DIRECTORY,
-    CommitNote,
-    DeltaLog,
-    TableState,
-    commit_info,
-    reason,
-)
+from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, CommitNote, OpenDeltaLog, commit_info, reason
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, Topic, removed_rows
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, Vacuumed, compact, vacuum
+from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions, drop_old_versions, merge_files
 from spark_segments.storage import Storage
 
 __all__ = ["MANIFEST_DIRECTORY", "Change", "Commit", "Manifest", "Snapshot"]
 
-COMPACT_VERSIONS = 100
+MERGE_VERSIONS = 100
 """After how many versions the table's small files are merged."""
 
 CHECKPOINT_VERSIONS = 20
@@ -53,10 +48,11 @@ _logger = logging.getLogger(__name__)
 class Manifest:
     """The manifest of one topic, whether or not it exists yet. Holds no state: every call reads the table afresh."""
 
-    def __init__(self, storage: Storage, topic: str) -> None:
+    def __init__(self, storage: Storage, topic: str, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
+        """`open_delta_log` gives the Delta log that versions are read from and committed to."""
         self.storage = storage
         self.topic = topic
-        self.log = DeltaLog(storage, topic)
+        self.log = TopicLog(storage, topic, open_delta_log)
 
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
@@ -86,7 +82,7 @@ class Manifest:
         """The commits that the log still has, oldest first: version, committed_ms, operation, commit_id."""
         versions = self.log.versions()
         with ThreadPoolExecutor(8) as pool:
-            infos = pool.map(lambda version: commit_info(self.log.actions(version)), versions)
+            infos = pool.map(lambda version: commit_info(self.log.delta.actions(version)), versions)
             return [
                 {
                     "version": version,
@@ -226,29 +222,29 @@ class Manifest:
             self._keep_small(done.version)
         return done
 
-    def compact(self) -> bool:
+    def merge_files(self) -> bool:
         """Merges small files of the table and writes a checkpoint. Returns whether files were merged."""
-        return compact(self.log)
+        return merge_files(self.log)
 
-    def vacuum(
+    def drop_old_versions(
         self, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
-    ) -> Vacuumed:
-        """Sorts the table's rows into few files, and deletes what `manifest_upkeep.vacuum` says."""
+    ) -> DroppedVersions:
+        """Sorts the table's rows into few files, and deletes what `upkeep.drop_old_versions` says."""
         if not dry_run:
-            self._best_effort(lambda: compact(self.log, all_files=True))
-        return vacuum(self.log, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
+            self._best_effort(lambda: merge_files(self.log, all_files=True))
+        return drop_old_versions(self.log, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
 
     def _keep_small(self, version: int) -> None:
-        if version % COMPACT_VERSIONS == 0:
-            self._best_effort(self.compact)
+        if version % MERGE_VERSIONS == 0:
+            self._best_effort(self.merge_files)
         elif version % CHECKPOINT_VERSIONS == 0:
-            self._best_effort(lambda: self.log.open().create_checkpoint())
+            self._best_effort(self.log.delta.checkpoint)
 
     def _best_effort(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception as error:  # nothing hangs on it: the commits before it stand, and it will be done another time
-            _logger.info("The manifest of %s was not compacted: %s", self.topic, error)
+        except Exception as error:  # the commits before it stand, and a later commit tries again
+            _logger.info("The small files of the manifest of %s were not merged: %s", self.topic, error)
 
     def _has_table(self) -> bool:
         try:

@@ -6,7 +6,6 @@ files make up the table is Delta's business, what the rows mean is rows.py's.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -20,8 +19,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
 
 from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.rows import (
@@ -43,11 +40,13 @@ ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000}
 STATISTICS = ("partition", "base_offset", "created_ms")
 """The columns whose bounds go into Delta's log."""
 
+UNBOUNDED = (-(1 << 63), (1 << 63) - 1)
+"""The bounds of a column that Delta's log says nothing of: the file may hold any value."""
+
 CACHE_BYTES = 64 << 20
 """How much memory of this process recently read or written rows may hold."""
 
 _READ_THREADS = 16
-_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 _INTEGERS = {
     kind: [field.name for field in schema if pa.types.is_integer(field.type)] for kind, schema in SCHEMAS.items()
 }
@@ -69,20 +68,6 @@ class RowFile:
         least, greatest = self.bounds["partition"]
         at = bisect_left(partitions, least)
         return at < len(partitions) and partitions[at] <= greatest
-
-    def add_action(self, *, data_change: bool = True) -> AddAction:
-        known = {name: bounds for name, bounds in self.bounds.items() if bounds != (_LOWEST, _HIGHEST)}
-        statistics = {
-            "numRecords": self.rows,
-            "minValues": {name: least for name, (least, _) in known.items()},
-            "maxValues": {name: greatest for name, (_, greatest) in known.items()},
-            "nullCount": dict.fromkeys(known, 0),
-        }
-        values = {KIND: self.kind}
-        return AddAction(self.path, self.size, values, self.modified_ms, data_change, json.dumps(statistics))
-
-    def remove_action(self, *, data_change: bool = True) -> RemoveAction:
-        return RemoveAction(self.path, data_change, _now_ms(), self.size, {KIND: self.kind})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,37 +145,13 @@ class RowFiles:
         return rows
 
 
-def files_of(table: DeltaTable) -> list[RowFile]:
-    """The files of a version, in no particular order."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
-    nothing = [None] * actions.num_rows
-    bounds = [
-        zip(columns.get(f"min.{name}", nothing), columns.get(f"max.{name}", nothing), strict=True)
-        for name in STATISTICS
-    ]
-    fields = ("path", f"partition.{KIND}", "num_records", "size_bytes", "modification_time")
-    return [
-        RowFile(path, kind, rows, size, modified_ms, dict(zip(STATISTICS, map(_or_unknown, limits), strict=True)))
-        for path, kind, rows, size, modified_ms, *limits in zip(
-            *(columns[name] for name in fields), *bounds, strict=True
-        )
-    ]
-
-
-def _or_unknown(limits: tuple[int | None, int | None]) -> tuple[int, int]:
-    # A file without statistics may hold anything.
-    least, greatest = limits
-    return (_LOWEST if least is None else least, _HIGHEST if greatest is None else greatest)
-
-
 def _bounds(rows: pa.Table) -> dict[str, tuple[int, int]]:
-    found = {}
+    found = dict.fromkeys(STATISTICS, UNBOUNDED)
     for name in STATISTICS:
-        limits = (None, None)
         if name in rows.column_names and rows.num_rows:
-            limits = tuple(pc.min_max(rows.column(name)).as_py().values())
-        found[name] = _or_unknown(limits)
+            least, greatest = pc.min_max(rows.column(name)).as_py().values()
+            if least is not None:
+                found[name] = (least, greatest)
     return found
 
 

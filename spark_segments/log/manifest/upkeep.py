@@ -1,4 +1,4 @@
-"""Keeping the manifest's table small: merging its files, checkpoints, and deleting what no kept version needs.
+"""Upkeep of the manifest's table: its small files are merged, and versions that nobody needs are dropped.
 
 None of this changes what a topic holds. Files of the log itself are the business of maintenance's vacuum.
 """
@@ -9,13 +9,12 @@ import uuid
 from dataclasses import dataclass
 from itertools import pairwise
 
-from deltalake.exceptions import DeltaError
-
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, openable, paths_of
-from spark_segments.log.manifest.row_files import ROWS_A_FILE, SCHEMAS, FileChange, RowFile, concat, files_of
+from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of
+from spark_segments.log.manifest.row_files import ROWS_A_FILE, SCHEMAS, FileChange, RowFile, concat
 from spark_segments.log.manifest.rows import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
+from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.storage import FileInfo
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
@@ -24,18 +23,21 @@ ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
 COMMIT_LOG_MS = 60 * 60 * 1000
 """How long Delta's log is kept at least, by the store's clock: a commit looks in it for its own id."""
 
+MERGE = "merge-files"
+"""What Delta's history says of a commit that merged files."""
+
 _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Vacuumed:
-    """What a vacuum of the table deleted, or would delete: paths relative to the log directory, and their bytes."""
+class DroppedVersions:
+    """What `drop_old_versions` deleted, or would delete: paths relative to the log directory, and their bytes."""
 
     paths: list[str]
     size_bytes: int
 
 
-def compact(log: DeltaLog, *, all_files: bool = False) -> bool:
+def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
     """Merges small files of segment rows (`all_files`: all, where large ones overlap) and writes a checkpoint.
 
     Returns whether files were merged; False where there was nothing to merge or other commits always came first.
@@ -46,11 +48,11 @@ def compact(log: DeltaLog, *, all_files: bool = False) -> bool:
     if not all_files or not _overlap([file for file in files if file not in small]):
         files = small
     merged = len(files) > 1 and _merge(log, files)
-    log.open().create_checkpoint()
+    log.delta.checkpoint()
     return merged
 
 
-def _merge(log: DeltaLog, files: list[RowFile]) -> bool:
+def _merge(log: TopicLog, files: list[RowFile]) -> bool:
     rows = in_log_order(concat(log.store.read_all(files), SEGMENT_KIND))
     change = FileChange(log.store.write_all(SEGMENT_KIND, rows), files)
     for _ in range(_TRIES):
@@ -58,9 +60,9 @@ def _merge(log: DeltaLog, files: list[RowFile]) -> bool:
         if not {file.path for file in files} <= {file.path for file in state.files}:
             return False
         try:
-            log.commit_at(state, change, CommitNote(uuid.uuid4().hex, 0, "compact manifest"), data_change=False)
+            log.delta.commit_on(state.table, change, CommitNote(uuid.uuid4().hex, 0, MERGE), {}, data_change=False)
             return True
-        except (DeltaError, OSError, ValueError):  # nothing hangs on it: a lost reply shows as files that are gone
+        except CommitFailedError:  # where only the reply was lost, the next look finds the files gone
             continue
     return False
 
@@ -71,9 +73,9 @@ def _overlap(files: list[RowFile]) -> bool:
     return any(greatest > least for (_, greatest), (least, _) in pairwise(ranges))
 
 
-def vacuum(
-    log: DeltaLog, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
-) -> Vacuumed:
+def drop_old_versions(
+    log: TopicLog, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
+) -> DroppedVersions:
     """Deletes what no version needs that was the latest one at or after now_ms - retention_ms.
 
     Files that no version ever named (of tries that lost) go when they are older than `orphan_age_ms` by the store's
@@ -81,42 +83,42 @@ def vacuum(
     """
     for _ in range(_TRIES):
         try:
-            doomed = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
-        except (FileNotFoundError, InvalidOptionError):  # another vacuum has taken it since it was listed
+            rows, log_files = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
+        except (FileNotFoundError, InvalidOptionError):  # another job has deleted it since it was listed
             continue
         if not dry_run:
             # Rows before the log, and the log from its start on: a crash leaves a table that reads as before.
-            log.storage.delete(info.path for info in doomed)
-        return Vacuumed([info.path for info in doomed], sum(info.size for info in doomed))
-    return Vacuumed([], 0)  # others are at it
+            log.storage.delete(info.path for info in rows)
+            log.delta.delete(log_files)
+        doomed = [*rows, *log_files]
+        return DroppedVersions([info.path for info in doomed], sum(info.size for info in doomed))
+    return DroppedVersions([], 0)  # other jobs delete the same files at the moment
 
 
-def _unneeded(log: DeltaLog, horizon_ms: int, orphan_age_ms: int) -> list[FileInfo]:
-    """What `vacuum` deletes, in that order."""
+def _unneeded(log: TopicLog, horizon_ms: int, orphan_age_ms: int) -> tuple[list[FileInfo], list[FileInfo]]:
+    """The files of rows and the files of Delta's log that `drop_old_versions` deletes, in that order."""
     # First list, then read: a file that is written meanwhile is not in the list.
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
     store_now_ms = log.storage.now_ms()
     rows = {info.path.removeprefix(f"{log.directory}/"): info for info in listed}
     old = {path for path, info in rows.items() if info.mtime_ms < store_now_ms - orphan_age_ms}
-    commits, checkpoints, others = log.log_files()
-    doomed: list[FileInfo] = []
+    files = log.delta.log_files()
+    staged = [info for info in files.others if _is_staged(info.path) and info.mtime_ms < store_now_ms - orphan_age_ms]
     try:
         latest = log.open()
     except UnknownTopicError:
-        doomed += [rows[path] for path in sorted(old)]
-    else:
-        versions = [version for version in sorted(commits) if version <= latest.version()]
-        kept = _first_kept(openable(versions, checkpoints), commits, horizon_ms)
-        named = {file.path for table in (latest, log.open(kept)) for file in files_of(table)}
-        expired = {path for version in versions if version <= kept for path in paths_of(log.actions(version), "remove")}
-        orphans = old - expired - named
-        if orphans:
-            later = [version for version in versions if version > kept]
-            orphans -= {path for version in later for path in paths_of(log.actions(version), "add")}
-        doomed += [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
-        doomed += _expired_log(commits, checkpoints, kept, store_now_ms - COMMIT_LOG_MS)
-    doomed += [info for info in others if _is_staged(info.path) and info.mtime_ms < store_now_ms - orphan_age_ms]
-    return doomed
+        return [rows[path] for path in sorted(old)], staged
+    versions = [version for version in sorted(files.commits) if version <= latest.version]
+    kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
+    named = {file.path for table in (latest, log.open(kept)) for file in table.files}
+    past = [version for version in versions if version <= kept]
+    expired = {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
+    orphans = old - expired - named
+    if orphans:
+        later = [version for version in versions if version > kept]
+        orphans -= {path for version in later for path in paths_of(log.delta.actions(version), "add")}
+    doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
+    return doomed, [*_expired_log(files, kept, store_now_ms - COMMIT_LOG_MS), *staged]
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:
@@ -129,20 +131,18 @@ def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: i
     return kept
 
 
-def _expired_log(
-    commits: dict[int, FileInfo], checkpoints: dict[int, list[FileInfo]], kept: int, before_ms: int
-) -> list[FileInfo]:
+def _expired_log(log: LogFiles, kept: int, before_ms: int) -> list[FileInfo]:
     """The files of Delta's log that the kept versions do without: those before a checkpoint that is not after them.
 
     Every file before that checkpoint is old enough, so each version whose commit stays can be opened.
     """
     files = {
-        version: [*checkpoints.get(version, []), *([commits[version]] if version in commits else [])]
-        for version in sorted(commits.keys() | checkpoints.keys())
+        version: [*log.checkpoints.get(version, []), *([log.commits[version]] if version in log.commits else [])]
+        for version in sorted(log.commits.keys() | log.checkpoints.keys())
     }
     young = (version for version, infos in files.items() if any(info.mtime_ms >= before_ms for info in infos))
     limit = min(kept, next(young, kept))
-    start = max((version for version in checkpoints if version <= limit), default=0)
+    start = max((version for version in log.checkpoints if version <= limit), default=0)
     return [info for version, infos in files.items() if version < start for info in infos]
 
 

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from spark_segments.log.manifest.change import RESTORE
-from spark_segments.log.manifest.delta_log import DeltaLog
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_log import TopicLog
 
 FORGOTTEN = -1
 """The version of an application that starts anew: below every version that a writer can have."""
@@ -50,7 +50,7 @@ class _Application:
             self.versions.append(version)
 
 
-def transactions_above(log: DeltaLog, wanted: Snapshot, current: Snapshot) -> tuple[list[TakenBack], dict[str, int]]:
+def transactions_above(log: TopicLog, wanted: Snapshot, current: Snapshot) -> tuple[list[TakenBack], dict[str, int]]:
     """What a restore of `wanted` on top of `current` takes back, by application id; and {application id: version} of
     those whose records come back although they were forgotten: they have to be remembered again.
     """

@@ -33,7 +33,7 @@ from spark_segments.log.manifest.rows import (
     TXN_INDEX_SUFFIX,
 )
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, Vacuumed
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.selection import check_managed
 from spark_segments.storage import FileInfo, Storage
@@ -165,7 +165,7 @@ def _vacuum_topic(
             if now_ms - deleted_ms > topic_config({}, log.defaults).file_delete_delay_ms:
                 _delete_unreadable(log, spark, manifest, directories, dry_run, report)
         elif isinstance(error, UnknownTopicError) and topic_optional:  # only files of a topic that was never made
-            _note_manifest(report, manifest.vacuum(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+            _note_manifest(report, manifest.drop_old_versions(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
         else:
             raise
         return
@@ -180,7 +180,7 @@ def _vacuum_topic(
     _note(report, topic, expired, stray)
     configs = [topic_config(snapshot.config, log.defaults), *_deleted_topics(log, snapshot).values()]
     longest_ms = max(config.file_delete_delay_ms for config in configs)
-    _note_manifest(report, manifest.vacuum(longest_ms, now_ms, dry_run=dry_run))
+    _note_manifest(report, manifest.drop_old_versions(longest_ms, now_ms, dry_run=dry_run))
 
 
 def _deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
@@ -320,6 +320,6 @@ def _note(report: Report, topic: str, expired: pa.Table, stray: Sequence[FileInf
         )  # fmt: skip
 
 
-def _note_manifest(report: Report, done: Vacuumed) -> None:
+def _note_manifest(report: Report, done: DroppedVersions) -> None:
     report.figures["manifest_files"] += len(done.paths)
     report.figures["manifest_bytes"] += done.size_bytes

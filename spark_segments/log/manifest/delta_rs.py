@@ -1,0 +1,205 @@
+"""Delta's log by delta-rs: the implementation of `DeltaLog` that every real manifest has.
+
+No other module talks to delta-rs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake import exceptions as delta_errors
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from spark_segments.errors import LogDirError, StorageError
+from spark_segments.log.manifest.delta_log import (
+    CommitFailedError,
+    CommitNote,
+    LogFiles,
+    TableVersion,
+    VersionTakenError,
+    manifest_directory,
+    reason,
+)
+from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, FileChange, RowFile
+from spark_segments.log.manifest.rows import KIND, MANIFEST_SCHEMA
+from spark_segments.storage import FileInfo, Storage
+
+_TABLE_PROPERTIES = {
+    # Only our own clean-up deletes: it knows for how long snapshots must stay readable.
+    "delta.enableExpiredLogCleanup": "false",
+    # Tombstones, which every checkpoint would carry along, serve nobody here.
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
+}
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+_CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
+_FAILURES = (delta_errors.DeltaError, OSError, ValueError)
+
+
+class DeltaRsVersion:
+    """One version of a table, as delta-rs opened it."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self.table = table
+
+    @property
+    def version(self) -> int:
+        return self.table.version()
+
+    @cached_property
+    def files(self) -> list[RowFile]:
+        """See `TableVersion.files`."""
+        actions = pa.table(self.table.get_add_actions(flatten=True))
+        columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
+        nothing = [None] * actions.num_rows
+        bounds = [
+            zip(columns.get(f"min.{name}", nothing), columns.get(f"max.{name}", nothing), strict=True)
+            for name in STATISTICS
+        ]
+        fields = ("path", f"partition.{KIND}", "num_records", "size_bytes", "modification_time")
+        rows = zip(*(columns[name] for name in fields), *bounds, strict=True)
+        return [
+            RowFile(path, kind, count, size, modified_ms, dict(zip(STATISTICS, map(_known, limits), strict=True)))
+            for path, kind, count, size, modified_ms, *limits in rows
+        ]
+
+    def last_transaction(self, application_id: str) -> int | None:
+        """See `TableVersion.last_transaction`."""
+        return self.table.transaction_version(application_id)
+
+
+class DeltaRsLog:
+    """See `DeltaLog`, whose methods these are."""
+
+    def __init__(self, storage: Storage, topic: str) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._directory = manifest_directory(topic)
+
+    def open(self, version: int | None = None) -> DeltaRsVersion:
+        uri, options = self._storage.delta_uri(self._directory)
+        location = self._storage.location(self._directory)
+        try:
+            table = DeltaTable(uri, version=version, storage_options=options or None)
+        except delta_errors.TableNotFoundError as error:
+            raise FileNotFoundError(reason(error)) from error
+        except delta_errors.DeltaProtocolError as error:
+            raise LogDirError(
+                f"The manifest of {self._topic} cannot be read: {reason(error)}", path=location
+            ) from error
+        except _FAILURES as error:
+            raise StorageError(f"The manifest cannot be opened: {reason(error)}", path=location) from error
+        if version is not None and table.version() != version:
+            raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
+        return DeltaRsVersion(table)
+
+    def create(self, files: list[RowFile], note: CommitNote) -> None:
+        uri, options = self._storage.delta_uri(self._directory)
+        try:
+            create_table_with_add_actions(
+                uri,
+                _schema(),
+                [_add_action(file, data_change=True) for file in files],
+                mode="error",
+                partition_by=[KIND],
+                name=self._topic,
+                configuration=_TABLE_PROPERTIES,
+                storage_options=options or None,
+                commit_properties=_properties(note, {}),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except _FAILURES as error:
+            raise _commit_failed(error) from error
+
+    def commit_on(
+        self,
+        base: TableVersion,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+        *,
+        data_change: bool = True,
+    ) -> None:
+        assert isinstance(base, DeltaRsVersion), "a version that another log opened"
+        try:
+            base.table.create_write_transaction(
+                [
+                    *(_add_action(file, data_change=data_change) for file in change.added),
+                    *(_remove_action(file, data_change=data_change) for file in change.removed),
+                ],
+                mode="append",
+                schema=_schema(),
+                partition_by=[KIND],
+                commit_properties=_properties(note, transactions),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except _FAILURES as error:
+            raise _commit_failed(error) from error
+
+    def checkpoint(self) -> None:
+        self.open().table.create_checkpoint()
+
+    def log_files(self) -> LogFiles:
+        found = LogFiles({}, {}, [])
+        for info in self._storage.list(f"{self._directory}/_delta_log"):
+            name = info.path.rpartition("/")[2]
+            if match := _COMMIT_NAME.match(name):
+                found.commits[int(match.group(1))] = info
+            elif match := _CHECKPOINT_NAME.match(name):
+                found.checkpoints.setdefault(int(match.group(1)), []).append(info)
+            else:
+                found.others.append(info)
+        return found
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        content = self._storage.read(f"{self._directory}/_delta_log/{version:020d}.json").to_pybytes()
+        return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+    def delete(self, files: Iterable[FileInfo]) -> None:
+        self._storage.delete(info.path for info in files)
+
+
+def _commit_failed(error: Exception) -> CommitFailedError:
+    taken = isinstance(error, delta_errors.CommitFailedError)
+    return (VersionTakenError if taken else CommitFailedError)(reason(error))
+
+
+def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
+    metadata = {"commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
+    actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
+    # Without retries a commit is a compare-and-swap; with them delta-rs would rebase it in silence.
+    return CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=actions or None)
+
+
+def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
+    known = {name: bounds for name, bounds in file.bounds.items() if bounds != UNBOUNDED}
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": {name: least for name, (least, _) in known.items()},
+        "maxValues": {name: greatest for name, (_, greatest) in known.items()},
+        "nullCount": dict.fromkeys(known, 0),
+    }
+    values = {KIND: file.kind}
+    return AddAction(file.path, file.size, values, file.modified_ms, data_change, json.dumps(statistics))
+
+
+def _remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
+    return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
+
+
+def _known(limits: tuple[int | None, int | None]) -> tuple[int, int]:
+    # A file without statistics may hold anything.
+    least, greatest = limits
+    return (UNBOUNDED[0] if least is None else least, UNBOUNDED[1] if greatest is None else greatest)
+
+
+def _schema() -> Schema:
+    return Schema.from_arrow(MANIFEST_SCHEMA)

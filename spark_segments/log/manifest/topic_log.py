@@ -1,0 +1,203 @@
+"""A topic's manifest version by version: what a version says, and what Delta's log says of commits.
+
+Opening and committing a version is `DeltaLog`'s (delta_log.py); what the rows say is rows.py's business; when to commit
+and when to try again is commit.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
+from spark_segments.log.manifest.delta_log import (
+    CommitNote,
+    OpenDeltaLog,
+    TableVersion,
+    commit_info,
+    manifest_directory,
+    openable,
+)
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
+from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
+from spark_segments.log.manifest.rows import FORMAT_VERSION, PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, topic_of
+from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
+from spark_segments.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One version of the table, and the snapshot that its rows are."""
+
+    table: TableVersion
+    snapshot: Snapshot
+
+    @property
+    def version(self) -> int:
+        return self.snapshot.version
+
+    @property
+    def files(self) -> list[RowFile]:
+        return self.table.files
+
+    def last_transaction(self, application: str) -> int | None:
+        """The version of the application's last transaction on this topic id."""
+        return self.table.last_transaction(_application_id(application, self.snapshot.topic_id))
+
+
+class TopicLog:
+    """The versions of one topic's manifest, whether or not it exists. Holds no state: every call looks afresh."""
+
+    def __init__(self, storage: Storage, topic: str, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
+        self.storage = storage
+        self.topic = topic
+        self.directory = manifest_directory(topic)
+        self.store = RowFiles(storage, self.directory)
+        self.delta = open_delta_log(storage, topic)
+
+    @property
+    def location(self) -> str:
+        """The table's address, for errors."""
+        return self.storage.location(self.directory)
+
+    # Reading
+
+    def open(self, version: int | None = None) -> TableVersion:
+        """A version of the table. UnknownTopicError where there is no table."""
+        if version is not None and not 0 <= version < 1 << 63:
+            raise self._missing(version)
+        try:
+            return self.delta.open(version)
+        except (FileNotFoundError, StorageError) as error:
+            if isinstance(error, FileNotFoundError) and (version is None or not self.versions()):
+                raise self.unknown() from error
+            if version is not None and version not in self.versions():
+                raise self._missing(version) from error
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"The manifest cannot be opened: {error}", path=self.location) from error
+
+    def state(self, version: int | None = None) -> TableState:
+        """A version with the snapshot that it is, of a deleted topic too, unless it was deleted by force.
+
+        Raises UnknownTopicError, InvalidOptionError for a version that is not there (any more), LogDirError or
+        StorageError for a manifest that cannot be read.
+        """
+        try:
+            return self._state(version)
+        except (LogDirError, StorageError) as error:
+            if self.deleted_by_force_ms() is not None:
+                raise self.unknown("It was deleted by force; vacuum takes its files") from error
+            raise
+
+    def deleted_by_force_ms(self) -> int | None:
+        """When the topic was deleted by force, which counts only while its manifest cannot be read; else None."""
+        return deleted_by_force_ms(self.storage, self.directory)
+
+    def _state(self, version: int | None) -> TableState:
+        table = self.open(version)
+        files = table.files
+        topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
+        if len(topics) != 1:
+            raise LogDirError("Not a manifest", path=self.location, expected="one row for the topic", found=len(topics))
+        try:
+            rows = self.store.read_all([*topics, *partitions])
+            topic = topic_of(rows[0])
+        except FileNotFoundError as error:
+            if version is not None:
+                raise self._missing(version) from error
+            raise StorageError("A file of the manifest is missing", path=str(error.filename)) from error
+        except (KeyError, ValueError) as error:  # a file of other columns or types, or a topic row of another form
+            raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
+        if topic.format_version > FORMAT_VERSION:
+            raise LogDirError(
+                f"Topic {self.topic} was written by a newer version of this package",
+                path=self.location,
+                expected=f"format.version {FORMAT_VERSION}",
+                found=topic.format_version,
+                hint="Use a newer spark-segments",
+            )
+        snapshot = Snapshot(
+            topic=self.topic,
+            version=table.version,
+            topic_id=topic.topic_id,
+            config=dict(topic.config),
+            committed_ms=max(file.modified_ms for file in files),
+            partitions=concat(rows[1:], PARTITION_KIND).sort_by("partition").combine_chunks(),
+            source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
+            deleted_ms=topic.deleted_ms,
+            deleted_topics=topic.deleted_topics,
+        )
+        return TableState(table, snapshot)
+
+    def unknown(self, why: str = "") -> UnknownTopicError:
+        return UnknownTopicError(f"Unknown topic {self.topic!r}", path=self.storage.uri, hint=why or None)
+
+    def _missing(self, version: int) -> InvalidOptionError:
+        there = self.versions()
+        return InvalidOptionError(
+            f"Version {version} of topic {self.topic} is not there (any more)",
+            path=self.location,
+            hint=f"The last version is {there[-1]}, and vacuum takes old ones" if there else None,
+        )
+
+    # Delta's log
+
+    def versions(self) -> list[int]:
+        """The versions that Delta's log can still open, sorted."""
+        files = self.delta.log_files()
+        return openable(files.commits, files.checkpoints)
+
+    def transactions(self, topic_id: str, version: int) -> tuple[str | None, dict[str, int]]:
+        """What a commit was for, and the transactions that it carries for this topic id: {application: version}.
+
+        Raises LogDirError where the log does not have that version (any more).
+        """
+        try:
+            actions = self.delta.actions(version)
+        except FileNotFoundError as error:
+            raise LogDirError(
+                f"The manifest of {self.topic} lacks version {version}: its transactions are not known",
+                path=str(error.filename),
+            ) from error
+        suffix = _application_id("", topic_id)
+        found = [action["txn"] for action in actions if "txn" in action]
+        mine = {
+            one["appId"].removesuffix(suffix): int(one["version"]) for one in found if one["appId"].endswith(suffix)
+        }
+        return commit_info(actions).get("change"), mine
+
+    def find(self, commit_id: str, versions: Iterable[int]) -> tuple[int, int] | None:
+        """The version among these that a commit with this id made, and which try of it did."""
+        for version in versions:
+            try:
+                info = commit_info(self.delta.actions(version))
+            except FileNotFoundError as error:
+                raise UnknownOutcomeError(
+                    "The log lacks a version, so that nobody can tell whether a commit happened",
+                    path=str(error.filename),
+                    hint="Look at the topic before it is sent again; an append with a txn is added once",
+                ) from error
+            if info.get("commitId") == commit_id:
+                return version, int(info["attempt"])
+        return None
+
+    # Writing. Whatever these raise, the commit may have happened.
+
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        """Makes the table at version 0."""
+        self.delta.create(change.added, note)
+
+    def commit_on(
+        self, state: TableState, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
+    ) -> None:
+        """Commits as the version right after `state`, or raises. `transactions`: {application: its last version}."""
+        topic_id = state.snapshot.topic_id
+        by_id = {_application_id(name, topic_id): last for name, last in transactions.items()}
+        self.delta.commit_on(state.table, change, note, by_id)
+
+
+def _application_id(application: str, topic_id: str) -> str:
+    # A topic that is made again under its name starts with no transactions, although the table lives on.
+    return f"{application}@{topic_id}"
