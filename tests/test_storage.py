@@ -106,6 +106,13 @@ def test_a_stream_takes_any_buffer_and_counts(storage):
     assert storage.read("deep/er/file").to_pybytes() == b"abcdefg"
 
 
+def test_a_file_of_a_fixed_name_is_replaced_whole(storage):
+    for content in (b"first", b"second, which is longer", b"3"):
+        storage.replace("deep/er/checkpoint", content)
+        assert storage.read("deep/er/checkpoint").to_pybytes() == content
+        assert [info.path for info in storage.list("deep", recursive=True)] == ["deep/er/checkpoint"]
+
+
 def test_an_existing_file_is_never_replaced(storage):
     storage.write("orders-0/0.log", b"first")
     with pytest.raises(FileExistsError, match=re.escape(storage.location("orders-0/0.log"))):

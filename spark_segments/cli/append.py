@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,8 +29,11 @@ from spark_segments.cli.value_text import (
     format_options,
 )
 from spark_segments.config import parse_overrides
-from spark_segments.errors import InvalidOptionError, TopicExistsError
+from spark_segments.errors import InvalidOptionError, SegmentsError, TopicExistsError
 from spark_segments.values.options import OPTIONS
+
+if TYPE_CHECKING:
+    from spark_segments import LogDir
 
 
 class Format(StrEnum):
@@ -143,12 +148,26 @@ def append(
         "seconds": round(time.monotonic() - started, 3),
         "partitions": [
             {"partition": partition, "log_end_offset_before": ends_before.get(partition, 0), "log_end_offset": end}
-            for partition, (_, end) in sorted(log.offsets(topic).items())
+            for partition, end in sorted(ends_after(log, topic, ends_before).items())
         ],
     }
     if output is Output.JSON:
         print_json(report)
         return
     print_table(list(report["partitions"][0]), [list(line.values()) for line in report["partitions"]])
-    grown = sum(line["log_end_offset"] - line["log_end_offset_before"] for line in report["partitions"])
-    print(f"append: {topic} has grown by {grown:,} records in {report['seconds']:.1f} s")
+    lines = report["partitions"]
+    grown = "an unknown number of"
+    if all(line["log_end_offset"] is not None for line in lines):
+        grown = f"{sum(line['log_end_offset'] - line['log_end_offset_before'] for line in lines):,}"
+    print(f"append: {topic} has grown by {grown} records in {report['seconds']:.1f} s")
+
+
+def ends_after(log: LogDir, topic: str, ends_before: Mapping[int, int]) -> Mapping[int, int | None]:
+    """The log ends after the commit; None for each where the log cannot be read: the rows are in it all the same."""
+    try:
+        return {partition: end for partition, (_, end) in log.offsets(topic).items()}
+    except SegmentsError as error:
+        # Not the hint of the error: that is to run it again, which would append the rows twice.
+        why = error.message if error.path is None else f"{error.message} in {error.path}"
+        print(f"warning: the rows are in {topic}, but its offsets cannot be read: {why}", file=sys.stderr)
+        return dict.fromkeys(ends_before)

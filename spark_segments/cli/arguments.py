@@ -94,7 +94,7 @@ def session(master: str | None, app_name: str) -> SparkSession | None:
 
 def timestamp_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of ms or an ISO time (UTC where it names no zone)."""
-    if text.lstrip("-").isdigit():
+    if re.fullmatch("-?[0-9]+", text):
         return int(text)
     try:
         moment = datetime.datetime.fromisoformat(text)
@@ -109,7 +109,7 @@ def timestamp_ms(text: str) -> int:
 
 def duration_ms(text: str) -> int:
     """Milliseconds of 7d, 10m, 1h30m: numbers with the units ms, s, m, h, d, w, or of a plain number of ms."""
-    if text.isdecimal():
+    if re.fullmatch("[0-9]+", text):
         return int(text)
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:

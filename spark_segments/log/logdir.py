@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import itertools
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
-from spark_segments.errors import (
-    InvalidOptionError,
-    LogDirError,
-    MissingFileError,
-    OffsetOutOfRangeError,
-    PolicyViolationError,
-    SegmentsError,
-    StorageError,
-    UnknownTopicError,
-)
-from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.input_columns import record_batches
 from spark_segments.log.appending.offset_assignment import check_written, commit_append
 from spark_segments.log.description import describe
 from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.exporting import export_topics
-from spark_segments.log.kafka.importing import import_topic
+from spark_segments.log.kafka.transfer import export_all, import_all
 from spark_segments.log.manifest.commit import check_transaction
-from spark_segments.log.manifest.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
-from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
-from spark_segments.log.reading.read import READ_COMMITTED, READ_UNCOMMITTED, read_range
+from spark_segments.log.marker import check_format, is_marked, mark
+from spark_segments.log.reading.isolation import READ_UNCOMMITTED
+from spark_segments.log.reading.plan import offset_bounds
+from spark_segments.log.reading.records import check_reading, read_records
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.segment.files import missing_file
+from spark_segments.log.topic_changes import altered, records_deleted
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -54,9 +40,6 @@ if TYPE_CHECKING:
     from spark_segments.log.typed_columns import TypedColumns
     from spark_segments.values.batches import Decoder, Encoder
     from spark_segments.values.registries.registry import Registry
-
-MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"
-FORMAT_VERSION = 1
 
 
 class LogDir:
@@ -75,7 +58,7 @@ class LogDir:
         `open_delta_log` stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a storage's own.
         """
         self.storage = storage
-        self._open_delta_log = open_delta_log
+        self.open_delta_log = open_delta_log
         self.defaults = dict(defaults or {})
         self._kafka = kafka
         self._manifests: dict[str, Manifest] = {}
@@ -94,15 +77,14 @@ class LogDir:
         `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
         """
         storage = Storage(uri, dict(storage_options or {}))
-        if not storage.exists(MARKER):
+        if not is_marked(storage):
             if KafkaDirectory.recognises(storage):
                 raise LogDirError(
                     "The location holds partitions that Kafka wrote",
                     path=uri,
                     hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
                 )
-            with contextlib.suppress(FileExistsError):  # somebody else may make it at the same moment
-                storage.write(MARKER, json.dumps({"format.version": FORMAT_VERSION}).encode())
+            mark(storage)
         return cls.open(uri, storage_options, defaults=defaults)
 
     @classmethod
@@ -117,8 +99,8 @@ class LogDir:
         would recover it.
         """
         storage = Storage(uri, dict(storage_options or {}))
-        if storage.exists(MARKER):
-            _check_format(storage)
+        if is_marked(storage):
+            check_format(storage)
             return cls(storage, defaults=defaults)
         if KafkaDirectory.recognises(storage):
             return cls(storage, kafka=KafkaDirectory(storage), defaults=defaults)
@@ -170,27 +152,8 @@ class LogDir:
     ) -> None:
         """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
         self._check_writable()
-
-        def plan(snapshot: Snapshot) -> Change | None:
-            overrides: dict[str, str] = dict(snapshot.config)
-            for key, value in (config or {}).items():
-                if value is None:
-                    overrides.pop(key, None)
-                else:
-                    overrides |= normal_overrides({key: value})
-            topic_config(overrides, self.defaults)
-            count = snapshot.partitions.num_rows
-            if partitions is not None and partitions < count:
-                raise InvalidOptionError(
-                    "The number of partitions can only be raised", expected=f"at least {count}", found=partitions
-                )
-            added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
-            if overrides == snapshot.config and not added:
-                return None
-            return Change(config=overrides, partitions=added, operation="alter")
-
         with self._topic(topic) as manifest:
-            manifest.commit(plan)
+            manifest.commit(altered(config or {}, partitions, self.defaults))
 
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
@@ -224,7 +187,7 @@ class LogDir:
     def manifest(self, topic: str) -> Manifest:
         """The manifest of a topic, whether or not it exists."""
         if topic not in self._manifests:
-            self._manifests[topic] = Manifest(self.storage, topic, self._open_delta_log)
+            self._manifests[topic] = Manifest(self.storage, topic, self.open_delta_log)
         return self._manifests[topic]
 
     def snapshot(self, topic: str, version: int | None = None) -> Snapshot:
@@ -344,37 +307,22 @@ class LogDir:
         The `view` latest is the newest record of each key in the range, partition by partition: what cleaning would
         leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
         """
-        names = _check_columns(columns)
+        names = check_reading(columns, isolation_level, view, include_control, include_tombstones)
         typed = self._typed.columns(topic, names, formats, version) if formats else None
         if typed is not None and include_control:
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
-        wanted = names if typed is None else typed.wanted
-        if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-            raise InvalidOptionError(
-                "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
-            )
-        if view not in (None, LATEST) or (view is not None and include_control):
-            raise InvalidOptionError(
-                "Unknown view" if view != LATEST else "Control records are in no view", expected=LATEST, found=view
-            )
-        if view is None and not include_tombstones:
-            raise InvalidOptionError("Tombstones are left out of the view latest alone", hint="Add view='latest'")
-        snapshot = self.snapshot(topic, version)
-        if partition is not None:
-            check_partition(snapshot, partition)
-        offsets = {
-            number: (log_start if start_offset is None else start_offset, log_end if end_offset is None else end_offset)
-            for number, (log_start, log_end) in offset_bounds(snapshot).items()
-            if partition is None or number == partition
-        }
-        if view is not None:
-            tasks = LatestPlan(snapshot, offsets, isolation_level, include_tombstones).tasks()
-            batches = itertools.chain.from_iterable(read_latest(self.storage, task, columns=wanted) for task in tasks)
-        else:
-            ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
-            batches = itertools.chain.from_iterable(
-                read_range(self.storage, one, columns=wanted, include_control=include_control) for one in ranges
-            )
+        batches = read_records(
+            self.storage,
+            self.snapshot(topic, version),
+            partition,
+            start_offset,
+            end_offset,
+            names if typed is None else typed.wanted,
+            isolation_level,
+            include_control=include_control,
+            latest=view is not None,
+            include_tombstones=include_tombstones,
+        )
         return batches if typed is None else typed.decoded(batches)
 
     def value_readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
@@ -418,34 +366,8 @@ class LogDir:
         topic a deleted record may be the newest value of its key.
         """
         self._check_writable()
-
-        def plan(snapshot: Snapshot) -> Change | None:
-            config = topic_config(snapshot.config, self.defaults)
-            if not config.delete:
-                raise PolicyViolationError(
-                    f"Records of topic {topic} cannot be deleted by offset",
-                    path=self.uri,
-                    expected="a cleanup.policy with delete",
-                    found=",".join(sorted(config.cleanup_policy)) or "none",
-                    hint="Set cleanup.policy=compact,delete for as long as it takes: retention.ms and retention.bytes "
-                    "apply from then on, and -1 keeps all that they would take",
-                )
-            rows = []
-            for number, before in before_offsets.items():
-                check_partition(snapshot, number)
-                row = snapshot.partition(number)
-                before = row.log_end_offset if before == -1 else before
-                if not 0 <= before <= row.log_end_offset:
-                    raise OffsetOutOfRangeError(
-                        f"Cannot delete records of {topic}-{number}",
-                        expected=f"an offset from 0 to {row.log_end_offset}",
-                        found=before,
-                    )
-                if before > row.log_start_offset:
-                    rows.append(replace(row, log_start_offset=before))
-            return Change(partitions=rows, operation="delete-records") if rows else None
-
         with self._topic(topic) as manifest:
+            plan = records_deleted(before_offsets, self.defaults, self.uri)
             bounds = manifest.commit(plan).bounds()
         return {number: bounds[number][0] for number in before_offsets}
 
@@ -470,7 +392,8 @@ class LogDir:
         of each topic.
 
         Raises LogDirError where damage would cut more than a torn last batch (`recovery="kafka"` cuts, as a broker
-        would), or where a topic of that name is another one; UnknownTopicError where there is no such topic.
+        would), or where a topic of that name is another one; UnknownTopicError where there is no such topic. Of several
+        topics, those that fail are raised, as one LogDirError, after all the others were imported.
         """
         self._check_writable()
         overrides = normal_overrides(config or {})
@@ -478,21 +401,17 @@ class LogDir:
         topics = [topic] if topic is not None else source.topics()
         if not topics:
             raise LogDirError("There is no topic to import", path=path, expected="<topic>-<partition> directories")
-        with _missing_files():
-            return [
-                import_topic(
-                    source,
-                    self.storage,
-                    self.manifest(name),
-                    name,
-                    overrides,
-                    topic_config(overrides, self.defaults),
-                    spark=spark,
-                    recovery=recovery,
-                    progress=progress,
-                )
-                for name in topics
-            ]
+        return import_all(
+            source,
+            self.storage,
+            topics,
+            self.manifest,
+            overrides,
+            self.defaults,
+            recovery=recovery,
+            spark=spark,
+            progress=progress,
+        )
 
     def export_kafka(
         self,
@@ -510,39 +429,15 @@ class LogDir:
         what was written of each topic. Raises LogDirError where a partition's directory is there already, and, after
         all the others were exported, for topics whose manifest cannot be read.
         """
-        names = [topic] if topic is not None else self.topics()
-        snapshots, unreadable = self._snapshots(names)
-        if topic is not None and unreadable:
-            raise unreadable[topic]
-        with _missing_files():
-            done = export_topics(
-                self.storage,
-                Storage(path, dict(storage_options or {})),
-                [(snapshot, topic_config(snapshot.config, self.defaults)) for snapshot in snapshots],
-                spark=spark,
-                progress=progress,
-            )
-        if unreadable:
-            raise LogDirError(
-                f"Topics could not be exported: {', '.join(unreadable)}",
-                path=self.uri,
-                found="; ".join(str(error) for error in unreadable.values()),
-                hint=f"The others were exported: {', '.join(one['topic'] for one in done) or 'there are none'}",
-            )
-        return done
-
-    def _snapshots(self, topics: Iterable[str]) -> tuple[list[Snapshot], dict[str, SegmentsError]]:
-        """The snapshots of topics with their live rows, and what was raised for those that cannot be read."""
-        snapshots: list[Snapshot] = []
-        unreadable: dict[str, SegmentsError] = {}
-        for topic in topics:
-            try:
-                snapshot = self.snapshot(topic)
-                _ = snapshot.live
-                snapshots.append(snapshot)
-            except SegmentsError as error:
-                unreadable[topic] = error
-        return snapshots, unreadable
+        return export_all(
+            self.storage,
+            Storage(path, dict(storage_options or {})),
+            [topic] if topic is not None else self.topics(),
+            self.snapshot,
+            self.defaults,
+            spark=spark,
+            progress=progress,
+        )
 
     def _is_there(self, topic: str) -> bool:
         try:
@@ -568,43 +463,3 @@ class LogDir:
                 path=self.uri,
                 hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
             )
-
-
-@contextmanager
-def _missing_files() -> Iterator[None]:
-    """Files that go while a directory is copied raise MissingFileError."""
-    try:
-        yield
-    except MissingFileError:
-        raise
-    except FileNotFoundError as error:
-        raise missing_file(error.filename) from error
-
-
-def _check_format(storage: Storage) -> None:
-    content = storage.read(MARKER).to_pybytes()
-    if not content:
-        return  # who makes the directory has not written it yet, or was killed before that
-    try:
-        version = int(json.loads(content)["format.version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise LogDirError("The log directory's marker file is damaged", path=MARKER, found=content[:80]) from error
-    if version > FORMAT_VERSION:
-        raise LogDirError(
-            "The log directory has a newer format",
-            path=MARKER,
-            expected=f"format.version {FORMAT_VERSION}",
-            found=version,
-            hint="Use a newer spark-segments",
-        )
-
-
-def _check_columns(columns: Sequence[str] | None) -> list[str]:
-    if columns is None:
-        return list(RECORD_SCHEMA.names)
-    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
-    if unknown:
-        raise InvalidOptionError(
-            "Unknown columns", expected=f"some of {', '.join(RECORD_SCHEMA.names)}", found=", ".join(unknown)
-        )
-    return list(columns)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from spark_segments.errors import InvalidOptionError, InvalidRecordError
+from spark_segments.errors import InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.log.appending.input_columns import WRITER_SCHEMA, check_columns
 from spark_segments.log.logdir import LogDir
 from spark_segments.spark.options import WriteOptions
@@ -91,7 +91,8 @@ class Writer(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """One commit a topic, its chunks in the order of tasks and then of rows.
 
-        A transaction is recorded in every topic that got rows, and in the one that the option topic names.
+        A transaction is recorded in every topic that got rows, and in the one that the option topic names. Where a
+        topic's commit fails, the error says which topics have their rows.
         """
         from spark_segments.log.appending.appender import Chunks
 
@@ -102,8 +103,11 @@ class Writer(DataSourceArrowWriter):
             assert isinstance(message, ChunksMessage)
             for chunks in message.chunks:
                 topics.setdefault(chunks.topic, []).append(chunks)
-        for topic, written in sorted(topics.items()):
-            self._log_dir.commit_chunks(written, self._options.txn)
+        for number, (topic, written) in enumerate(sorted(topics.items())):
+            try:
+                self._log_dir.commit_chunks(written, self._options.txn)
+            except SegmentsError as error:
+                raise _failed_at(error, sorted(topics), number, has_txn=self._options.txn is not None) from error
             warn_of_small_chunks(topic, written)
         freeze_imports()
 
@@ -133,6 +137,22 @@ def _as_bytes(schema: StructType, writers: Sequence[Encoder]) -> StructType:
     """The schema once these have encoded its columns."""
     encoded = {one.chosen.column for one in writers}
     return StructType([StructField(one.name, BinaryType()) if one.name in encoded else one for one in schema.fields])
+
+
+def _failed_at(error: SegmentsError, topics: Sequence[str], number: int, *, has_txn: bool) -> SegmentsError:
+    """The error of the commit to `topics[number]`, which says what became of the other topics of the write."""
+    if len(topics) == 1:
+        return error
+    committed, open_topics = ", ".join(topics[:number]) or "none", ", ".join(topics[number:])
+    hint = f"Topics whose rows were committed: {committed}. Not committed, or not known to be: {open_topics}. "
+    if has_txn:
+        hint += "Send the whole write again with the same transaction: each topic takes it once"
+    elif number:
+        hint += "Send the rows of these topics only; with txnAppId and txnVersion the whole write can be sent again"
+    else:
+        hint += error.hint or "Send the write again"
+    error.hint = hint
+    return error
 
 
 def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:

@@ -4,7 +4,7 @@ Paths are full: those of `Location.join`. A missing file is FileNotFoundError, a
 everything else that fails is an OSError or an ArrowException, which `Storage` turns into one clear error.
 
 What is assumed: a file is there whole once its `close` has returned, a listing shows it from then on, and `create` is
-exclusive. Nothing is renamed, appended to or changed.
+exclusive. Nothing is renamed, appended to or changed, save the few files that `replace` writes.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ class FileSystem(Protocol):
 
     def create(self, path: str) -> WritableFile:
         """Starts a new file and makes its parents."""
+
+    def replace(self, path: str, data: Any) -> None:
+        """Puts a file with these bytes where another file may be. A reader, or a crash, finds the old bytes or the new.
+
+        Only files that other programs know by a fixed name are written so.
+        """
 
     def delete(self, path: str) -> None:
         """Removes a file. A missing one is fine."""

@@ -7,6 +7,7 @@ import io
 import os
 import stat
 import time
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -82,6 +83,18 @@ class LocalFiles:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             descriptor = os.open(path, flags, 0o666)
         return io.BufferedWriter(_PieceWriter(descriptor, "wb"), WRITE_BYTES)
+
+    def replace(self, path: str, data: Any) -> None:
+        written = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            with self.create(written) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # else the new name could reach the disk before the bytes
+            os.replace(written, path)
+        except BaseException:
+            self.delete(written)
+            raise
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -87,6 +87,12 @@ class ObjectStore:
             raise FileExistsError(path)
         return self._filesystem.open_output_stream(path, compression=None)
 
+    def replace(self, path: str, data: Any) -> None:
+        self._forget(path)
+        # An object is there once its upload has ended, and the one before it until then.
+        with self._filesystem.open_output_stream(path, compression=None) as stream:
+            stream.write(data)
+
     def delete(self, path: str) -> None:
         self._forget(path)
         with contextlib.suppress(FileNotFoundError):

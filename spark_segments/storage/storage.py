@@ -170,6 +170,13 @@ class Storage:
         with self.create(path) as stream:
             stream.write(data)
 
+    def replace(self, path: str, data: Any) -> None:
+        """Puts a file with these bytes (any buffer) where another file may be; a crash leaves the old or the new file.
+
+        For files that other programs know by a fixed name. A log's files are never replaced.
+        """
+        self._retried(path, lambda files, full: files.replace(full, data))
+
     def delete(self, paths: str | Iterable[str]) -> None:
         """Removes files. Missing ones are fine; directories stay."""
         wanted = [paths] if isinstance(paths, str) else list(paths)

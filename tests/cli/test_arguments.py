@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_segments.cli.arguments import duration_ms, size_bytes
+from spark_segments.cli.arguments import duration_ms, size_bytes, timestamp_ms
 from spark_segments.errors import InvalidOptionError
 
 
@@ -26,7 +26,7 @@ def test_a_duration_has_units_or_is_in_ms(text, expected):
     assert duration_ms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "d", "7 days", "-1", "-1d", "7D", "1h30", "1y", "1e3", "½h", "٣d"])
+@pytest.mark.parametrize("text", ["", "d", "7 days", "-1", "-1d", "7D", "1h30", "1y", "1e3", "½h", "٣d", "٣"])
 def test_what_is_no_duration_is_an_error(text):
     with pytest.raises(InvalidOptionError, match="Not a duration"):
         duration_ms(text)
@@ -55,3 +55,14 @@ def test_a_size_has_units_or_is_in_bytes(text, expected):
 def test_what_is_no_size_is_an_error(text):
     with pytest.raises(InvalidOptionError, match="Not a size"):
         size_bytes(text)
+
+
+@pytest.mark.parametrize("text, expected", [("0", 0), ("-1", -1), ("1700000000000", 1_700_000_000_000)])
+def test_a_time_is_a_number_of_ms(text, expected):
+    assert timestamp_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-", "--5", "²", "٣", "yesterday"])
+def test_what_is_no_time_is_an_error(text):
+    with pytest.raises(InvalidOptionError, match="Not a time"):
+        timestamp_ms(text)

@@ -24,8 +24,11 @@ from spark_segments.format.sidecars.checkpoints import (
     parse_offsets,
 )
 from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll
+from spark_segments.storage import Storage
+from spark_segments.storage.local import LocalFiles
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
 from tests.log.golden_reads import records_of
 from tests.log.kafka_copies import (
@@ -268,6 +271,56 @@ def test_checkpoints_of_a_partition_that_stays_are_kept(log, tmp_path):
     log.export_kafka(str(tmp_path / "out"))
     starts = parse_offsets((tmp_path / "out" / LOG_START_OFFSETS_FILE).read_bytes(), path="")
     assert starts == {("own", 5): 3}
+
+
+class Dying(LocalFiles):
+    """Local files of a process that is gone before its next change of a file, so many changes from now."""
+
+    def __init__(self, changes: int) -> None:
+        self.left = changes
+
+    def _change(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def create(self, path: str) -> Any:
+        self._change()
+        return super().create(path)
+
+    def delete(self, path: str) -> None:
+        self._change()
+        super().delete(path)
+
+    def replace(self, path: str, data: Any) -> None:
+        self._change()
+        super().replace(path, data)
+
+
+def test_an_export_killed_between_any_two_files_keeps_the_checkpoints_of_other_topics(log, tmp_path):
+    for name in ("own", "other"):
+        log.create_topic(name, 1, {"cleanup.policy": "compact,delete"})
+        log.append(name, records(10))
+        log.delete_records(name, {0: 7})
+    log.export_kafka(str(tmp_path / "other"), "other")
+    snapshots = [(log.snapshot("own"), log.config("own"))]
+    changes, killed = 0, True
+    while killed:
+        out = Path(shutil.copytree(tmp_path / "other", tmp_path / f"out-{changes}"))
+        killed = False
+        try:
+            export_topics(log.storage, Storage(str(out), filesystem=Dying(changes)), snapshots)
+        except KeyboardInterrupt:
+            killed = True
+        found = {file.name: parse_offsets(file.read_bytes(), path="") for file in out.glob("*checkpoint")}
+        assert {name: found[name]["other", 0] for name in found} == {
+            LOG_START_OFFSETS_FILE: 7,
+            CLEANER_OFFSETS_FILE: 7,
+            RECOVERY_POINTS_FILE: 10,
+            REPLICATION_OFFSETS_FILE: 10,
+        }
+        changes += 1
+    assert changes > 8
 
 
 def test_an_unknown_topic_is_an_error(log, tmp_path):

@@ -19,8 +19,8 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.logdir import MARKER
 from spark_segments.log.manifest.change import Change
+from spark_segments.log.marker import MARKER
 from spark_segments.log.verification.verify import verify
 from tests import golden_files
 from tests.log.played_log import Play

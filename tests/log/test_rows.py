@@ -10,6 +10,7 @@ from spark_segments.log.manifest.rows import (
     MANIFEST_SCHEMA,
     PARTITION_SCHEMA,
     SEGMENT_SCHEMA,
+    TOPIC_SCHEMA,
     Partition,
     Segment,
     Topic,
@@ -104,3 +105,9 @@ def test_sidecars_are_named_after_the_log():
     assert CHUNK.txn_index_path == "orders-3/00000000000000000000.7f3a9c1e.txnindex"
     assert dataclasses.replace(CHUNK, path="orders-3/00000000000000000109.log").name_offset == 109
     assert CHUNK.name_offset == 0
+
+
+def test_deleted_topics_are_no_settings_to_readers_that_do_not_know_them():
+    """Packages of version 0.1 read the columns of TOPIC_SCHEMA, and take unknown properties for settings."""
+    written = topic_table(Topic("t", {"retention.ms": "5"}, deleted_topics={"u": "5"}))
+    assert topic_of(written.select(TOPIC_SCHEMA.names)) == Topic("t", {"retention.ms": "5"})

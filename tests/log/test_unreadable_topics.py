@@ -14,6 +14,7 @@ from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
     SegmentsError,
+    StorageError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -201,6 +202,22 @@ def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log, monkeyp
     assert log.topics() == []
     assert vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS).failed == []
     assert not [path for path in files(log) if path.startswith(("bad-", "_manifest/bad/"))]
+
+
+def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp_path):
+    source = LogDir.create(str(tmp_path / "source"))
+    for name in ("aaa", "bad", "zzz"):
+        source.create_topic(name)
+        source.append(name, records())
+    source.export_kafka(str(tmp_path / "kafka"))
+    log.create_topic("bad")
+    garble_log(log)
+    for _ in range(2):  # the second run finds the good ones imported
+        with pytest.raises(LogDirError, match=r"could not be imported: bad .*others were imported: aaa, zzz"):
+            log.import_kafka(str(tmp_path / "kafka"))
+        assert log.offsets("aaa") == log.offsets("zzz") == {0: (0, 3)}
+    with pytest.raises(StorageError, match="The manifest cannot be opened"):
+        log.import_kafka(str(tmp_path / "kafka"), "bad")
 
 
 def test_force_deletes_a_good_topic_as_ever(log):

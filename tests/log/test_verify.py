@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.errors import CorruptBatchError, LogDirError, UnknownTopicError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.sidecars.index import OFFSET_ENTRY, TIME_ENTRY
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY, AbortedTransactions
@@ -31,6 +31,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import SegmentRows
 from spark_segments.log.verification.keys import KeysTask, verify_keys
+from spark_segments.log.verification.repair import Rebuild, Rebuilder
 from spark_segments.log.verification.verify import Finding, VerifyReport, verify
 from spark_segments.maintenance import compact, retain, roll
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, damaged_dir, expected_records, golden_dir
@@ -920,6 +921,26 @@ def test_a_repair_leaves_a_damaged_log_alone(directory):
     assert report.repaired == []
     assert has(report, (path, position))
     assert log.snapshot("orders").version == before
+
+
+def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
+    """The .log was good when it was looked at."""
+    log = LogDir.open(str(directory))
+    path, _ = FILE_FAULTS["a bit of a record"][0](log, directory)
+    [damaged] = [row for number in range(2) for row in log.snapshot("orders").live_of(number) if row.path == path]
+    before = set(directory.rglob("*"))
+    with pytest.raises(CorruptBatchError):
+        Rebuilder(log.storage)(Rebuild("orders", damaged, AbortedTransactions.of(), 4096, 10 << 20))
+    assert set(directory.rglob("*")) == before
+
+
+def test_the_time_0_is_no_tail_of_zeros(log):
+    """A time index whose only entry is (0, 0) is 12 bytes of zeros."""
+    log.create_topic("epoch")
+    log.append("epoch", pa.table({"value": [b"a"], "timestamp": pa.array([0], pa.timestamp("us", tz="UTC"))}))
+    [row] = log.snapshot("epoch").live_of(0)
+    assert log.storage.read(row.time_index_path).to_pybytes() == bytes(12)
+    assert verify(log, deep=True).ok
 
 
 def test_a_second_repair_finds_nothing_to_do(log, directory):

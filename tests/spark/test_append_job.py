@@ -12,9 +12,11 @@ import sys
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError
+from spark_segments.cli.append import ends_after
+from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.spark.frames import as_records
 from tests.conftest import ROOT
+from tests.log.played_log import Play
 
 SCRIPT = str(ROOT / "jobs" / "append.py")
 ORDERS = [
@@ -135,6 +137,21 @@ def test_values_of_any_type_become_bytes_or_text(spark):
     assert bytes(row.value) == b"\x00\xff"
     assert row.timestamp.astimezone(datetime.UTC) == datetime.datetime(2024, 5, 6, 7, 8, 9, tzinfo=datetime.UTC)
     assert json.loads(as_records(spark.sql("select 2 as value, 3 as key")).head().value) == {"value": 2, "key": 3}
+
+
+def test_a_report_that_cannot_be_made_does_not_ask_for_a_second_append(log, capsys):
+    play = Play()
+    log.create_topic("orders", partitions=2)
+
+    def down(topic, go):
+        raise StorageError("the network is down", hint="Run it again: nothing was committed")
+
+    play.always("open", down)
+    assert ends_after(LogDir(log.storage, open_delta_log=play), "orders", {0: 5, 1: 6}) == {0: None, 1: None}
+    assert (
+        capsys.readouterr().err
+        == "warning: the rows are in orders, but its offsets cannot be read: the network is down\n"
+    )
 
 
 @pytest.mark.spark

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 
+import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructType
 
+from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.appender import Chunks
 from spark_segments.spark import writer
+from spark_segments.spark.options import write_options
 from tests.spark.records import by_aiokafka
 
 START_MS = 1_700_000_000_000
@@ -197,3 +201,21 @@ def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, monkeypatch
     writer.warn_of_small_chunks("orders", [Chunks("orders", "id", segments[:3]), Chunks("orders", "id", segments[3:])])
     (message,) = caplog.messages
     assert "left 4 chunks of 0 KiB on average in topic orders" in message and "coalesce" in message
+
+
+@pytest.mark.parametrize("txn", [None, ("app", 1)])
+def test_a_write_that_fails_at_a_later_topic_says_which_topics_have_their_rows(log, txn):
+    for topic in ("aaa", "bbb", "ccc"):
+        log.create_topic(topic)
+    transaction = {} if txn is None else {"txnAppId": txn[0], "txnVersion": str(txn[1])}
+    options = write_options({"path": log.uri, **transaction})
+    driver = writer.Writer(options, StructType().add("topic", "string").add("value", "binary"), overwrite=False)
+    rows = pa.table({"topic": ["aaa", "bbb", "ccc"], "value": [b"1", b"2", b"3"]})
+    message = driver.write(iter(rows.to_batches()))
+    log.delete_topic("bbb")
+    log.create_topic("bbb")
+    expected = "were committed: aaa. Not committed, or not known to be: bbb, ccc"
+    with pytest.raises(CommitConflictError, match=expected) as raised:
+        driver.commit([message])
+    assert ("with the same transaction" in str(raised.value)) == (txn is not None)
+    assert [log.offsets(topic)[0][1] for topic in ("aaa", "bbb", "ccc")] == [1, 0, 0]

@@ -186,9 +186,7 @@ class _Checkpoints:
                 for at, offset in before.items()
                 if at not in self.partitions and (at[0] not in topics or f"{at[0]}-{at[1]}" in directories)
             }
-            if is_there:
-                target.delete([name])
-            target.write(name, offsets_bytes(kept | offsets))
+            target.replace(name, offsets_bytes(kept | offsets))
 
 
 def export_topics(

@@ -104,7 +104,7 @@ class Manifest:
             raise self.log.unknown()
 
         def committed_ms(version: int) -> int:
-            return int(commit_info(self.log.actions(version)).get("timestamp", 0))
+            return int(commit_info(self.log.delta.actions(version)).get("timestamp", 0))
 
         after = bisect_right(versions, timestamp_ms, key=committed_ms)
         if after == 0:

@@ -29,6 +29,7 @@ from spark_segments.log.manifest.rows import (
     SEGMENT_SCHEMA,
     TOPIC_KIND,
     TOPIC_SCHEMA,
+    rows_in_file,
 )
 from spark_segments.storage import Storage
 
@@ -138,9 +139,7 @@ class RowFiles:
                 path=self.storage.location(f"{self.directory}/{file.path}"),
                 hint="Restore it from a backup",
             ) from error
-        schema = SCHEMAS[file.kind]
-        if not rows.schema.equals(schema):
-            rows = rows.select(schema.names).cast(schema)
+        rows = rows_in_file(rows, SCHEMAS[file.kind])
         _cache.put((self.storage.uri, self.directory, file.path), rows)
         return rows
 

@@ -82,6 +82,9 @@ PARTITION_SCHEMA = pa.schema(
     ]
 )
 
+# Of the Parquet file of a topic row, but not of Delta's table: packages older than this column read past it.
+_DELETED_TOPICS = pa.field("deleted_topics", pa.map_(pa.string(), pa.string()))
+
 # The whole table. A file holds the columns of its kind only; the others read as null.
 _KIND_SCHEMAS = (TOPIC_SCHEMA, SEGMENT_SCHEMA, PARTITION_SCHEMA)
 MANIFEST_SCHEMA = pa.schema(
@@ -91,7 +94,6 @@ MANIFEST_SCHEMA = pa.schema(
 
 _FORMAT_KEY = "format.version"
 _DELETED_KEY = "deleted_ms"
-_DELETED_TOPIC_PREFIX = "deleted_topic/"  # and a topic id
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +212,19 @@ class Partition:
 
 
 def topic_table(topic: Topic) -> pa.Table:
-    """The one row of TOPIC_SCHEMA."""
+    """The one row of TOPIC_SCHEMA, with a further column `deleted_topics` where the topic has any.
+
+    They are no properties: older packages of format version 1 take every property that they do not know for a setting,
+    and would refuse the topic.
+    """
     properties = {**topic.config, _FORMAT_KEY: str(topic.format_version)}
     if topic.deleted_ms is not None:
         properties[_DELETED_KEY] = str(topic.deleted_ms)
-    properties |= {_DELETED_TOPIC_PREFIX + topic_id: delay for topic_id, delay in topic.deleted_topics.items()}
-    return pa.Table.from_pylist([{"topic_id": topic.topic_id, "properties": list(properties.items())}], TOPIC_SCHEMA)
+    table = pa.Table.from_pylist([{"topic_id": topic.topic_id, "properties": list(properties.items())}], TOPIC_SCHEMA)
+    if topic.deleted_topics:
+        deleted = pa.array([list(topic.deleted_topics.items())], _DELETED_TOPICS.type)
+        table = table.append_column(_DELETED_TOPICS, deleted)
+    return table
 
 
 def topic_of(table: pa.Table) -> Topic:
@@ -224,14 +233,22 @@ def topic_of(table: pa.Table) -> Topic:
     config = dict(row["properties"])
     format_version = int(config.pop(_FORMAT_KEY))
     deleted_ms = config.pop(_DELETED_KEY, None)
-    deleted = [key for key in config if key.startswith(_DELETED_TOPIC_PREFIX)]
     return Topic(
         row["topic_id"],
         config,
         None if deleted_ms is None else int(deleted_ms),
         format_version,
-        {key.removeprefix(_DELETED_TOPIC_PREFIX): config.pop(key) for key in deleted},
+        dict(row.get(_DELETED_TOPICS.name) or ()),
     )
+
+
+def rows_in_file(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of a Parquet file in the schema of their kind, with those further columns that this package knows.
+
+    Raises KeyError for a column that is missing, an ArrowException for a column of another type.
+    """
+    known = pa.schema([*schema, _DELETED_TOPICS]) if _DELETED_TOPICS.name in rows.column_names else schema
+    return rows if rows.schema.equals(known) else rows.select(known.names).cast(known)
 
 
 def segments_table(segments: Iterable[Segment]) -> pa.Table:

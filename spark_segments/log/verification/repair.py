@@ -1,4 +1,4 @@
-"""Mending sidecars: a segment whose indexes are missing or untrue gets a new file set, its .log copied byte for byte.
+"""Repair of sidecars: a segment whose indexes are missing or untrue gets a new file set, its .log copied byte for byte.
 
 Files are written once under names of their own, so what is built anew gets a new name, and a commit puts the row of the
 new files in the place of the old one. Records are never changed, and a .log that is damaged is left alone.
@@ -37,30 +37,33 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilder:
-    """Task function: writes the new files and returns their row. Raises CorruptBatchError for a damaged .log."""
+    """Task function: writes the new files and returns their row.
+
+    Raises CorruptBatchError for a damaged .log, and leaves no new file then.
+    """
 
     storage: Storage
 
     def __call__(self, task: Rebuild) -> Segment:
         segment = task.segment
-        writer = SegmentWriter(
+        with SegmentWriter(
             self.storage,
             task.topic,
             segment.partition,
             segment.name_offset,
             index_interval_bytes=task.index_interval_bytes,
             segment_index_bytes=task.segment_index_bytes,
-        )
-        for window in windows(self.storage, segment):
-            end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position
-            writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
-        writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
-        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
-        assert new.log_bytes == segment.log_bytes, (new, segment)
-        producers = segment.stem + PRODUCER_SNAPSHOT_SUFFIX  # of an import
-        if self.storage.exists(producers):
-            copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
-            copy_file(self.storage, producers, self.storage, copied, self.storage.size(producers))
+        ) as writer:
+            for window in windows(self.storage, segment):
+                end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position
+                writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
+            writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
+            new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
+            assert new.log_bytes == segment.log_bytes, (new, segment)
+            producers = segment.stem + PRODUCER_SNAPSHOT_SUFFIX  # of an import
+            if self.storage.exists(producers):
+                copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
+                copy_file(self.storage, producers, self.storage, copied, self.storage.size(producers))
         sizes = ("path", "index_bytes", "time_index_bytes", "txn_index_bytes")
         return dataclasses.replace(segment, **{name: getattr(new, name) for name in sizes})
 

@@ -355,6 +355,8 @@ class _Look:
                 self._check_used(self._segment.index_path, index, len(offsets[0]) * OFFSET_ENTRY_BYTES)
             if time_index is not None:
                 times = parse_time_index(time_index, path=self._segment.time_index_path)
+                if time_index == bytes(TIME_ENTRY_BYTES):  # the row names it: an entry, and no tail of zeros
+                    times = np.zeros(1, np.int64), np.zeros(1, np.int32)
                 self._time_index_check = TimeIndexCheck(times, name_offset)
                 self._check_used(self._segment.time_index_path, time_index, len(times[0]) * TIME_ENTRY_BYTES)
         except CorruptBatchError as error:

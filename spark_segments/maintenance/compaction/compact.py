@@ -105,6 +105,7 @@ def compact(
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
+                log.open_delta_log,
             ),
             candidate,
         )

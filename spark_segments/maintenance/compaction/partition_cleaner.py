@@ -83,7 +83,7 @@ def _clean_rounds(
     result: CleanResult,
 ) -> None:
     """Does round after round, and notes in `result` what each has done once it has landed."""
-    manifest, number = Manifest(storage, settings.topic), result.partition
+    manifest, number = Manifest(storage, settings.topic, settings.open_delta_log), result.partition
     while True:
         started_ms = storage.now_ms()
         snapshot = manifest.snapshot()

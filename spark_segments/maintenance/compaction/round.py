@@ -18,6 +18,8 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.log.appending.appender import compression
+from spark_segments.log.manifest.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.reader import Window, locate, windows
 from spark_segments.log.segment.writer import discard
@@ -30,6 +32,7 @@ from spark_segments.storage import Storage
 class CleanSettings:
     """What a task needs beside its partition. `map_bytes` bounds the offset map's memory.
 
+    `open_delta_log`: as of `LogDir`.
     `defaults`: configuration values for what the topic does not set itself. The topic may be altered while the job
     runs: its own values are those of the snapshot that a round begins with.
     """
@@ -40,6 +43,7 @@ class CleanSettings:
     now_ms: int
     map_bytes: int
     load_factor: float
+    open_delta_log: OpenDeltaLog = DeltaRsLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""Import and export of several topics: a topic that fails does not keep the others back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spark_segments.config import topic_config
+from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.exporting import export_topics
+from spark_segments.log.kafka.importing import KAFKA, import_topic
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.files import missing_file
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def import_all(
+    source: KafkaDirectory,
+    storage: Storage,
+    topics: Sequence[str],
+    manifest_of: Callable[[str], Manifest],
+    overrides: Mapping[str, str],
+    defaults: Mapping[str, str],
+    *,
+    recovery: str | None = None,
+    spark: SparkSession | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Imports topics of a Kafka directory, each as `import_topic` does, and returns what was copied of each.
+
+    Raises InvalidOptionError for an unknown `recovery` before anything is copied. A topic that fails is raised after
+    all the others were imported.
+    """
+    if recovery not in (None, KAFKA):
+        raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
+    config = topic_config(overrides, defaults)
+    done: list[dict[str, Any]] = []
+    failed: dict[str, SegmentsError] = {}
+    for topic in topics:
+        try:
+            with _missing_files():
+                one = import_topic(
+                    source,
+                    storage,
+                    manifest_of(topic),
+                    topic,
+                    overrides,
+                    config,
+                    spark=spark,
+                    recovery=recovery,
+                    progress=progress,
+                )
+                done.append(one)
+        except SegmentsError as error:
+            failed[topic] = error
+    if len(topics) == 1 and failed:
+        raise failed[topics[0]]
+    _raise_failed("imported", source.storage.uri, failed, done)
+    return done
+
+
+def export_all(
+    storage: Storage,
+    target: Storage,
+    topics: Sequence[str],
+    snapshot_of: Callable[[str], Snapshot],
+    defaults: Mapping[str, str],
+    *,
+    spark: SparkSession | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Exports topics as `export_topics` does, and returns what was written of each.
+
+    A topic whose manifest cannot be read is raised after all the others were exported.
+    """
+    snapshots: list[Snapshot] = []
+    failed: dict[str, SegmentsError] = {}
+    for topic in topics:
+        try:
+            snapshot = snapshot_of(topic)
+            _ = snapshot.live
+            snapshots.append(snapshot)
+        except SegmentsError as error:
+            failed[topic] = error
+    if len(topics) == 1 and failed:
+        raise failed[topics[0]]
+    readable = [(snapshot, topic_config(snapshot.config, defaults)) for snapshot in snapshots]
+    with _missing_files():
+        done = export_topics(storage, target, readable, spark=spark, progress=progress)
+    _raise_failed("exported", storage.uri, failed, done)
+    return done
+
+
+def _raise_failed(verb: str, path: str, failed: Mapping[str, SegmentsError], done: Sequence[Mapping[str, Any]]) -> None:
+    """Raises LogDirError for the topics that failed, if any: it says which ones went through."""
+    if failed:
+        raise LogDirError(
+            f"Topics could not be {verb}: {', '.join(failed)}",
+            path=path,
+            found="; ".join(str(error) for error in failed.values()),
+            hint=f"The others were {verb}: {', '.join(one['topic'] for one in done) or 'there are none'}",
+        ) from next(iter(failed.values()))
+
+
+@contextmanager
+def _missing_files() -> Iterator[None]:
+    """Files that go while a directory is copied raise MissingFileError."""
+    try:
+        yield
+    except MissingFileError:
+        raise
+    except FileNotFoundError as error:
+        raise missing_file(error.filename) from error
