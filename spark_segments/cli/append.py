@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import (
+from spark_segments.cli.options import (
+    CompressionOption,
     ConfigOption,
-    LogDirArgument,
-    MasterOption,
+    LogOptions,
     OutputOption,
-    StorageOption,
+    SparkOptions,
     TopicArgument,
-    storage_options,
+    with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.value_text import (
@@ -46,8 +46,10 @@ class Format(StrEnum):
     TEXT = "text"
 
 
+@with_options
 def append(
-    log_dir: LogDirArgument,
+    location: LogOptions,
+    spark: SparkOptions,
     topic: TopicArgument,
     paths: Annotated[
         list[str], typer.Option("--input", metavar="PATH", help="Files to read: a path, a directory or a pattern.")
@@ -75,9 +77,7 @@ def append(
         int | None, typer.Option("--partitions", min=1, help="Make the topic with so many where there is none.")
     ] = None,
     config: ConfigOption = None,
-    compression_codec: Annotated[
-        str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
-    ] = None,
+    compression_codec: CompressionOption = None,
     txn_app_id: Annotated[
         str | None, typer.Option("--txn-app-id", metavar="NAME", help="Append once, however often this runs: the job.")
     ] = None,
@@ -93,10 +93,12 @@ def append(
     value_schema: ValueSchemaOption = None,
     schema_registry: RegistryOption = None,
     output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    storage: StorageOption = None,
 ) -> None:
     """Appends JSON lines, CSV, Parquet, a Delta table or lines of text to a topic, all in one commit.
+
+    A Delta table is read by Delta's own reader where Spark has its jar
+    (spark-submit --packages io.delta:...), else by deltalake; then --option
+    takes versionAsOf, and storage options in delta-rs's names.
 
     A row with a column value of text or bytes is a record, with its columns
     key, headers, timestamp and partition; any other row is a record whose
@@ -106,16 +108,15 @@ def append(
     Example: segments append /data/log orders --input '/landing/*.json'
     --key-column order_id --partitions 6 --txn-app-id landing --txn-version 7
     """
-    from spark_segments import LogDir
     from spark_segments.log.manifest.commit import check_transaction
+    from spark_segments.spark.delta_input import delta_packages, read_delta
     from spark_segments.spark.frames import as_records
     from spark_segments.spark.session import spark_session
 
     started = time.monotonic()
     if txn_app_id is not None and txn_version is not None:
         check_transaction((txn_app_id, txn_version))
-    storage_settings = storage_options(storage)
-    log = LogDir.create(log_dir, storage_settings)
+    log = location.create()
     formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if unknown:
         raise InvalidOptionError("Unknown property", expected=", ".join(OPTIONS), found=unknown[0])
@@ -124,9 +125,16 @@ def append(
             log.create_topic(topic, partitions, parse_overrides(config or []))
     ends_before = {partition: end for partition, (_, end) in log.offsets(topic).items()}
 
-    reader = spark_session(f"append to {topic}", master=master).read.format(file_format.value)
-    reader = reader.options(**parse_overrides(reader_option or []))
-    frame = (reader if schema is None else reader.schema(schema)).load(paths)
+    reader_options = parse_overrides(reader_option or [])
+    if file_format is Format.DELTA:
+        if schema is not None:
+            raise InvalidOptionError("A Delta table has a schema", expected="no --schema", found=schema)
+        session = spark_session(f"append to {topic}", master=spark.master, config=delta_packages())
+        frame = read_delta(session, paths, reader_options)
+    else:
+        reader = spark_session(f"append to {topic}", master=spark.master).read.format(file_format.value)
+        reader = reader.options(**reader_options)
+        frame = (reader if schema is None else reader.schema(schema)).load(paths)
     records = as_records(
         frame,
         key_column=key_column,
@@ -135,12 +143,12 @@ def append(
         partition_column=partition_column,
         typed=[name for name in ("key", "value") if f"{name}.format" in formats],
     )
-    options: dict[str, str | None] = {f"storage.{name}": value for name, value in storage_settings.items()}
+    options: dict[str, str | None] = {f"storage.{name}": value for name, value in location.storage_options.items()}
     options |= formats
     options |= {"topic": topic, "compression.type": compression_codec, "txnAppId": txn_app_id}
     options["txnVersion"] = None if txn_version is None else str(txn_version)
     writer = records.write.format("segments").mode("append")
-    writer.options(**{name: value for name, value in options.items() if value is not None}).save(log_dir)
+    writer.options(**{name: value for name, value in options.items() if value is not None}).save(location.log_dir)
 
     report: dict[str, Any] = {
         "job": "append",

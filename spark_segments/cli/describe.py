@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_segments.cli.arguments import (
-    DefaultsOption,
-    LogDirArgument,
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
     NowOption,
     OptionalTopicArgument,
     OutputOption,
-    StorageOption,
-    open_log,
+    with_options,
 )
 from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table
 from spark_segments.config import TopicConfig, topic_config
@@ -32,14 +30,13 @@ HtmlOption = Annotated[
 ]
 
 
+@with_options
 def describe(
-    log_dir: LogDirArgument,
+    location: ConfiguredLogOptions,
     topic: OptionalTopicArgument = None,
     html: HtmlOption = None,
     output: OutputOption = Output.TEXT,
     now_ms: NowOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.
 
@@ -49,7 +46,7 @@ def describe(
     Example: segments describe /data/log --html log.html
     Example: segments topic describe /data/log orders
     """
-    log = open_log(log_dir, storage, defaults)
+    log = location.open()
     topics = []
     failed = False
     for name in [topic] if topic else log.topics():

@@ -10,8 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import OutputOption, StorageOption, storage_options
+from spark_segments.cli.options import (
+    OutputOption,
+    StorageOption,
+)
 from spark_segments.cli.output import FOUND_FAULTS, Output
+from spark_segments.config import parse_overrides
 
 # The files of a directory that are dumped where a directory is named.
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -56,7 +60,7 @@ def dump(
     from spark_segments.log.dump.text import text_of
 
     options = DumpOptions(deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size)
-    source = _Files(storage_options(storage))
+    source = _Files(parse_overrides(storage or []))
     paths = [path for file in files for path in _paths(file)]
     damage = 0
 

@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.arguments import (
+from spark_segments.cli.arguments import duration_ms, timestamp_ms
+from spark_segments.cli.explain_text import explanation_text, keeping_text
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
     DefaultsOption,
     NowOption,
     OutputOption,
     StorageOption,
-    duration_ms,
-    open_log,
-    timestamp_ms,
 )
-from spark_segments.cli.explain_text import explanation_text, keeping_text
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 
@@ -89,7 +88,7 @@ def explain(
         raise typer.BadParameter("Which record: one of --offset and --time is wanted")
     from spark_segments.maintenance.explanation.explain import explain as explain_one
 
-    log = open_log(log_dir, storage, defaults)
+    log = ConfiguredLogOptions(log_dir, storage, defaults).open()
     found = explain_one(
         log,
         topic,

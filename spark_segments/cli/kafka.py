@@ -6,19 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import (
+from spark_segments.cli.options import (
     ConfigOption,
-    DefaultsOption,
-    LogDirArgument,
-    MasterOption,
+    ConfiguredLogOptions,
     OutputOption,
-    StorageOption,
-    open_log,
-    session,
-    storage_options,
+    SparkOptions,
+    with_options,
 )
 from spark_segments.cli.output import Output, human_bytes, print_json, print_table, progress_bar
-from spark_segments.config import load_defaults, parse_overrides
+from spark_segments.config import parse_overrides
 
 ImportedTopicOption = Annotated[
     str | None, typer.Option("--topic", metavar="TOPIC", help="This topic only; all by default.")
@@ -29,11 +25,13 @@ KafkaStorageOption = Annotated[
 ]
 
 
+@with_options
 def import_(
     kafka_dir: Annotated[
         str, typer.Argument(metavar="KAFKA_DIR", help="A log.dirs of Kafka, a partition of one, or tiered storage.")
     ],
-    log_dir: LogDirArgument,
+    location: ConfiguredLogOptions,
+    spark: SparkOptions,
     topic: ImportedTopicOption = None,
     config: ConfigOption = None,
     recovery: Annotated[
@@ -41,10 +39,7 @@ def import_(
         typer.Option("--recovery", metavar="kafka", help="Cut the log at damage, as a broker does; stop by default."),
     ] = None,
     output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    storage: StorageOption = None,
     kafka_storage: KafkaStorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Copies topics out of a Kafka log directory, and makes the log directory where there is none.
 
@@ -55,9 +50,7 @@ def import_(
 
     Example: segments import /var/lib/kafka/data /data/log --topic orders
     """
-    from spark_segments.log.logdir import LogDir
-
-    log = LogDir.create(log_dir, storage_options(storage), defaults=load_defaults(defaults) if defaults else None)
+    log = location.create()
     before = set(log.topics())
     with progress_bar("import") as progress:
         imported = log.import_kafka(
@@ -65,8 +58,8 @@ def import_(
             topic,
             parse_overrides(config or []),
             recovery=recovery,
-            storage_options=storage_options(kafka_storage),
-            spark=session(master, "import"),
+            storage_options=parse_overrides(kafka_storage or []),
+            spark=spark.session("import"),
             progress=progress,
         )
     if output is Output.JSON:
@@ -79,29 +72,28 @@ def import_(
         print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
 
 
+@with_options
 def export(
-    log_dir: LogDirArgument,
+    location: ConfiguredLogOptions,
+    spark: SparkOptions,
     kafka_dir: Annotated[
         str, typer.Argument(metavar="KAFKA_DIR", help="Where the partition directories go; no broker may run on it.")
     ],
     topic: ImportedTopicOption = None,
     output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    storage: StorageOption = None,
     kafka_storage: KafkaStorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Writes topics as partition directories that a Kafka broker serves.
 
     Example: segments export /data/log /restored/log.dirs --topic orders
     """
-    log = open_log(log_dir, storage, defaults)
+    log = location.open()
     with progress_bar("export") as progress:
         exported = log.export_kafka(
             kafka_dir,
             topic,
-            storage_options=storage_options(kafka_storage),
-            spark=session(master, "export"),
+            storage_options=parse_overrides(kafka_storage or []),
+            spark=spark.session("export"),
             progress=progress,
         )
     if output is Output.JSON:

@@ -7,35 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import (
-    DefaultsOption,
-    DryRunOption,
-    LogDirArgument,
-    MasterOption,
-    NowOption,
-    OptionalTopicArgument,
-    OutputOption,
-    StorageOption,
-    TopicOption,
-    duration_ms,
-    one_topic,
-    open_log,
-    session,
-    size_bytes,
+from spark_segments.cli.arguments import duration_ms, size_bytes
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
+    JobOptions,
+    SparkOptions,
+    with_options,
 )
-from spark_segments.cli.output import FAILED, Output, print_report, progress_bar
+from spark_segments.cli.output import FAILED, print_report, progress_bar
 
 
+@with_options
 def roll(
-    log_dir: LogDirArgument,
-    topic: OptionalTopicArgument = None,
-    topic_option: TopicOption = None,
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    now_ms: NowOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
 ) -> None:
     """Seals what segment.bytes, segment.ms or a full index says is due, and merges small chunks.
 
@@ -43,25 +29,20 @@ def roll(
     """
     from spark_segments.maintenance import roll as job
 
-    _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
+    _run(job, location, settings, spark)
 
 
+@with_options
 def retain(
-    log_dir: LogDirArgument,
-    topic: OptionalTopicArgument = None,
-    topic_option: TopicOption = None,
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
     max_bytes: Annotated[
         str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep all topics together under this, as 500GiB.")
     ] = None,
     min_retention: Annotated[
         str, typer.Option("--min-retention", metavar="TIME", help="--max-bytes takes nothing younger, as 12h or 7d.")
     ] = "1d",
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    now_ms: NowOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
 
@@ -79,27 +60,22 @@ def retain(
     from spark_segments.maintenance import retain as job
 
     _run(
-        job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults,
+        job, location, settings, spark,
         max_bytes=None if max_bytes is None else size_bytes(max_bytes), min_retention_ms=duration_ms(min_retention),
     )  # fmt: skip
 
 
+@with_options
 def compact(
-    log_dir: LogDirArgument,
-    topic: OptionalTopicArgument = None,
-    topic_option: TopicOption = None,
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
     force: Annotated[
         bool, typer.Option("--force", help="Compact whatever has anything to clean, whether or not it is due.")
     ] = False,
     max_partitions: Annotated[
         int | None, typer.Option("--max-partitions", min=1, help="Compact so many at most, the dirtiest first.")
     ] = None,
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    now_ms: NowOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Keeps the newest record of every key in the topics whose cleanup.policy has compact.
 
@@ -111,21 +87,16 @@ def compact(
     from spark_segments.maintenance import compact as job
 
     _run(
-        job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults,
+        job, location, settings, spark,
         force=force, max_partitions=max_partitions,
     )  # fmt: skip
 
 
+@with_options
 def vacuum(
-    log_dir: LogDirArgument,
-    topic: OptionalTopicArgument = None,
-    topic_option: TopicOption = None,
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    now_ms: NowOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
 ) -> None:
     """Deletes files that left the log long ago, files that nothing names, and old manifest files.
 
@@ -136,19 +107,14 @@ def vacuum(
     """
     from spark_segments.maintenance import vacuum as job
 
-    _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
+    _run(job, location, settings, spark)
 
 
+@with_options
 def maintain(
-    log_dir: LogDirArgument,
-    topic: OptionalTopicArgument = None,
-    topic_option: TopicOption = None,
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    now_ms: NowOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
 ) -> None:
     """All of the upkeep, one job after another: roll, retain, compact, vacuum.
 
@@ -164,7 +130,7 @@ def maintain(
     failed = False
     for job in (roll_job, retain_job, compact_job, vacuum_job):
         try:
-            _run(job, log_dir, one_topic(topic, topic_option), dry_run, output, master, now_ms, storage, defaults)
+            _run(job, location, settings, spark)
         except typer.Exit:
             failed = True
     if failed:
@@ -173,20 +139,15 @@ def maintain(
 
 def _run(
     job: Callable[..., Any],
-    log_dir: str,
-    topic: str | None,
-    dry_run: bool,
-    output: Output,
-    master: str | None,
-    now_ms: int | None,
-    storage: list[str] | None,
-    defaults: Any,
-    **settings: Any,
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
+    **further: Any,
 ) -> None:
-    log = open_log(log_dir, storage, defaults)
-    spark = session(master, job.__name__)
+    topic, log = settings.one_topic(), location.open()
+    session = spark.session(job.__name__)
     with progress_bar(job.__name__) as progress:
-        report = job(log, spark, topic, now_ms, dry_run, progress=progress, **settings)
-    print_report(report.to_dict(), output)
+        report = job(log, session, topic, settings.now_ms, settings.dry_run, progress=progress, **further)
+    print_report(report.to_dict(), settings.output)
     if report.failed:
         raise typer.Exit(FAILED)

@@ -14,13 +14,13 @@ from typing import Annotated, BinaryIO
 import pyarrow as pa
 import typer
 
-from spark_segments.cli.arguments import (
-    LogDirArgument,
+from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.options import (
+    CompressionOption,
+    LogOptions,
     OutputOption,
-    StorageOption,
     TopicArgument,
-    open_log,
-    timestamp_ms,
+    with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.record_text import LineFormat, Properties, read_lines, write_records
@@ -40,8 +40,9 @@ PropertyOption = Annotated[
 ]
 
 
+@with_options
 def produce(
-    log_dir: LogDirArgument,
+    location: LogOptions,
     topic: TopicArgument,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="Where to read; standard input by default.")
@@ -53,9 +54,7 @@ def produce(
     value_schema: ValueSchemaOption = None,
     schema_registry: RegistryOption = None,
     partition: Annotated[int | None, typer.Option("--partition", help="Append to this partition only.")] = None,
-    compression_codec: Annotated[
-        str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
-    ] = None,
+    compression_codec: CompressionOption = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", help="Uncompressed bytes of a record batch.", min=1)
     ] = 131072,
@@ -63,7 +62,6 @@ def produce(
         str | None, typer.Option("--txn", metavar="APP:VERSION", help="Append this once, however often it runs.")
     ] = None,
     output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
 ) -> None:
     """Appends the lines of a file, all in one commit, and prints the offsets that they got.
 
@@ -85,7 +83,7 @@ def produce(
     from spark_segments.log.appending.appender import ProducerOptions
 
     transaction = _transaction(txn)
-    log = open_log(log_dir, storage)
+    log = location.open()
     options = ProducerOptions(compression_codec, batch_size)
     formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
     log.target(topic)  # raises where there is no such topic, before a schema is registered for it
@@ -113,8 +111,9 @@ def produce(
         print("Nothing appended.")
 
 
+@with_options
 def consume(
-    log_dir: LogDirArgument,
+    location: LogOptions,
     topic: TopicArgument,
     partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None,
     offset: Annotated[
@@ -140,7 +139,6 @@ def consume(
     ] = "read_uncommitted",
     version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
     output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
 ) -> None:
     """Prints records, partition by partition and by offset. It reads what is there and ends.
 
@@ -156,7 +154,7 @@ def consume(
     Example: segments consume /data/log orders -n 10 \\
       --from-time 2026-01-31T12:00:00Z --property print.key=true
     """
-    log = open_log(log_dir, storage)
+    log = location.open()
     snapshot_offsets = log.offsets(topic)
     wanted = sorted(snapshot_offsets) if partition is None else [partition]
     for number in wanted:
@@ -186,8 +184,9 @@ def consume(
     write_records(sys.stdout.buffer, records, shown, max_messages)
 
 
+@with_options
 def offsets(
-    log_dir: LogDirArgument,
+    location: LogOptions,
     topic: TopicArgument,
     time: Annotated[
         str,
@@ -199,13 +198,12 @@ def offsets(
         str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")
     ] = None,
     output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
 ) -> None:
     """Prints topic:partition:offset lines: the log end, the log start, or the first offset not older than a time.
 
     Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
     """
-    log = open_log(log_dir, storage)
+    log = location.open()
     bounds = log.offsets(topic)
     if time in ("latest", "-1"):
         found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
@@ -225,8 +223,9 @@ def offsets(
             print(f"{topic}:{number}:{'' if at is None else at}")
 
 
+@with_options
 def delete_records(
-    log_dir: LogDirArgument,
+    location: LogOptions,
     topic: TopicArgument,
     partition: Annotated[int | None, typer.Option("--partition", help="Of this partition; of all by default.")] = None,
     before_offset: Annotated[
@@ -240,13 +239,12 @@ def delete_records(
         typer.Option("--offset-json-file", help="Kafka's JSON file of partitions and offsets.", exists=True),
     ] = None,
     output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
 ) -> None:
     """Moves the log start up. Files go with the next retain and vacuum.
 
     Example: segments delete-records /data/log orders --before-time 2026-01-01
     """
-    log = open_log(log_dir, storage)
+    log = location.open()
     bounds = log.offsets(topic)
     chosen = list(bounds) if partition is None else [partition]
     if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:

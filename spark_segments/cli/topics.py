@@ -7,19 +7,17 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.arguments import (
-    ConfigOption,
-    DefaultsOption,
-    LogDirArgument,
-    OutputOption,
-    StorageOption,
-    TopicArgument,
-    open_log,
-    storage_options,
-)
 from spark_segments.cli.describe import describe
+from spark_segments.cli.options import (
+    ConfigOption,
+    ConfiguredLogOptions,
+    LogOptions,
+    OutputOption,
+    TopicArgument,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json, print_table
-from spark_segments.config import load_defaults, parse_overrides
+from spark_segments.config import parse_overrides
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete and restore topics.")
 
@@ -27,23 +25,20 @@ PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="How 
 
 
 @app.command("create")
+@with_options
 def create(
-    log_dir: LogDirArgument,
+    location: ConfiguredLogOptions,
     topic: TopicArgument,
     partitions: PartitionsOption = 1,
     config: ConfigOption = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing where the topic exists.")] = False,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Makes a topic, and the log directory where there is none yet.
 
     Example: segments topic create /data/log orders --partitions 6 \\
       --config retention.ms=604800000
     """
-    from spark_segments.log.logdir import LogDir
-
-    log = LogDir.create(log_dir, storage_options(storage), defaults=load_defaults(defaults) if defaults else None)
+    log = location.create()
     if if_not_exists and topic in log.topics():
         return
     log.create_topic(topic, partitions, parse_overrides(config or []))
@@ -51,12 +46,13 @@ def create(
 
 
 @app.command("list")
-def list_topics(log_dir: LogDirArgument, output: OutputOption = Output.TEXT, storage: StorageOption = None) -> None:
+@with_options
+def list_topics(location: LogOptions, output: OutputOption = Output.TEXT) -> None:
     """Lists the topics.
 
     Example: segments topic list /data/log
     """
-    topics = open_log(log_dir, storage).topics()
+    topics = location.open().topics()
     if output is Output.JSON:
         print_json(topics)
     else:
@@ -68,8 +64,9 @@ app.command("describe")(describe)
 
 
 @app.command("alter")
+@with_options
 def alter(
-    log_dir: LogDirArgument,
+    location: ConfiguredLogOptions,
     topic: TopicArgument,
     partitions: Annotated[
         int | None, typer.Option("--partitions", help="Raise the number of partitions to this.")
@@ -78,8 +75,6 @@ def alter(
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Take a setting back to its default.")
     ] = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Changes a topic's configuration, or raises its number of partitions.
 
@@ -88,17 +83,17 @@ def alter(
     """
     changes: dict[str, str | None] = dict(parse_overrides(config or []))
     changes |= dict.fromkeys(delete_config or [])
-    open_log(log_dir, storage, defaults).alter_topic(topic, changes, partitions)
+    location.open().alter_topic(topic, changes, partitions)
     print(f"Altered topic {topic}.")
 
 
 @app.command("delete")
+@with_options
 def delete(
-    log_dir: LogDirArgument,
+    location: LogOptions,
     topic: TopicArgument,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing where there is no such topic.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also where the topic's manifest cannot be read.")] = False,
-    storage: StorageOption = None,
 ) -> None:
     """Deletes a topic. Its files go with vacuum, once file.delete.delay.ms has passed.
 
@@ -108,7 +103,7 @@ def delete(
 
     Example: segments topic delete /data/log orders
     """
-    log = open_log(log_dir, storage)
+    log = location.open()
     if if_exists and topic not in log.topics():
         return
     log.delete_topic(topic, force=force)
@@ -116,15 +111,15 @@ def delete(
 
 
 @app.command("restore")
+@with_options
 def restore(
-    log_dir: LogDirArgument,
+    location: LogOptions,
     topic: TopicArgument,
     version: Annotated[int, typer.Option("--version", help="The version to go back to (see describe).")],
     forget_transactions: Annotated[
         bool, typer.Option("--forget-transactions", help="Let the transactions that go be sent again.")
     ] = False,
     output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
 ) -> None:
     """Brings a topic's records back to what an earlier version held, while its files are still there.
 
@@ -136,7 +131,7 @@ def restore(
     """
     from spark_segments.maintenance.removal.restore import restore as restore_topic
 
-    offsets = restore_topic(open_log(log_dir, storage), topic, version, forget_transactions=forget_transactions)
+    offsets = restore_topic(location.open(), topic, version, forget_transactions=forget_transactions)
     rows = [{"partition": number, "log_start_offset": a, "log_end_offset": b} for number, (a, b) in offsets.items()]
     if output is Output.JSON:
         transactions = [

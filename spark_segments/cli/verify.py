@@ -6,21 +6,20 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.arguments import (
-    DefaultsOption,
-    LogDirArgument,
-    MasterOption,
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
     OptionalTopicArgument,
     OutputOption,
-    StorageOption,
-    open_log,
-    session,
+    SparkOptions,
+    with_options,
 )
 from spark_segments.cli.output import FOUND_FAULTS, Output, human_bytes, print_json
 
 
+@with_options
 def verify(
-    log_dir: LogDirArgument,
+    location: ConfiguredLogOptions,
+    spark: SparkOptions,
     topic: OptionalTopicArgument = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every byte: CRCs, records, index entries, keys of clean tails.")
@@ -29,9 +28,6 @@ def verify(
         bool, typer.Option("--repair", help="Build faulty sidecars anew, never records; this means --deep.")
     ] = False,
     output: OutputOption = Output.TEXT,
-    master: MasterOption = None,
-    storage: StorageOption = None,
-    defaults: DefaultsOption = None,
 ) -> None:
     """Looks for faults: of the manifest, the files and their sizes, and with --deep of every byte.
 
@@ -41,7 +37,7 @@ def verify(
     """
     from spark_segments.log.verification.verify import verify as look
 
-    report = look(open_log(log_dir, storage, defaults), topic, deep, repair, session(master, "verify"))
+    report = look(location.open(), topic, deep, repair, spark.session("verify"))
     mended = {one["path"] for one in report.repaired}
     left = [finding for finding in report.findings if finding.rebuilds is None or finding.rebuilds not in mended]
     if output is Output.JSON:

@@ -9,11 +9,14 @@ import runpy
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
 from spark_segments.cli.append import ends_after
-from spark_segments.errors import InvalidOptionError, StorageError
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
+from spark_segments.spark.delta_input import read_delta
 from spark_segments.spark.frames import as_records
 from tests.conftest import ROOT
 from tests.log.played_log import Play
@@ -117,6 +120,47 @@ def test_parquet_of_a_topic_read_before_becomes_the_same_records(append, spark, 
     read.write.parquet(str(tmp_path / "parquet"))
     append(log.uri, "copy", "--input", tmp_path / "parquet", "--format", "parquet")
     assert records(log, "copy") == records(log, "orders")
+
+
+def test_a_delta_table_is_appended_without_deltas_jar(append, log, tmp_path):
+    """Partitioned, of several files and versions, with removed rows: deltalake's own reader says what is in it."""
+    table, log_dir = str(tmp_path / "table"), log.uri
+    log.create_topic("orders", partitions=2)
+    for day in range(3):
+        rows = {"id": list(range(day * 10, day * 10 + 10)), "item": [f"i{day}"] * 9 + [None], "day": [day] * 10}
+        write_deltalake(table, pa.table(rows), mode="append", partition_by=["day"])
+    DeltaTable(table).delete("id >= 25")
+    columns = ["--key-column", "id", "--input", table, "--format", "delta"]
+    append(log_dir, "orders", *columns)
+    expected = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert len(expected) == 25
+    found = [json.loads(row["value"]) for batch in log.read("orders") for row in batch.to_pylist()]
+    assert sorted(found, key=lambda row: row["id"]) == sorted(
+        ({name: value for name, value in row.items() if value is not None} for row in expected),
+        key=lambda row: row["id"],
+    )
+
+    log.create_topic("earlier")
+    append(log_dir, "earlier", *columns, "--option", "versionAsOf=1")
+    assert log.offsets("earlier") == {0: (0, 20)}
+
+
+def test_a_delta_table_of_records_keeps_bytes_and_times(append, log, tmp_path):
+    log.create_topic("orders")
+    at = datetime.datetime(2024, 5, 6, 7, 8, 9, 123000, datetime.UTC)
+    rows = pa.table({"key": [b"k\xff"], "value": [b"\x00v"], "timestamp": pa.array([at], pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(tmp_path / "table"), rows)
+    append(log.uri, "orders", "--input", tmp_path / "table", "--format", "delta")
+    [row] = [row for batch in log.read("orders") for row in batch.to_pylist()]
+    assert (row["key"], row["value"], row["timestamp"]) == (b"k\xff", b"\x00v", at)
+
+
+@pytest.mark.parametrize("options", [{}, {"versionAsOf": "7"}])
+def test_a_delta_table_that_cannot_be_read_says_what_to_do(spark, tmp_path, options):
+    if options:
+        write_deltalake(str(tmp_path / "table"), pa.table({"id": [1]}))
+    with pytest.raises(LogDirError, match=r"The Delta table cannot be read.*--packages io\.delta"):
+        read_delta(spark, [str(tmp_path / "table")], options)
 
 
 def test_a_column_that_is_not_there_is_one_clear_error(spark):

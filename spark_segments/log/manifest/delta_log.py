@@ -19,6 +19,7 @@ from spark_segments.storage import FileInfo, Storage
 
 MANIFEST_DIRECTORY = "_manifest"
 
+_STACK = re.compile(r"\n+\s*(?:Backtrace:\s*|stack backtrace:\s*)?0: .*", re.DOTALL)
 _DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
@@ -124,8 +125,8 @@ def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int
 
 
 def reason(error: BaseException | None) -> str:
-    """What went wrong in one line: delta-rs draws trees in colour."""
-    text = _DRAWING.sub("", str(error))
+    """What went wrong in one line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
+    text = _STACK.sub("", _DRAWING.sub("", str(error)))
     return " ".join(text.split()) or type(error).__name__
 
 

@@ -1,0 +1,178 @@
+"""The arguments and options that several commands take: each is declared here, once, with what is made of it.
+
+A command has a parameter of one of the classes below. `with_options` puts the fields of the class into its place, so
+that the command line has them, and hands the command the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo
+
+from spark_segments.cli.output import Output
+from spark_segments.config import load_defaults, parse_overrides
+from spark_segments.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_segments.log.logdir import LogDir
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+OptionalTopicArgument = Annotated[
+    str | None, typer.Argument(metavar="TOPIC", help="The topic; all where it is left out.")
+]
+OutputOption = Annotated[Output, typer.Option("--output", help="How to print the result.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage", metavar="NAME=VALUE", help="A storage option in delta-rs's names, such as AWS_REGION=eu-west-1."
+    ),
+]
+DefaultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--defaults",
+        metavar="FILE",
+        help="Configuration defaults in Kafka's server names (conf/segments.properties).",
+        exists=True,
+    ),
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A topic setting; may be given several times."),
+]
+CompressionOption = Annotated[
+    str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
+]
+NowOption = Annotated[
+    int | None, typer.Option("--now-ms", metavar="MS", help="The clock to plan by, in ms since 1970.")
+]
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """LOG_DIR and --storage."""
+
+    log_dir: Annotated[
+        str, typer.Argument(metavar="LOG_DIR", help="The log directory: a path or an s3://, gs://, abfs:// URI.")
+    ]
+    storage: StorageOption = None
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """--storage as a mapping."""
+        return parse_overrides(self.storage or [])
+
+    def open(self) -> LogDir:
+        """The log directory, which has to be there."""
+        from spark_segments.log.logdir import LogDir
+
+        return LogDir.open(self.log_dir, self.storage_options, defaults=self._defaults())
+
+    def create(self) -> LogDir:
+        """The log directory, made where there is none."""
+        from spark_segments.log.logdir import LogDir
+
+        return LogDir.create(self.log_dir, self.storage_options, defaults=self._defaults())
+
+    def _defaults(self) -> dict[str, str] | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredLogOptions(LogOptions):
+    """The same with --defaults."""
+
+    defaults: DefaultsOption = None
+
+    def _defaults(self) -> dict[str, str] | None:
+        return load_defaults(self.defaults) if self.defaults else None
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """--master: where the work is done."""
+
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", metavar="URL", help="Run the work on this Spark master (local[4], spark://…, yarn, sc://…)."
+        ),
+    ] = None
+
+    def session(self, app_name: str) -> SparkSession | None:
+        """A Spark session where a master is given or spark-submit runs us; None: the work is done in this process."""
+        if self.master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            return None
+        from spark_segments.spark.session import spark_session
+
+        return spark_session(app_name, master=self.master)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What all jobs of maintenance take beside the log directory and Spark."""
+
+    topic: OptionalTopicArgument = None
+    topic_option: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same, as an option.")] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False
+    output: OutputOption = Output.TEXT
+    now_ms: NowOption = None
+
+    def one_topic(self) -> str | None:
+        """The topic that the job is about, given as [TOPIC] or as --topic, or None for all."""
+        argument, option = self.topic, self.topic_option
+        if argument and option and argument != option:
+            found = f"{argument} and --topic {option}"
+            raise InvalidOptionError("Two topics", expected="TOPIC or --topic", found=found)
+        return argument or option
+
+
+def with_options(command: C) -> C:
+    """`command`, on the command line, with the fields of its dataclass parameters in place of these.
+
+    Help lists the command's own options first, then those that it shares with other commands.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    shared: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name not in groups:
+            parameters.append(_declared(parameter.name, hints[parameter.name], parameter.default))
+            continue
+        fields = get_type_hints(groups[parameter.name], include_extras=True)
+        for field in dataclasses.fields(groups[parameter.name]):
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            declared = _declared(field.name, fields[field.name], default)
+            (parameters if _is_argument(declared) else shared).append(declared)
+
+    @functools.wraps(command)
+    def called(**values: Any) -> Any:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+        return command(**values)
+
+    called.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *shared)}
+    return called  # type: ignore[return-value]
+
+
+def _declared(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(one, ArgumentInfo) for one in parameter.annotation.__metadata__)

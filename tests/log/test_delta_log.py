@@ -1,0 +1,99 @@
+"""What every `DeltaLog` promises: the real one by delta-rs, and the one in memory that simulations stand on."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import TopicExistsError
+from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, OpenDeltaLog, VersionTakenError, commit_info
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
+from spark_segments.log.manifest.rows import Topic, topic_table
+from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.storage import Storage
+from tests.log.memory_log import MemoryLogs
+
+NOTE = CommitNote("id-0", 0, "create")
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(params=[DeltaRsLog, MemoryLogs], ids=["delta-rs", "memory"])
+def open_delta_log(request) -> OpenDeltaLog:
+    return request.param if request.param is DeltaRsLog else request.param()
+
+
+@pytest.fixture
+def storage(tmp_path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+@pytest.fixture
+def delta(storage, open_delta_log) -> DeltaLog:
+    return open_delta_log(storage, "orders")
+
+
+@pytest.fixture
+def file(storage) -> RowFile:
+    return RowFiles(storage, "_manifest/orders").write("topic", topic_table(Topic("id", {})))
+
+
+def test_a_table_that_is_not_there_is_a_missing_file(delta):
+    for version in (None, 0):
+        with pytest.raises(FileNotFoundError):
+            delta.open(version)
+    assert delta.log_files().commits == {}
+
+
+def test_a_table_is_made_once(delta, file):
+    delta.create([file], NOTE)
+    with pytest.raises(VersionTakenError):
+        delta.create([file], NOTE)
+    assert delta.open().version == 0
+    assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]
+
+
+def test_of_two_commits_on_a_version_the_first_counts(delta, file):
+    delta.create([file], NOTE)
+    base = delta.open()
+    delta.commit_on(base, FileChange([], []), CommitNote("id-1", 2, "first"), {"app": 7})
+    with pytest.raises(VersionTakenError):
+        delta.commit_on(base, FileChange([], [file]), CommitNote("id-2", 0, "second"), {"app": 8})
+    latest = delta.open()
+    assert (latest.version, latest.last_transaction("app"), latest.last_transaction("other")) == (1, 7, None)
+    assert [one.path for one in latest.files] == [file.path]
+    info = commit_info(delta.actions(1))
+    assert (info["commitId"], int(info["attempt"]), info["change"]) == ("id-1", 2, "first")
+    with pytest.raises(FileNotFoundError):
+        delta.actions(2)
+
+
+def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, file):
+    delta.create([file], NOTE)
+    delta.commit_on(delta.open(), FileChange([], [file]), CommitNote("id-1", 0, "drop"), {})
+    assert (delta.open(1).files, [one.path for one in delta.open(0).files]) == ([], [file.path])
+    delta.checkpoint()
+    found = delta.log_files()
+    assert (sorted(found.commits), sorted(found.checkpoints)) == ([0, 1], [1])
+    delta.delete([found.commits[0]])
+    assert delta.open().version == 1
+    with pytest.raises(FileNotFoundError):
+        delta.actions(0)
+
+
+def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
+    log = LogDir(storage, open_delta_log=open_delta_log)
+    log.create_topic("orders", config={"cleanup.policy": "compact", "segment.bytes": "2000"})
+    with pytest.raises(TopicExistsError):
+        log.create_topic("orders")
+    for number in range(120):  # checkpoints and merges of the manifest come on the way
+        log.append("orders", pa.table({"key": [b"a", b"b"], "value": [b"%d" % number] * 2}), txn=("app", number))
+    assert log.append("orders", pa.table({"key": [b"a"], "value": [b"again"]}), txn=("app", 119)) == {}
+    now_ms = storage.now_ms() + 8 * DAY_MS
+    for job in (roll, retain, compact, vacuum):
+        assert not job(log, now_ms=now_ms).failed
+    rows = [row for batch in log.read("orders") for row in batch.to_pylist()]
+    assert {row["key"]: row["value"] for row in rows} == {b"a": b"119", b"b": b"119"}
+    assert len(rows) < 240
+    assert log.offsets("orders") == {0: (0, 240)}
