@@ -7,7 +7,14 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError
-from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, OpenDeltaLog, VersionTakenError, commit_info
+from spark_segments.log.manifest.delta_log import (
+    CommitFailedError,
+    CommitNote,
+    DeltaLog,
+    OpenDeltaLog,
+    VersionTakenError,
+    commit_info,
+)
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
 from spark_segments.log.manifest.rows import Topic, topic_table
@@ -48,7 +55,7 @@ def test_a_table_that_is_not_there_is_a_missing_file(delta):
 
 def test_a_table_is_made_once(delta, file):
     delta.create([file], NOTE)
-    with pytest.raises(VersionTakenError):
+    with pytest.raises(CommitFailedError):
         delta.create([file], NOTE)
     assert delta.open().version == 0
     assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]

@@ -79,7 +79,7 @@ class DeltaLog(Protocol):
         """
 
     def create(self, files: list[RowFile], note: CommitNote) -> None:
-        """Makes the table at version 0. Raises CommitFailedError, VersionTakenError where there is a table."""
+        """Makes the table at version 0. Raises CommitFailedError, also where there is a table already."""
 
     def commit_on(
         self,
