@@ -129,7 +129,7 @@ def append(
     if file_format is Format.DELTA:
         if schema is not None:
             raise InvalidOptionError("A Delta table has a schema", expected="no --schema", found=schema)
-        session = spark_session(f"append to {topic}", master=spark.master, config=delta_packages())
+        session = spark_session(f"append to {topic}", master=spark.master, config=delta_packages(spark.master))
         frame = read_delta(session, paths, reader_options)
     else:
         reader = spark_session(f"append to {topic}", master=spark.master).read.format(file_format.value)

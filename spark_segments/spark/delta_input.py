@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,11 +27,14 @@ _MAVEN_SECONDS = 2.0
 _HINT = "Run the job by spark-submit --packages io.delta:delta-spark_4.2_2.13:VERSION, whose reader knows all features"
 
 
-def delta_packages() -> dict[str, str]:
-    """Settings of a new Spark session that bring Delta's jar; {} where delta-spark or Maven's repository is not there.
+def delta_packages(master: str | None) -> dict[str, str]:
+    """Settings of a Spark session of our own on `master` that bring Delta's jar.
 
-    Spark does not start at all when it cannot resolve a package, hence the look at the repository first.
+    {} where delta-spark or Maven's repository is not there: Spark does not start at all when it cannot resolve a
+    package. {}, too, where somebody else starts Spark or names packages: theirs are not replaced.
     """
+    if _is_configured_elsewhere(master):
+        return {}
     try:
         from delta.pip_utils import configure_spark_with_delta_pip
 
@@ -41,6 +46,17 @@ def delta_packages() -> dict[str, str]:
 
     builder = configure_spark_with_delta_pip(SparkSession.Builder())
     return {"spark.jars.packages": builder._options["spark.jars.packages"]}
+
+
+def _is_configured_elsewhere(master: str | None) -> bool:
+    if "PYSPARK_GATEWAY_PORT" in os.environ or (master or "").startswith("sc://"):
+        return True
+    if "--packages" in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        return True
+    home = os.environ.get("SPARK_HOME")
+    directory = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    defaults = None if directory is None else Path(directory) / "spark-defaults.conf"
+    return defaults is not None and defaults.is_file() and "spark.jars.packages" in defaults.read_text()
 
 
 def read_delta(spark: SparkSession, paths: Sequence[str], options: Mapping[str, str]) -> DataFrame:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_segments import LogDir
 from spark_segments.cli.append import ends_after
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
-from spark_segments.spark.delta_input import read_delta
+from spark_segments.spark.delta_input import delta_packages, read_delta
 from spark_segments.spark.frames import as_records
 from tests.conftest import ROOT
 from tests.log.played_log import Play
@@ -161,6 +161,13 @@ def test_a_delta_table_that_cannot_be_read_says_what_to_do(spark, tmp_path, opti
         write_deltalake(str(tmp_path / "table"), pa.table({"id": [1]}))
     with pytest.raises(LogDirError, match=r"The Delta table cannot be read.*--packages io\.delta"):
         read_delta(spark, [str(tmp_path / "table")], options)
+
+
+def test_packages_that_the_user_names_are_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "spark-defaults.conf").write_text("spark.jars.packages org.example:own:1\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert delta_packages("local[2]") == {}
+    assert delta_packages("sc://server") == {}
 
 
 def test_a_column_that_is_not_there_is_one_clear_error(spark):
