@@ -31,15 +31,15 @@ def verify(
 ) -> None:
     """Looks for faults: of the manifest, the files and their sizes, and with --deep of every byte.
 
-    Exit code 0: none was found, or --repair has mended all. 3: faults.
+    Exit code 0: none was found, or --repair has corrected all. 3: faults.
 
     Example: segments verify /data/log orders --deep
     """
     from spark_segments.log.verification.verify import verify as look
 
     report = look(location.open(), topic, deep, repair, spark.session("verify"))
-    mended = {one["path"] for one in report.repaired}
-    left = [finding for finding in report.findings if finding.rebuilds is None or finding.rebuilds not in mended]
+    repaired = {one["path"] for one in report.repaired}
+    left = [finding for finding in report.findings if finding.rebuilds is None or finding.rebuilds not in repaired]
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
