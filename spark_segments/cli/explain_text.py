@@ -22,9 +22,9 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TIMESTAMPS,
     Explanation,
     Step,
-    Window,
+    TimeBounds,
 )
-from spark_segments.maintenance.explanation.retention_bounds import DEFAULT_DELETE_DELAY_MS, Keeping
+from spark_segments.maintenance.explanation.retention_bounds import DEFAULT_DELETE_DELAY_MS, RetentionBounds
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
@@ -100,7 +100,7 @@ def _kept(one: Explanation) -> str:
     return f"It is kept by {' or '.join(_KEPT_BY.get(rule, rule) for rule in one.kept_by)}."
 
 
-def _span(window: Window, now_ms: int) -> str:
+def _span(window: TimeBounds, now_ms: int) -> str:
     if window.earliest_ms is None:
         return "never, as the topic is set"
     earliest = "now" if window.earliest_ms <= now_ms else when(window.earliest_ms, now_ms)
@@ -190,7 +190,7 @@ def _ms(one: Explanation, name: str) -> str:
     return duration(int(one.settings[name]))
 
 
-def keeping_text(one: Keeping) -> str:
+def retention_bounds_text(one: RetentionBounds) -> str:
     """Settings, and how long they keep a record."""
     full = one.fill_ms is not None and one.fill_ms <= one.segment_ms
     late_roll = one.retention_ms < one.every_ms

@@ -52,7 +52,7 @@ def selected_topics(
         yield snapshot, config
 
 
-def check_young(storage: Storage, started_ms: int) -> None:
+def check_commit_age(storage: Storage, started_ms: int) -> None:
     """Raises CommitConflictError where files written since `started_ms`, by the store's clock, are too old to commit.
 
     Vacuum takes what nothing names once it is old enough. A job may be that slow: a machine was asleep, say.

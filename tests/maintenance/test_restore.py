@@ -11,7 +11,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
-from spark_segments.maintenance.removal.taken_back import TakenBack
+from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
@@ -200,7 +200,7 @@ def sent(log) -> tuple[LogDir, int]:
     return log, wanted
 
 
-TAKEN_BACK = [TakenBack("loader", (2, 5), 1), TakenBack("other", (0,), None)]
+TAKEN_BACK = [UndoneTransactions("loader", (2, 5), 1), UndoneTransactions("other", (0,), None)]
 
 
 def test_transactions_that_a_restore_takes_back_are_named_and_stay_remembered(sent):
@@ -245,5 +245,5 @@ def test_what_was_forgotten_before_is_not_named_again(sent):
     log, wanted = sent
     restore(log, "orders", wanted, forget_transactions=True)
     send(log, "loader", 2)
-    assert list(restore(log, "orders", wanted).transactions) == [TakenBack("loader", (2,), 1)]
+    assert list(restore(log, "orders", wanted).transactions) == [UndoneTransactions("loader", (2,), 1)]
     assert send(log, "loader", 2, 5) == [False, True]

@@ -130,7 +130,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
 
     def run(function, tasks, spark=None, **options):
         done = try_tasks(function, tasks, spark, **options)
-        if type(function).__name__ == "_CopyPiece":
+        if type(function).__name__ == "_CopyToFile":
             monkeypatch.setattr(ROLL, "try_tasks", try_tasks)
             work()
         return done

@@ -56,7 +56,7 @@ _GROUP = 1024  # the least room for records that the kernel wants
 
 
 @dataclass(frozen=True, slots=True)
-class CleaningRound:
+class RecordFilter:
     """What holds for all batches of one cleaning of a partition.
 
     `first_uncleanable_offset` ends the cleanable part of the log: the batch right before it is kept, empty if need be,
@@ -79,7 +79,7 @@ class CleaningRound:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanCounts:
+class CleanerStats:
     """Records of the batches read, and what became of them: `records_read` is the sum of the next six."""
 
     records_read: int = 0
@@ -95,12 +95,12 @@ class CleanCounts:
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def __add__(self, other: CleanCounts) -> CleanCounts:
-        return CleanCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+    def __add__(self, other: CleanerStats) -> CleanerStats:
+        return CleanerStats(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanedBatches:
     """What is left of the batches `source`: `data`, uint8[], with the log's offsets, and its batches, positions from
     data[0].
 
@@ -112,20 +112,20 @@ class Cleaned:
     data: np.ndarray
     batches: BatchTable
     changed: bool
-    counts: CleanCounts
+    stats: CleanerStats
     aborted: AbortedTransactions
 
 
 def clean_batches(
     buffer: Any,
     batches: BatchTable,
-    cleaning: CleaningRound,
+    record_filter: RecordFilter,
     transactions: CleanedTransactions,
     *,
     file_position: int = 0,
     path: str = "",
     offset_shift: int = 0,
-) -> Iterator[Cleaned]:
+) -> Iterator[CleanedBatches]:
     """Cleans `batches` (CRCs checked), which follow those cleaned with the same `transactions` before.
 
     They come in parts, in order, each with as much as `sections` decompresses at a time: however well a log compresses,
@@ -138,7 +138,7 @@ def clean_batches(
     discardable, aborted = transactions.read(
         buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
     )
-    action = _actions(batches, cleaning, discardable, offset_shift)
+    action = _actions(batches, record_filter, discardable, offset_shift)
     unread = action & READ == 0
     count = batches.count.astype(np.int64)
     for part in sections(buffer, batches, file_position=file_position, path=path, wanted=~unread):
@@ -154,11 +154,11 @@ def clean_batches(
             base_timestamp=batches.base_timestamp[rows],
             max_timestamp=batches.max_timestamp[rows],
             action=action[rows],
-            codec=_codecs(batches, cleaning)[rows],
+            codec=_codecs(batches, record_filter)[rows],
         )
         sources: list[np.ndarray] = [byte_view(buffer)]
         tally = np.zeros(COUNTS, np.int64)
-        data = _joined(*_clean(columns, cleaning, tally, sources, batches, part, path), sources)
+        data = _joined(*_clean(columns, record_filter, tally, sources, batches, part, path), sources)
         table = _scanned(data)
         if offset_shift and len(table):
             data = data.copy() if data.base is not None else data
@@ -169,7 +169,7 @@ def clean_batches(
         source = batches.take(rows)
         ends = part.last == len(batches)
         dropped, control = unread[rows], source.is_control
-        counts = CleanCounts(
+        stats = CleanerStats(
             records_read=int(count[rows].sum()),
             records_kept=int(tally[KEPT]),
             superseded=int(tally[SUPERSEDED]),
@@ -184,30 +184,32 @@ def clean_batches(
             bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
             bytes_written=len(data),
         )
-        changed = converted or counts.batches_unchanged < counts.batches_read
-        yield Cleaned(source, data, table, changed, counts, aborted if ends else AbortedTransactions.of())
+        changed = converted or stats.batches_unchanged < stats.batches_read
+        yield CleanedBatches(source, data, table, changed, stats, aborted if ends else AbortedTransactions.of())
 
 
-def _actions(batches: BatchTable, cleaning: CleaningRound, discardable: np.ndarray, offset_shift: int) -> np.ndarray:
+def _actions(
+    batches: BatchTable, record_filter: RecordFilter, discardable: np.ndarray, offset_shift: int
+) -> np.ndarray:
     """int64[]: what is to happen to each batch, as Kafka's Cleaner.checkBatchRetention decides it."""
     control = batches.is_control
-    expired = batches.has_delete_horizon & (batches.base_timestamp <= cleaning.now_ms)
+    expired = batches.has_delete_horizon & (batches.base_timestamp <= record_filter.now_ms)
     discarded = discardable & (~control | expired)
-    ends_round = batches.last_offset + (offset_shift + 1) == cleaning.first_uncleanable_offset
-    keep_empty = ends_round | cleaning.producers.mask(batches, offset_shift)
+    ends_round = batches.last_offset + (offset_shift + 1) == record_filter.first_uncleanable_offset
+    keep_empty = ends_round | record_filter.producers.mask(batches, offset_shift)
     values: np.ndarray = np.where(discarded, 0, READ) + keep_empty * KEEP_EMPTY + (discardable & control) * SET_HORIZON
     return values
 
 
-def _codecs(batches: BatchTable, cleaning: CleaningRound) -> np.ndarray:
+def _codecs(batches: BatchTable, record_filter: RecordFilter) -> np.ndarray:
     """int64[]: the codec that each batch has if it is rebuilt. Control batches are never compressed."""
     codec = batches.codec.astype(np.int64)
-    return codec if cleaning.codec is None else np.where(batches.is_control, codec, cleaning.codec)
+    return codec if record_filter.codec is None else np.where(batches.is_control, codec, record_filter.codec)
 
 
 def _clean(
     columns: Batches,
-    cleaning: CleaningRound,
+    record_filter: RecordFilter,
     tally: np.ndarray,
     sources: list[np.ndarray],
     batches: BatchTable,
@@ -215,15 +217,15 @@ def _clean(
     path: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Addresses and sizes of what is left of one part; `sources` grows by the memory that they are in."""
-    offset_map = cleaning.map
+    offset_map = record_filter.map
     rules = Rules(
         offset_map.slots,
         np.uint64(offset_map.capacity),
         np.uint64(offset_map.seed),
         offset_map.secret,
         offset_map.end_offset,
-        cleaning.now_ms,
-        cleaning.new_horizon_ms,
+        record_filter.now_ms,
+        record_filter.new_horizon_ms,
     )
     # Only what is written to is ever given memory.
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD
@@ -235,7 +237,7 @@ def _clean(
     if bad_row >= 0:
         raise bad_record(batches.take(slice(part.first, part.last)), part, bad_row, bad_at, path)
     for piece in np.flatnonzero(pieces.row[:used] >= 0).tolist():
-        batch = _compressed(out, pieces, piece, int(columns.codec[pieces.row[piece]]), cleaning.level)
+        batch = _compressed(out, pieces, piece, int(columns.codec[pieces.row[piece]]), record_filter.level)
         sources.append(batch)
         pieces.address[piece] = address_of(batch)
         pieces.size[piece] = len(batch)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.control import ABORT, COMMIT, NO_MARKER, read_markers
 from spark_segments.format.kernels.jit import njit
@@ -18,14 +19,23 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 _NONE = -1
 
 
-class CleanedTransactions:
-    """What one pass over a log, from its start and in the order of its batches, knows of transactions so far.
+class WholeLogNeededError(SegmentsError):
+    """A partition has transactions, and the task at hand reads a part of its log only: one task must read all of it.
 
-    One pass builds the map and another one cleans, each with a state of its own. A state can be pickled: a task that
-    goes on from the middle of a log takes that of the batches before.
+    Compaction catches this and cleans the partition by one task. No user sees it.
     """
 
-    def __init__(self) -> None:
+
+class CleanedTransactions:
+    """What one pass over a log knows of its transactions so far. It reads the batches from the start, in their order.
+
+    Building the map is one pass and cleaning is another. Each has a state, and a state can be pickled: a task that goes
+    on from the middle of a log takes the state of the batches before. Not `whole_log`: the pass reads some part of a
+    log that is taken to have no transactions.
+    """
+
+    def __init__(self, *, whole_log: bool = True) -> None:
+        self._whole_log = whole_log
         self._aborted = AbortedTransactions.of()  # still to come or under way, by first offset
         self._observed = np.zeros(0, np.bool_)  # of those: whether data of it was met
         self._committed = np.zeros(0, np.int64)  # producers with data met that no abort has undone, sorted
@@ -49,10 +59,15 @@ class CleanedTransactions:
     ) -> tuple[np.ndarray, AbortedTransactions]:
         """Walks the batches that come next: (bool[n], which may be discarded; transactions for the new index).
 
-        A data batch may be if its transaction was aborted; a control batch if no data of its transaction was met or the
-        cleaner has emptied it before. The transactions are those with an abort marker among the batches and data that
-        was met: the rewritten segment's index names them, until all of their data are gone.
+        A data batch may be discarded if its transaction was aborted. A control batch may be discarded if no data of its
+        transaction was met, or if the cleaner has emptied it before. The transactions returned have an abort marker
+        among the batches, and data of theirs was met: the rewritten segment's index names them until all of their data
+        are gone. Raises WholeLogNeededError for a control batch where the pass does not read the whole log.
         """
+        if not self._whole_log:
+            if batches.is_control.any():
+                raise WholeLogNeededError("The log has a transaction marker", path=path, position=file_position)
+            return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
         discardable = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches.is_control | batches.is_transactional)
         if not len(rows):

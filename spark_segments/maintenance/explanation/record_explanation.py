@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.maintenance.explanation.next_jobs import NEVER
+from spark_segments.maintenance.explanation.topic_forecast import NEVER
 
 # Where a record is.
 NOT_WRITTEN = "not written"  # its offset is not given out yet
@@ -41,7 +41,7 @@ CLEANING_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeBounds:
     """From the first moment at which something can have happened to the one by which it has, in ms since 1970.
 
     `earliest_ms` is None where it never happens, `latest_ms` where the clock alone does not bring it.
@@ -51,7 +51,7 @@ class Window:
     latest_ms: int | None
 
     @classmethod
-    def of(cls, earliest_ms: int, latest_ms: int) -> Window:
+    def of(cls, earliest_ms: int, latest_ms: int) -> TimeBounds:
         """The same from moments that may be NEVER."""
         return cls(*(None if at_ms >= NEVER else int(at_ms) for at_ms in (earliest_ms, latest_ms)))
 
@@ -68,7 +68,7 @@ class Step:
 
     job: str
     rule: str
-    window: Window
+    window: TimeBounds
     waits_for: str | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -97,8 +97,8 @@ class Explanation:
     state: str
     segment: Segment | None = None
     steps: tuple[Step, ...] = ()
-    leaves_log: Window | None = None
-    files_deleted: Window | None = None
+    leaves_log: TimeBounds | None = None
+    files_deleted: TimeBounds | None = None
 
     @property
     def kept_by(self) -> list[str]:

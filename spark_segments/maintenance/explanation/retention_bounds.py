@@ -19,7 +19,7 @@ DEFAULT_DELETE_DELAY_MS = KEYS["file.delete.delay.ms"].default
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class RetentionBounds:
     """Settings and what comes of them, in ms.
 
     `fill_ms`: a segment is full after so long at the latest, None where it may never be. `every_ms`: each job runs
@@ -71,14 +71,14 @@ class Keeping:
         return {**{name: getattr(self, name) for name in (*names, *results)}, "settings": self.settings()}
 
 
-def gone_within(
+def bounds_for_deletion_within(
     limit_ms: int, retention_ms: int, *, fill_ms: int | None = None, every_ms: int = 0, delay_ms: int = 0
-) -> Keeping:
+) -> RetentionBounds:
     """The settings with the largest segment.ms under which no file has a record any more after `limit_ms`.
 
     Raises InvalidOptionError where there are none: retention, intervals and delay alone take as long.
     """
-    rest_ms = Keeping(retention_ms, 1, 0, every_ms, delay_ms).deleted_ms
+    rest_ms = RetentionBounds(retention_ms, 1, 0, every_ms, delay_ms).deleted_ms
     if limit_ms <= rest_ms:
         raise InvalidOptionError(
             f"Nothing is gone within {limit_ms} ms, however short segments are",
@@ -86,4 +86,4 @@ def gone_within(
             found=limit_ms,
             hint="Want a shorter retention or delete delay, or let the jobs run more often",
         )
-    return Keeping(retention_ms, limit_ms - rest_ms, fill_ms, every_ms, delay_ms)
+    return RetentionBounds(retention_ms, limit_ms - rest_ms, fill_ms, every_ms, delay_ms)

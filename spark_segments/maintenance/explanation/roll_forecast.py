@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_segments.log.manifest.rows import Segment, segments_of
-from spark_segments.maintenance.explanation.next_jobs import NEVER, later
+from spark_segments.maintenance.explanation.topic_forecast import NEVER, later
 from spark_segments.maintenance.rolling.plan import (
     OFFSET_OVERFLOW,
     SEGMENT_BYTES,
@@ -20,14 +20,14 @@ from spark_segments.maintenance.rolling.plan import (
     RollRules,
     plan_roll,
 )
-from spark_segments.maintenance.rolling.planned_segments import is_full
+from spark_segments.maintenance.rolling.planned_segments import fills_a_segment
 
 _CUTS = {SEGMENT_BYTES, SEGMENT_MS, OFFSET_OVERFLOW}
 """The reasons for which a segment does end; of a full index the rows say only that it may."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
+class RollForecast:
     """The sealed segment that a record of the active one will be in. Times in ms since 1970.
 
     `due_ms`: when a roll is to seal it at the latest; NEVER: once more records have come. `least_ms` and `most_ms`: the
@@ -41,9 +41,9 @@ class Sealing:
     first_ms: int
 
 
-def sealing(
+def forecast_roll(
     chunks: pa.Table, row: int, rules: RollRules, now_ms: int, *, record_timestamp_ms: int | None = None
-) -> Sealing:
+) -> RollForecast:
     """What becomes of a record in `row` of `chunks`: the rows of one partition's active segment, in order.
 
     No batch joins a segment when its timestamp is more than segment.ms after that of the segment's first batch: so the
@@ -73,12 +73,14 @@ def sealing(
     if not timed:
         # Merging lets a segment begin to wait anew, and the first timestamp in it may be any.
         due_ms, most_ms, first_ms = due_ms if due_ms <= now_ms else NEVER, NEVER, NEVER
-    return Sealing(due_ms, least_ms, min(most_ms, NEVER), first_ms)
+    return RollForecast(due_ms, least_ms, min(most_ms, NEVER), first_ms)
 
 
 def _reasons(chunks: pa.Table, rules: RollRules, now_ms: int) -> set[str]:
     """Why a segment may end within these chunks; empty where none does."""
-    return {reason for one in plan_roll(chunks, rules, now_ms).due if one.needs_look for reason in one.reasons}
+    return {
+        reason for one in plan_roll(chunks, rules, now_ms).partitions if one.needs_headers for reason in one.reasons
+    }
 
 
 def _starts(chunks: Sequence[Segment], rules: RollRules) -> Iterator[Segment]:
@@ -89,7 +91,7 @@ def _starts(chunks: Sequence[Segment], rules: RollRules) -> Iterator[Segment]:
     """
     log_bytes = 0
     for chunk in chunks:
-        if not log_bytes or log_bytes >= rules.segment_bytes * SMALL_SHARE or is_full(chunk, rules):
+        if not log_bytes or log_bytes >= rules.segment_bytes * SMALL_SHARE or fills_a_segment(chunk, rules):
             yield chunk
         log_bytes += chunk.log_bytes
 

@@ -21,7 +21,11 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import Partition, Segment, Topic, partitions_of, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.writer import SegmentWriter
-from spark_segments.maintenance.removal.taken_back import TakenBack, forgetting, transactions_above
+from spark_segments.maintenance.removal.undone_transactions import (
+    UndoneTransactions,
+    transactions_since,
+    versions_to_forget,
+)
 from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
 from spark_segments.maintenance.selection import check_managed
 
@@ -32,7 +36,7 @@ _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
 class Restored(dict[int, tuple[int, int]]):
     """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it took back."""
 
-    transactions: Sequence[TakenBack] = ()
+    transactions: Sequence[UndoneTransactions] = ()
 
 
 def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool = False) -> Restored:
@@ -53,7 +57,7 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
-    taken_back: list[TakenBack] = []
+    undone_transactions: list[UndoneTransactions] = []
 
     def change(current: Snapshot) -> Change | None:
         if wanted.topic_id != current.topic_id:
@@ -66,9 +70,9 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
         _check_files(current, rows, version)
         taken = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
         changed = rows.filter(pc.invert(_as_they_are(current, rows)))
-        taken_back[:], remembered = transactions_above(manifest.log, wanted, current)
+        undone_transactions[:], remembered = transactions_since(manifest.log, wanted, current)
         if forget_transactions:
-            remembered |= forgetting(taken_back)
+            remembered |= versions_to_forget(undone_transactions)
         back = None if current.deleted_ms is None else Topic(current.topic_id, current.config)
         return Change(
             RESTORE,
@@ -80,7 +84,7 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
         )
 
     restored = Restored(manifest.commit(change, deleted=True).bounds())
-    restored.transactions = tuple(taken_back)
+    restored.transactions = tuple(undone_transactions)
     return restored
 
 

@@ -1,6 +1,6 @@
 """Which segments have expired, from the manifest's rows alone: the rules of Kafka's UnifiedLog.deleteOldSegments.
 
-What a full log directory takes beyond that is watermark.py's.
+What a full log directory takes beyond that is max_bytes.py's.
 """
 
 from __future__ import annotations

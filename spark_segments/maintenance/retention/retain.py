@@ -1,6 +1,6 @@
 """Retention: whole sealed segments leave a partition's head by age, by size, or because they lie below the log start.
 
-Which these are is plan.py's business; where a whole log directory must stay under a size, watermark.py adds to
+Which these are is plan.py's business; where a whole log directory must stay under a size, max_bytes.py adds to
 them. The active segment is never touched.
 """
 
@@ -19,8 +19,13 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.retention.max_bytes import (
+    MIN_RETENTION_MS,
+    MaxBytesPlan,
+    plan_log_directory,
+    with_max_bytes,
+)
 from spark_segments.maintenance.retention.plan import MAX_BYTES, REASONS, Expired, newest_ms, plan_retention
-from spark_segments.maintenance.retention.watermark import MIN_RETENTION_MS, Watermark, watermark, with_watermark
 from spark_segments.maintenance.selection import selected_topics
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ def retain(
 ) -> Report:
     """Applies retention.ms, retention.bytes and the log start to one topic or all. Files stay until vacuum.
 
-    With `max_bytes`, further sealed segments go until the live files of all topics (see watermark.py) have no more
+    With `max_bytes`, further sealed segments go until the live files of all topics (see max_bytes.py) have no more
     bytes: the oldest over all partitions of all topics whose cleanup.policy has delete, whatever their retention.ms,
     but none that has a record younger than `min_retention_ms`. The report says in `shortened_to_ms` of a partition how
     low retention.ms would have had to be for the same, and in `over_bytes` by how much the size was missed. What leaves
@@ -58,7 +63,7 @@ def retain(
     mark = None
     if max_bytes is not None:
         topics = [*topics]
-        mark = watermark(log, topics, max_bytes, min_retention_ms, now_ms)
+        mark = plan_log_directory(log, topics, max_bytes, min_retention_ms, now_ms)
     for snapshot in topics:
         try:
             before, expired = _retain_topic(log, snapshot, now_ms, dry_run, mark)
@@ -75,7 +80,7 @@ def retain(
 
 
 def _retain_topic(
-    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, mark: Watermark | None
+    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, mark: MaxBytesPlan | None
 ) -> tuple[Snapshot, Expired]:
     """What leaves a topic, and the snapshot that it leaves."""
     if not dry_run:
@@ -88,14 +93,14 @@ def _retain_topic(
     return snapshot, _expired(log, snapshot, now_ms, mark)
 
 
-def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, mark: Watermark | None) -> Expired:
+def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, mark: MaxBytesPlan | None) -> Expired:
     # By the snapshot's own configuration: a topic that was altered a moment ago keeps what it is to keep from now on.
     config = topic_config(snapshot.config, log.defaults)
     starts = snapshot.partitions.column("log_start_offset").to_numpy()
     expired = plan_retention(snapshot.live, starts, config, now_ms)
     # By topic id: a topic that was made again meanwhile has other segments.
     ends = mark.ends.get(snapshot.topic_id) if mark is not None and config.delete else None
-    return expired if ends is None else with_watermark(snapshot.live, expired, ends)
+    return expired if ends is None else with_max_bytes(snapshot.live, expired, ends)
 
 
 def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | None:

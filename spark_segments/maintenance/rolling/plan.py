@@ -80,7 +80,7 @@ class RollRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class PartitionToRoll:
     """A partition with something to roll or merge, and why: rows [first_row, first_row + rows) of the plan's chunks."""
 
     partition: int
@@ -91,7 +91,7 @@ class Due:
     log_bytes: int
 
     @property
-    def needs_look(self) -> bool:
+    def needs_headers(self) -> bool:
         """Whether a segment may end within a chunk: then batch headers are to be read."""
         return not {IDLE, MERGE}.issuperset(self.reasons)
 
@@ -101,9 +101,9 @@ class RollPlan:
     """`chunks`: the rows of all active segments, by partition and offset; `due`: what is to be done with them."""
 
     chunks: pa.Table
-    due: list[Due]
+    partitions: list[PartitionToRoll]
 
-    def chunks_of(self, one: Due) -> tuple[Segment, ...]:
+    def chunks_of(self, one: PartitionToRoll) -> tuple[Segment, ...]:
         return tuple(segments_of(self.chunks.slice(one.first_row, one.rows)))
 
 
@@ -143,11 +143,11 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     }
     for row in np.flatnonzero(rows >= MERGE_CHUNKS):
         sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
-        found[MERGE][row] = bool(merges(sizes, rules.segment_bytes))
+        found[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes))
     names = list(found)
     flags = np.column_stack(list(found.values())) & (size > 0)[:, None]
     due = [
-        Due(
+        PartitionToRoll(
             int(partitions[row]),
             tuple(name for name, flag in zip(names, flags[row].tolist(), strict=True) if flag),
             int(first[row]),
@@ -160,7 +160,7 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     return RollPlan(chunks, due)
 
 
-def merges(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
+def runs_to_merge(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
     """[start, end) runs of chunks, given by their bytes, to be put into one: MERGE_CHUNKS or more neighbours that are
     small, none larger than the rest of the run together.
 

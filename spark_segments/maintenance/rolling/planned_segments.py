@@ -10,7 +10,7 @@ from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.reader import windows
-from spark_segments.maintenance.rolling.plan import RollRules, merges
+from spark_segments.maintenance.rolling.plan import RollRules, runs_to_merge
 from spark_segments.storage import Storage
 
 FULL_SHARE = 0.9
@@ -19,7 +19,7 @@ rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlannedSegment:
     """A run of the active segment that becomes one file: what `chunks` hold of [base_offset, next_offset)."""
 
     partition: int
@@ -50,7 +50,7 @@ class _Growing:
     exact: bool = True
 
 
-def find_pieces(storage: Storage, chunks: Sequence[Segment], rules: RollRules, now_ms: int) -> list[Piece]:
+def plan_segments(storage: Storage, chunks: Sequence[Segment], rules: RollRules, now_ms: int) -> list[PlannedSegment]:
     """The segments that `chunks` (a partition's active segment, in order) make at `now_ms`, and the runs of what stays
     active that are to be merged. What is in no piece stays as it is.
 
@@ -68,7 +68,7 @@ def find_pieces(storage: Storage, chunks: Sequence[Segment], rules: RollRules, n
         return pieces
     rest = pieces.pop()
     starts = [max(chunk.base_offset, rest.base_offset) for chunk in rest.chunks]
-    runs = merges([_part(chunk, rest.base_offset, end) for chunk in rest.chunks], rules.segment_bytes)
+    runs = runs_to_merge([_part(chunk, rest.base_offset, end) for chunk in rest.chunks], rules.segment_bytes)
     if starts[0] > rest.chunks[0].base_offset and (not runs or runs[0][0] > 0):
         # What a cut leaves of a chunk is copied: the row of a file of its own has true figures.
         runs.insert(0, (0, 1))
@@ -77,9 +77,9 @@ def find_pieces(storage: Storage, chunks: Sequence[Segment], rules: RollRules, n
     return pieces + merged
 
 
-def _piece(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) -> Piece:
+def _piece(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) -> PlannedSegment:
     inside = tuple(chunk for chunk in chunks if chunk.base_offset < stop and chunk.next_offset > start)
-    return Piece(chunks[0].partition, start, stop, inside, sealed)
+    return PlannedSegment(chunks[0].partition, start, stop, inside, sealed)
 
 
 def _part(chunk: Segment, start: int, stop: int) -> int:
@@ -97,7 +97,7 @@ def _cuts(storage: Storage, chunks: Sequence[Segment], rules: RollRules) -> tupl
     for chunk in chunks:
         if growing.segment.size_bytes == 0:
             growing = _Growing(OpenSegment(chunk.base_offset), chunk.created_ms, exact=exact)
-        if is_full(chunk, rules):
+        if fills_a_segment(chunk, rules):
             if growing.segment.size_bytes:
                 cuts.append(chunk.base_offset)
             whole = _grown(_Growing(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
@@ -138,7 +138,7 @@ def _may_end(grown: _Growing, chunk: Segment, rules: RollRules) -> bool:
     )
 
 
-def is_full(chunk: Segment, rules: RollRules) -> bool:
+def fills_a_segment(chunk: Segment, rules: RollRules) -> bool:
     """Whether a chunk is as good as a segment: no more than one, and another batch like its own would hardly fit."""
     room = rules.segment_bytes - chunk.log_bytes
     enough = max(rules.segment_bytes * (1 - FULL_SHARE), 1.5 * chunk.log_bytes / max(1, chunk.batches))

@@ -23,9 +23,9 @@ from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report
-from spark_segments.maintenance.rolling.plan import Due, RollPlan, RollRules, plan_roll
-from spark_segments.maintenance.rolling.planned_segments import Piece, find_pieces
-from spark_segments.maintenance.selection import check_young, selected_topics
+from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
+from spark_segments.maintenance.rolling.planned_segments import PlannedSegment, plan_segments
+from spark_segments.maintenance.selection import check_commit_age, selected_topics
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class _FindPieces:
     rules: RollRules
     now_ms: int
 
-    def __call__(self, chunks: Sequence[Segment]) -> list[Piece]:
-        return find_pieces(self.storage, chunks, self.rules, self.now_ms)
+    def __call__(self, chunks: Sequence[Segment]) -> list[PlannedSegment]:
+        return plan_segments(self.storage, chunks, self.rules, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class _CopyTask:
-    piece: Piece
+    piece: PlannedSegment
     leader_epoch: int
 
 
@@ -83,10 +83,10 @@ class _CopyPiece:
 class _Rolled:
     """What becomes of one partition's active segment: its pieces, and the files of those that were copied."""
 
-    due: Due
+    due: PartitionToRoll
     chunks: tuple[Segment, ...]
-    pieces: list[Piece]
-    copies: dict[Piece, Segment]
+    pieces: list[PlannedSegment]
+    copies: dict[PlannedSegment, Segment]
 
     @property
     def taken(self) -> list[Segment]:
@@ -117,7 +117,7 @@ def roll(
     *,
     progress: Progress | None = None,
 ) -> Report:
-    """Rolls what is due at `now_ms` in one topic or all, by Kafka's rules, and merges small chunks.
+    """Rolls what is due at `now_ms` in one topic or all, by Kafka's rules, and runs_to_merge small chunks.
 
     Looking for cuts is a task a partition, copying a task an output segment. A topic's partitions go in waves of one
     commit each; those in which somebody else was quicker are left to the next run, their new files to vacuum. So are
@@ -132,8 +132,8 @@ def roll(
         if dry_run:
             _note_plan(report, snapshot, plan)
             continue
-        done, total = 0, len(plan.due)
-        for wave in _waves(plan.due, WAVE_BYTES_A_SLOT * task_slots(spark)):
+        done, total = 0, len(plan.partitions)
+        for wave in _waves(plan.partitions, WAVE_BYTES_A_SLOT * task_slots(spark)):
             step = _within(progress, done, len(wave), total)
             try:
                 altered = _altered(log, snapshot, rules, wave, now_ms) if done else None
@@ -149,8 +149,8 @@ def roll(
 
 
 def _altered(
-    log: LogDir, snapshot: Snapshot, rules: RollRules, wave: Sequence[Due], now_ms: int
-) -> tuple[Snapshot, RollRules, RollPlan, list[Due]] | None:
+    log: LogDir, snapshot: Snapshot, rules: RollRules, wave: Sequence[PartitionToRoll], now_ms: int
+) -> tuple[Snapshot, RollRules, RollPlan, list[PartitionToRoll]] | None:
     """What a wave is to be rolled by where the topic was altered since it was planned; None where it was not."""
     current = log.snapshot(snapshot.topic)
     now = RollRules.of(snapshot.topic_id, topic_config(current.config, log.defaults))
@@ -158,11 +158,11 @@ def _altered(
         return None
     plan = plan_roll(current.live, now, now_ms)
     partitions = {one.partition for one in wave}
-    return current, now, plan, [one for one in plan.due if one.partition in partitions]
+    return current, now, plan, [one for one in plan.partitions if one.partition in partitions]
 
 
-def _waves(due: Sequence[Due], wave_bytes: int) -> Iterator[list[Due]]:
-    wave: list[Due] = []
+def _waves(due: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[list[PartitionToRoll]]:
+    wave: list[PartitionToRoll] = []
     size = 0
     for one in due:
         wave.append(one)
@@ -187,7 +187,7 @@ def _roll_wave(
     snapshot: Snapshot,
     rules: RollRules,
     plan: RollPlan,
-    wave: Sequence[Due],
+    wave: Sequence[PartitionToRoll],
     now_ms: int,
     report: Report,
     progress: Progress | None,
@@ -200,7 +200,7 @@ def _roll_wave(
 
     def change(current: Snapshot) -> Change | None:
         done.clear()
-        check_young(log.storage, started_ms)
+        check_commit_age(log.storage, started_ms)
         if current.topic_id != snapshot.topic_id:
             return None
         rows = live_rows(current.load_segments({one.due.partition for one in rolled}))
@@ -233,7 +233,7 @@ def _copied(
     snapshot: Snapshot,
     rules: RollRules,
     plan: RollPlan,
-    wave: Sequence[Due],
+    wave: Sequence[PartitionToRoll],
     now_ms: int,
     report: Report,
     progress: Progress | None,
@@ -243,12 +243,12 @@ def _copied(
     """
     chunks = {one.partition: plan.chunks_of(one) for one in wave}
     find = _FindPieces(log.storage, rules, now_ms)
-    looked = [one.partition for one in wave if one.needs_look]
+    looked = [one.partition for one in wave if one.needs_headers]
     found = dict(zip(looked, try_tasks(find, [chunks[number] for number in looked], spark), strict=True))
     epochs = dict(zip(*(snapshot.partitions.column(n).to_pylist() for n in ("partition", "leader_epoch")), strict=True))
     rolled = []
     for one in wave:
-        pieces = found[one.partition] if one.needs_look else find(chunks[one.partition])
+        pieces = found[one.partition] if one.needs_headers else find(chunks[one.partition])
         if isinstance(pieces, SegmentsError):
             report.fail(snapshot.topic, one.partition, pieces)
         elif pieces:
@@ -276,7 +276,7 @@ def _copied(
 
 
 def _note_plan(report: Report, snapshot: Snapshot, plan: RollPlan) -> None:
-    for one in plan.due:
+    for one in plan.partitions:
         report.add(
             snapshot.topic, one.partition, "roll",
             records_in=one.records, records_out=one.records, bytes_in=one.log_bytes, bytes_out=one.log_bytes,

@@ -21,7 +21,7 @@ _THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
+class UndoneTransactions:
     """The transactions of an application whose records are not in the log after a restore.
 
     `versions`: those above the restored version, rising. `kept_version`: the application's last one up to there, whose
@@ -50,7 +50,9 @@ class _Application:
             self.versions.append(version)
 
 
-def transactions_above(log: DeltaLog, wanted: Snapshot, current: Snapshot) -> tuple[list[TakenBack], dict[str, int]]:
+def transactions_since(
+    log: DeltaLog, wanted: Snapshot, current: Snapshot
+) -> tuple[list[UndoneTransactions], dict[str, int]]:
     """What a restore of `wanted` on top of `current` takes back, by application id; and {application id: version} of
     those whose records come back although they were forgotten: they have to be remembered again.
     """
@@ -66,7 +68,7 @@ def transactions_above(log: DeltaLog, wanted: Snapshot, current: Snapshot) -> tu
                 kept = state.last_transaction(app_id)
                 found[app_id] = _Application(None if kept == FORGOTTEN else kept, version)
             found[app_id].follow(operation, version)
-    taken = [TakenBack(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]
+    taken = [UndoneTransactions(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]
     again = {
         name: one.kept_version
         for name, one in found.items()
@@ -75,6 +77,6 @@ def transactions_above(log: DeltaLog, wanted: Snapshot, current: Snapshot) -> tu
     return [one for one in taken if one.versions], again
 
 
-def forgetting(taken: Sequence[TakenBack]) -> dict[str, int]:
+def versions_to_forget(taken: Sequence[UndoneTransactions]) -> dict[str, int]:
     """{application id: version} that lets all of these transactions be sent again."""
     return {one.app_id: FORGOTTEN if one.kept_version is None else one.kept_version for one in taken}

@@ -38,7 +38,7 @@ _SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TopicSizes:
     """What is left of one topic once retention has taken what is due.
 
     Segments that may go, in log order: `partition`, `next_offset` and `size_bytes` (int64[n]), and `going_ms`
@@ -61,9 +61,9 @@ class Share:
         return int(self.size_bytes.sum()) + self.active_bytes + self.young_bytes + self.compacted_bytes
 
 
-def share_of(
+def topic_sizes(
     live: pa.Table, expired: Expired, config: TopicConfig, now_ms: int, min_retention_ms: int, partitions: int
-) -> Share:
+) -> TopicSizes:
     """A topic's share, of its live rows (sorted by partition and offset) without the `expired` ones."""
     owner = live.column("partition").to_numpy()
     left = np.ones(live.num_rows, bool)
@@ -77,7 +77,7 @@ def share_of(
             np.maximum.accumulate(going_ms[start:end], out=going_ms[start:end])
         may_go = left & prefix(~left | (~active & (now_ms - going_ms > min_retention_ms)), first_row, rows)
     stays = int(sizes[~may_go & ~active].sum())
-    return Share(
+    return TopicSizes(
         partitions,
         owner[may_go].astype(np.int64),
         live.column("next_offset").to_numpy()[may_go],
@@ -89,7 +89,7 @@ def share_of(
     )
 
 
-def plan_watermark(shares: Sequence[Share], max_bytes: int) -> list[np.ndarray]:
+def plan_max_bytes(shares: Sequence[TopicSizes], max_bytes: int) -> list[np.ndarray]:
     """Up to where each topic's partitions go so that all shares together are within `max_bytes`: int64[partitions] a
     topic, of next offsets, -1 where nothing goes.
 
@@ -110,8 +110,8 @@ def plan_watermark(shares: Sequence[Share], max_bytes: int) -> list[np.ndarray]:
     return ends
 
 
-def with_watermark(live: pa.Table, expired: Expired, ends: np.ndarray) -> Expired:
-    """The expired rows, and the sealed ones that end at or below `ends`, as `plan_watermark` gives them for the topic.
+def with_max_bytes(live: pa.Table, expired: Expired, ends: np.ndarray) -> Expired:
+    """The expired rows, and the sealed ones that end at or below `ends`, as `plan_max_bytes` gives them for the topic.
 
     Ends that were planned of an earlier snapshot take no more than was planned: what is gone by now is not made up for.
     """
@@ -133,7 +133,7 @@ def file_bytes(rows: pa.Table) -> np.ndarray:
 
 
 @dataclass(slots=True)
-class Watermark:
+class MaxBytesPlan:
     """A limit for a log directory while retention goes by it: `ends` and `planned_bytes`, which were live when it was
     planned, by topic id, and the figures for the report.
     """
@@ -169,9 +169,9 @@ class Watermark:
         }
 
 
-def watermark(
+def plan_log_directory(
     log: LogDir, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int, now_ms: int
-) -> Watermark:
+) -> MaxBytesPlan:
     """Plans for all topics of a log directory, `snapshots` being those that are not deleted.
 
     One that cannot be read is left out. Raises InvalidOptionError for a limit or a floor below 0.
@@ -179,8 +179,8 @@ def watermark(
     for name, value in (("max_bytes", max_bytes), ("min_retention_ms", min_retention_ms)):
         if value < 0:
             raise InvalidOptionError(f"{name} is below 0", expected="≥ 0", found=value)
-    found = Watermark(max_bytes)
-    shares: dict[str, Share] = {}
+    found = MaxBytesPlan(max_bytes)
+    shares: dict[str, TopicSizes] = {}
     for snapshot in snapshots:
         try:
             live = live_rows(snapshot.load_segments())
@@ -192,12 +192,12 @@ def watermark(
         config = topic_config(snapshot.config, log.defaults)
         starts = snapshot.partitions.column("log_start_offset").to_numpy()
         expired = plan_retention(live, starts, config, now_ms)
-        shares[snapshot.topic_id] = share_of(live, expired, config, now_ms, min_retention_ms, len(starts))
+        shares[snapshot.topic_id] = topic_sizes(live, expired, config, now_ms, min_retention_ms, len(starts))
     for share in shares.values():
         found.held["held_active_bytes"] += share.active_bytes
         found.held["held_young_bytes"] += share.young_bytes
         found.held["held_compacted_bytes"] += share.compacted_bytes
-    found.ends = dict(zip(shares, plan_watermark([*shares.values()], max_bytes), strict=True))
+    found.ends = dict(zip(shares, plan_max_bytes([*shares.values()], max_bytes), strict=True))
     there = {snapshot.topic for snapshot in snapshots}
     for name in log.storage.directories(MANIFEST_DIRECTORY):
         if name not in there:

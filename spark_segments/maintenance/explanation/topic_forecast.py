@@ -17,43 +17,43 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import REMOVED, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.maintenance.compaction.plan import Candidate, plan_compaction
+from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
 from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
 from spark_segments.maintenance.retention.plan import REASONS, newest_ms, plan_retention
-from spark_segments.maintenance.rolling.plan import Due, RollRules, plan_roll
+from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll
 
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDue:
+class TopicForecast:
     """What is due of one topic, and when the rest is.
 
-    Partitions are rows of `snapshot.partitions`, not numbers: Kafka's directories may have gaps. Of the live rows
-    (n, sorted): `owner` int64[n], the partition; `taken` {row: reason} what retention takes now; `retain_ms` int64[n],
+    Partitions are rows of `snapshot.partitions`, not numbers: Kafka's directories may have gaps. Of the live rows (n,
+    sorted): `owner` int64[n], the partition; `expired` {row: reason} what retention takes now; `retain_ms` int64[n],
     when retention.ms takes the others; `retain_bytes` int64[n], how much must be appended before retention.bytes does;
     NEVER where it does not. `cleanable_ms` int64[n] is when min.compaction.lag.ms lets cleaning go to the end of a
     sealed one, NEVER for the others. `roll` has the partitions that roll now; `idle_ms` int64[partitions] is when an
-    active segment to which nothing is appended does. `compact` has the partitions with sealed segments; `late_ms`
+    active segment to which nothing is appended does. `compact` has the partitions with sealed segments; `max_lag_ms`
     int64[partitions] is when max.compaction.lag.ms is over for what is dirty in them. `removed` and `removed_bytes`
     int64[partitions] are the segments that wait for vacuum, `vacuum_ms` is when the first of them goes.
     """
 
     owner: np.ndarray
-    taken: dict[int, str]
+    expired: dict[int, str]
     retain_ms: np.ndarray
     retain_bytes: np.ndarray
     cleanable_ms: np.ndarray
-    roll: dict[int, Due]
+    roll: dict[int, PartitionToRoll]
     idle_ms: np.ndarray
-    compact: dict[int, Candidate]
-    late_ms: np.ndarray
+    compact: dict[int, CompactionCandidate]
+    max_lag_ms: np.ndarray
     removed: np.ndarray
     removed_bytes: np.ndarray
     vacuum_ms: np.ndarray
 
 
-def topic_due(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicDue:
+def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicForecast:
     """Asks the plans about every partition of a topic."""
     partitions = snapshot.partitions
     count = partitions.num_rows
@@ -61,20 +61,20 @@ def topic_due(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicDue:
     owner = live.column("partition").to_numpy()
     sealed = live.column("state").to_numpy(zero_copy_only=False) == SEALED
     expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
-    taken = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
+    going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
     rules = RollRules.of(snapshot.topic_id, config)
     removed = _by_row(snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED)), partitions)
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
     np.minimum.at(vacuum_ms, gone_owner, vacuum_moments(removed, config))
-    return TopicDue(
+    return TopicForecast(
         owner,
-        taken,
+        going,
         _retain_ms(live, owner, sealed, expired.rows, config),
         _retain_bytes(live, owner, sealed, count, config),
         _cleanable_ms(live, owner, sealed, partitions, config),
-        {one.partition: one for one in plan_roll(live, rules, now_ms).due},
+        {one.partition: one for one in plan_roll(live, rules, now_ms).partitions},
         _idle_ms(live, owner, sealed, count, rules),
         {one.partition: one for one in candidates},
         _late_ms(live, owner, sealed, candidates, count, config),
@@ -156,7 +156,7 @@ def _late_ms(
     live: pa.Table,
     owner: np.ndarray,
     sealed: np.ndarray,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[CompactionCandidate],
     count: int,
     config: TopicConfig,
 ) -> np.ndarray:
