@@ -169,7 +169,8 @@ def _retention_bytes(step: Step, one: Explanation) -> str:
     if "due" in step.facts:
         return f"its segment is removed because the log has {kept} without it"
     if "more_bytes" in step.facts:
-        return f"its segment is removed once {human_bytes(step.facts['more_bytes'])} more are appended: then the log has {kept} without it"
+        more = human_bytes(step.facts["more_bytes"])
+        return f"its segment is removed once {more} more are appended: then the log has {kept} without it"
     return f"its segment is removed once {kept} are appended after it"
 
 

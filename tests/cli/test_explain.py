@@ -130,7 +130,8 @@ def test_each_way_to_go_is_told(segments, log):
     log.alter_topic("orders", {"retention.bytes": "10000", "retention.ms": DAY_MS})
     lines = said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS)
     assert lines[1] == (
-        "Rules that the next retain applies: retention.bytes, retention.ms. Any one of them can remove it; none does yet."
+        "Rules that the next retain applies: retention.bytes, retention.ms. "
+        "Any one of them can remove it; none does yet."
     )
     log.delete_records("orders", {1: 15})
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))

@@ -135,7 +135,7 @@ def test_what_vacuum_has_taken_cannot_be_restored(orders):
         roll(orders, now_ms=GOLDEN_MS)
     before = contents(orders, "orders")
     vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
-    with pytest.raises(LogDirError, match="vacuum has taken 33 of its files"):
+    with pytest.raises(LogDirError, match="vacuum has deleted 33 of its files"):
         restore(orders, "orders", wanted)
     assert contents(orders, "orders") == before
 
@@ -148,7 +148,7 @@ def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
     tried = []
 
     def restore_first(*_):
-        with pytest.raises(LogDirError, match="vacuum has taken"):
+        with pytest.raises(LogDirError, match="vacuum has deleted"):
             restore(orders, "orders", wanted)
         tried.append(True)
 

@@ -1,7 +1,7 @@
-"""Transactions as the cleaner meets them: whose data were aborted, and which markers nothing in the log needs any more.
+"""Transactions as the cleaner meets them: which data were aborted, and which markers the log needs no longer.
 
-Kafka's CleanedTransactionMetadata. A marker may go once a cleaning has met no data of its transaction before it; the
-data of an aborted one go at once.
+This is Kafka's CleanedTransactionMetadata. A marker may go once a cleaning has met no data of its transaction before
+it. The data of an aborted transaction go at once.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class CleanedTransactions:
         self._committed = np.zeros(0, np.int64)  # producers with data met that no abort has undone, sorted
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
-        """Takes in transactions of the log's index before the first of their batches is read.
+        """Adds transactions of the log's index, before the first of their batches is read.
 
-        All of the log's may be given at once, and given again. An entry lies with its marker, so it may be in the index
-        of a later segment than the data.
+        All transactions of the log may be given at once, and given again. An entry is in the index of the segment that
+        has the marker, which may come after the segment that has the data.
         """
         known = set(zip(self._aborted.producer_id.tolist(), self._aborted.first_offset.tolist(), strict=True))
         pairs = zip(aborted.producer_id.tolist(), aborted.first_offset.tolist(), strict=True)
@@ -121,9 +121,9 @@ def _walk(
     observed,
     committed,
 ):
-    """(discardable of each batch, transactions that have ended, those whose marker is kept for their data's sake)
+    """(which batches may be discarded, which transactions have ended, whose marker is kept because of its data)
 
-    Producers are numbers from 0 to len(committed) - 1; `observed` and `committed` are brought up to date.
+    Producers are numbers from 0 to len(committed) - 1. `observed` and `committed` are updated.
     """
     discardable = np.zeros(len(producers), np.bool_)
     ended = np.zeros(len(txn_producers), np.bool_)
@@ -134,7 +134,7 @@ def _walk(
         while next_txn < len(txn_producers) and txn_first_offsets[next_txn] <= last_offsets[row]:
             txn_producer = txn_producers[next_txn]
             before = under_way[txn_producer]
-            # A marker that is missing ends a transaction as well as one that is there.
+            # A missing marker ends a transaction just as an existing one does.
             if before != _NONE and txn_last_offsets[before] < txn_first_offsets[next_txn]:
                 ended[before] = True
                 before = _NONE

@@ -1,8 +1,8 @@
 """Why a record is still here and when it can be gone, by the rules of the jobs' plans and from the manifest alone.
 
-What is said holds whatever is appended from now on, as long as the topic's settings stay as they are and nobody deletes
-or restores records by hand, or trims the log directory to a size. "At the latest" also wants that every job runs when
-it is to and does not fail, and that records to come have timestamps; the time that a job itself takes is not counted.
+The explanation holds whatever is appended from now on, as long as the topic's settings stay as they are, nobody deletes
+or restores records, and the log directory is not kept under a size. A latest moment also supposes that every job runs
+in time and does not fail, and that records to come have timestamps. The time that a job takes is not counted.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def explain(
     every_ms: int = HOUR_MS,
     now_ms: int | None = None,
 ) -> Explanation:
-    """Explains the record at `offset`, or the first one whose timestamp is not before `timestamp_ms`.
+    """Explains the record at `offset`, or the first record whose timestamp is not before `timestamp_ms`.
 
-    `every_ms`: each job runs again at most so long after it last ran. Only a look-up by time opens a segment. Raises
-    LogDirError for a directory of Kafka's, UnknownTopicError where there is no such topic or partition,
-    InvalidOptionError unless one of offset and time is given.
+    `every_ms`: the longest time between two runs of each job. Only a look-up by time opens a segment. Raises
+    LogDirError for a directory of Kafka's, UnknownTopicError if there is no such topic or partition, InvalidOptionError
+    unless either an offset or a time is given.
     """
     check_managed(log)
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
@@ -116,7 +116,7 @@ def explain_record(
     cleaner: bool = True,
     timestamp_ms: int | None = None,
 ) -> Explanation:
-    """The same from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's own, where it is known."""
+    """Explains a record from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's, if known."""
     names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
     effective = config.effective()
     in_force = {name: effective[name] for name in names}
@@ -124,7 +124,7 @@ def explain_record(
     numbers = snapshot.partition(partition)
     if offset >= numbers.log_end_offset:
         return made
-    # Of all partitions, because the plans know them by their places, but with the rows of this one only.
+    # All partitions stay, because the plans know them by their places, but only this partition has rows.
     one = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
     removed = _that_have(one.segments.filter(pc.equal(one.segments.column("state"), REMOVED_STATE)), offset)
     moments = vacuum_moments(removed, config)
@@ -148,11 +148,12 @@ def _that_have(rows: pa.Table, offset: int) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentForecast:
-    """What becomes of the sealed segment that has a record, or of the one that will have it.
+    """What becomes of the sealed segment that holds a record, or will hold it.
 
-    `row`: of the live rows, the file that has it now. `sealed_ms`: it is sealed by then. `retained_ms` and
-    `cleanable_ms`: when retention.ms and min.compaction.lag.ms let it go, the earliest and the latest; `late_ms`: when
-    max.compaction.lag.ms is over at the latest. `roll`: what is known of it as long as it is not sealed.
+    `row`: the live row of the file that holds it now. `sealed_ms`: the latest moment at which it is sealed.
+    `retained_ms` and `cleanable_ms`: (earliest, latest) moment at which retention.ms removes it and
+    min.compaction.lag.ms lets it be cleaned. `max_lag_ms`: the latest moment at which max.compaction.lag.ms is over.
+    `roll`: the forecast of the segment until it is sealed.
     """
 
     row: int
@@ -160,13 +161,13 @@ class _SegmentForecast:
     sealed_ms: int
     retained_ms: tuple[int, int]
     cleanable_ms: tuple[int, int]
-    late_ms: int
+    max_lag_ms: int
     roll: RollForecast | None = None
 
 
 @dataclass(frozen=True)
 class _Record:
-    """A record that a file of the log has. `cleans`: whether its topic is compacted."""
+    """A record that a file of the log holds. `cleans`: whether its topic is compacted."""
 
     snapshot: Snapshot
     config: TopicConfig
@@ -191,7 +192,7 @@ class _Record:
 
     @cached_property
     def sealed_rows(self) -> int:
-        """How many of the live rows are sealed: the first ones are."""
+        """How many live rows are sealed: they come first."""
         return int(is_sealed(self.live).sum())
 
     @cached_property
@@ -199,7 +200,7 @@ class _Record:
         return max(self.partition.first_dirty_offset, self.partition.log_start_offset)
 
     def explained(self, made: Explanation, freed_ms: int) -> Explanation:
-        """`freed_ms`: when vacuum may take the last of the files that have this record and left the log before."""
+        """The explanation. `freed_ms`: when vacuum may delete the last of those files that held the record before."""
         expected = self._segment_forecast()
         ways = [*self._retention(expected), *self._compaction(expected)]
         leaves = TimeBounds(
@@ -223,13 +224,13 @@ class _Record:
         )
 
     def _deletable_ms(self, removed_ms: int | None, freed_ms: int) -> int:
-        """When vacuum may take the last file with this record, if it leaves the log at `removed_ms`."""
+        """When vacuum may delete the last file that holds the record, if it leaves the log at `removed_ms`."""
         if removed_ms is None:
             return NEVER
         return max(int(later(removed_ms, self.config.file_delete_delay_ms)), freed_ms)
 
     def _by(self, at_ms: int) -> int:
-        """When a job that is due at `at_ms` has run at the latest."""
+        """The latest moment at which a job that is due at `at_ms` has run."""
         return max(at_ms, self.now_ms) + self.every_ms
 
     def _segment_forecast(self) -> _SegmentForecast:
@@ -239,7 +240,7 @@ class _Record:
             first_ms = segment.first_batch_max_timestamp_ms
             retained_ms, cleanable_ms = self._moments_of(row)
             return _SegmentForecast(
-                row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._late_ms(first_ms)
+                row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._max_lag_ms(first_ms)
             )
         chunks = self.live.slice(self.sealed_rows)
         one = forecast_roll(
@@ -252,16 +253,16 @@ class _Record:
             self._by(one.due_ms),
             _after(one, self.config.retention_ms, retained_ms),
             _after(one, self.config.min_compaction_lag_ms - 1, cleanable_ms),
-            self._late_ms(one.first_ms),
+            self._max_lag_ms(one.first_ms),
             one,
         )
 
     def _moments_of(self, row: int) -> tuple[int, int]:
-        """When retention.ms and min.compaction.lag.ms let a sealed segment, and those before it, go."""
+        """When retention.ms removes a sealed segment, and when min.compaction.lag.ms lets it be cleaned."""
         retained_ms = 0 if row in self.forecast.expired else int(self.forecast.retain_ms[row])
         return retained_ms, int(self.forecast.cleanable_ms[row])
 
-    def _late_ms(self, first_ms: int) -> int:
+    def _max_lag_ms(self, first_ms: int) -> int:
         return int(later(first_ms, self.config.max_compaction_lag_ms)) if first_ms > 0 else NEVER
 
     def _roll(self, expected: _SegmentForecast) -> Iterator[Step]:
@@ -279,7 +280,7 @@ class _Record:
         )
 
     def _retention(self, expected: _SegmentForecast) -> Iterator[Step]:
-        """The ways in which retention can take the segment."""
+        """The ways in which retention can remove the segment."""
         now_ms, config = self.now_ms, self.config
         if reason := self.forecast.expired.get(expected.row):
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
@@ -298,14 +299,14 @@ class _Record:
         self, rule: str, earliest_ms: int, latest_ms: int, roll: RollForecast | None, facts: dict[str, Any]
     ) -> Step:
         if self.cleans:
-            # Cleaning may take the largest timestamp away, and may join the segment with younger ones.
+            # Cleaning may drop the record with the largest timestamp, and may join the segment with younger segments.
             earliest_ms, latest_ms = min(earliest_ms, self._first_cleaning_ms()), NEVER
         window = TimeBounds.of(max(earliest_ms, self.now_ms), latest_ms)
         waits_for = None if window.latest_ms is not None else CLEANING if self.cleans else _missing(roll)
         return Step("retain", rule, window, waits_for, facts)
 
     def _largest(self, expected: _SegmentForecast) -> dict[str, Any]:
-        """The timestamp that retention.ms counts from, and whose it is."""
+        """The timestamp that retention.ms counts from, and the segment that has it."""
         rows = np.setdiff1d(np.arange(min(expected.row + 1, self.sealed_rows)), list(self.forecast.expired))
         largest_ms = newest_ms(self.live)[rows]
         if expected.roll is not None and largest_ms.max(initial=-1) <= expected.roll.most_ms:
@@ -316,20 +317,20 @@ class _Record:
         return {"largest_timestamp_ms": int(largest_ms[at]), "segment_base_offset": base_offset}
 
     def _first_cleaning_ms(self) -> int:
-        """When anything of the partition can be cleaned at the earliest."""
+        """The earliest moment at which any of the partition can be cleaned."""
         dirty = self.live.column("next_offset").to_numpy()[: self.sealed_rows] > self.dirty_from
         return int(self.forecast.cleanable_ms[int(dirty.argmax())]) if dirty.any() else 0
 
     def _compaction(self, expected: _SegmentForecast) -> Iterator[Step]:
-        """What cleaning may do with the record, and when it has looked at it: for the newest of a key that is all."""
+        """What cleaning may do with the record, and when it has read it. The newest record of a key stays."""
         if not self.cleans:
             return
         dirty = self.offset >= self.dirty_from
         earliest_ms = expected.cleanable_ms[0] if dirty else self._first_cleaning_ms()
         cleaned_ms = NEVER
-        # Retention may take what makes a partition due; an open transaction holds cleaning back.
+        # Retention may remove what makes a partition due, and an open transaction holds cleaning back.
         if dirty and not self.config.delete and self.offset < self.partition.last_stable_offset:
-            due_ms = max(expected.sealed_ms, expected.cleanable_ms[1], expected.late_ms)
+            due_ms = max(expected.sealed_ms, expected.cleanable_ms[1], expected.max_lag_ms)
             candidate = self.forecast.compact.get(self.partition.partition)
             if candidate and candidate.picked and expected.segment.next_offset <= candidate.first_uncleanable_offset:
                 due_ms = self.now_ms
@@ -345,8 +346,8 @@ class _Record:
 
 
 def _after(one: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
-    """When more than `wait_ms` have passed since the largest timestamp of a segment that is not sealed yet, the
-    earliest and the latest; not before `before_ms`.
+    """(earliest, latest) moment at which more than `wait_ms` have passed since the largest timestamp of a segment that
+    is not sealed yet; neither is before `before_ms`.
     """
     least_ms = int(later(one.least_ms, wait_ms)) if one.least_ms >= 0 else 0
     most_ms = int(later(one.most_ms, wait_ms))
@@ -354,5 +355,5 @@ def _after(one: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
 
 
 def _missing(one: RollForecast | None) -> str:
-    """What it takes where the clock alone does not bring a segment's end."""
+    """What must happen before a segment ends, if the passing of time alone does not end it."""
     return TIMESTAMPS if one is None or one.most_ms >= NEVER else RECORDS

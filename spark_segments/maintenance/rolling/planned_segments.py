@@ -54,7 +54,7 @@ class RolledPartition:
     copies: dict[PlannedSegment, Segment]
 
     @property
-    def taken(self) -> list[Segment]:
+    def replaced_chunks(self) -> list[Segment]:
         """The chunks that the planned segments replace, and empty chunks: an import may have brought an empty file."""
         inside = {chunk.path for planned in self.planned for chunk in planned.chunks}
         return [chunk for chunk in self.chunks if chunk.path in inside or chunk.log_bytes == 0]
@@ -69,7 +69,7 @@ class RolledPartition:
         sealed = {row.path: row for row in self.files}
         return (
             list(self.copies.values()),
-            [sealed.get(chunk.path) or chunk.removed(removed_ms) for chunk in self.taken],
+            [sealed.get(chunk.path) or chunk.removed(removed_ms) for chunk in self.replaced_chunks],
         )
 
 

@@ -187,13 +187,13 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
         if current.topic_id != snapshot.topic_id:
             return None
         rows = live_rows(current.load_segments({one.partition for one in rolled}))
-        paths = pa.array([chunk.path for one in rolled for chunk in one.taken], pa.string())
+        paths = pa.array([chunk.path for one in rolled for chunk in one.replaced_chunks], pa.string())
         there = {row.path: row for row in segments_of(rows.filter(pc.is_in(rows.column("path"), paths)))}
         added: list[Segment] = []
         replaced: list[Segment] = []
         removed_ms = storage.now_ms()  # readers count their delay from this commit, however long the copying took
         for one in rolled:
-            if all(there.get(chunk.path) == chunk for chunk in one.taken):
+            if all(there.get(chunk.path) == chunk for chunk in one.replaced_chunks):
                 committed.add(one.partition)
                 new, old = one.change(removed_ms)
                 added += new
@@ -271,16 +271,16 @@ def _note(report: Report, topic: str, one: RolledPartition, reasons: list[str], 
     if lost:
         report.add(topic, one.partition, LOST, reasons=reasons)
         return
-    taken, files = one.taken, one.files
+    replaced, files = one.replaced_chunks, one.files
     sealed = [planned.base_offset for planned in one.planned if planned.sealed]
     report.add(
         topic, one.partition, "roll",
-        records_in=sum(chunk.records for chunk in taken),
+        records_in=sum(chunk.records for chunk in replaced),
         records_out=sum(row.records for row in files),
-        bytes_in=sum(chunk.log_bytes for chunk in taken),
+        bytes_in=sum(chunk.log_bytes for chunk in replaced),
         bytes_out=sum(row.log_bytes for row in files),
         reasons=reasons,
-        chunks=len(taken),
+        chunks=len(replaced),
         sealed_segments=len(sealed),
         sealed=first_and_last(sealed),
         merged=sum(1 for planned in one.planned if not planned.sealed),
