@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.arguments import duration_ms, timestamp_ms
-from spark_segments.cli.explain_text import explanation_text, keeping_text
+from spark_segments.cli.explain_text import explanation_text, retention_bounds_text
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     DefaultsOption,
@@ -122,8 +122,8 @@ def _plan(
     from spark_segments.maintenance.explanation.retention_bounds import (
         DEFAULT_DELETE_DELAY_MS,
         DEFAULT_SEGMENT_MS,
-        Keeping,
-        gone_within,
+        RetentionBounds,
+        bounds_for_deletion_within,
     )
 
     retention_ms, every_ms = duration_ms(retention), duration_ms(every or "0")
@@ -131,11 +131,13 @@ def _plan(
     delay_ms = 0 if delay is None else duration_ms(delay)
     if gone is not None:
         delay_ms = DEFAULT_DELETE_DELAY_MS if delay is None else delay_ms
-        found = gone_within(duration_ms(gone), retention_ms, fill_ms=fill_ms, every_ms=every_ms, delay_ms=delay_ms)
+        found = bounds_for_deletion_within(
+            duration_ms(gone), retention_ms, fill_ms=fill_ms, every_ms=every_ms, delay_ms=delay_ms
+        )
     else:
         segment_ms = DEFAULT_SEGMENT_MS if segment is None else duration_ms(segment)
-        found = Keeping(retention_ms, segment_ms, fill_ms, every_ms, delay_ms)
+        found = RetentionBounds(retention_ms, segment_ms, fill_ms, every_ms, delay_ms)
     if output is Output.JSON:
         print_json(found.to_dict())
     else:
-        print(keeping_text(found))
+        print(retention_bounds_text(found))

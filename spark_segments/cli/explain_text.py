@@ -22,24 +22,25 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TIMESTAMPS,
     Explanation,
     Step,
-    Window,
+    TimeBounds,
 )
-from spark_segments.maintenance.explanation.retention_bounds import DEFAULT_DELETE_DELAY_MS, Keeping
+from spark_segments.maintenance.explanation.retention_bounds import DEFAULT_DELETE_DELAY_MS, RetentionBounds
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 _WAITS = {
-    RECORDS: "more records are to come for that",
+    RECORDS: "more records must be appended first",
     KEYS: "the newest record of a key stays",
-    CLEANING: "cleaning may join its segment with younger ones, which retention then waits for",
+    CLEANING: "cleaning may join its segment with younger segments, and retention waits for those",
     TIMESTAMPS: "timestamps are missing, or far ahead of the clock",
-    LOG_START: "the log start is to pass the end of its segment",
+    LOG_START: "the log start must pass the end of its segment",
 }
 
 _KEPT_BY = {
-    ACTIVE_SEGMENT: "the active segment, which no job takes anything from",
-    NEWEST_OF_KEY: "being the newest of its key",
+    ACTIVE_SEGMENT: "It is kept because no job removes records from the active segment.",
+    NEWEST_OF_KEY: "It is kept because cleaning has found no newer record of its key.",
+    FILE_DELETE_DELAY_MS: "Its file is kept by file.delete.delay.ms.",
 }
 
 
@@ -62,13 +63,14 @@ def explanation_text(one: Explanation) -> str:
     if one.steps:
         lines.append(_kept(one))
     if one.leaves_log is not None:
-        lines.append(f"It leaves the log {_span(one.leaves_log, one.now_ms)}.")
+        lines.append(_when("It leaves the log", "It does not leave the log", one.leaves_log, one.now_ms))
     if one.files_deleted is not None:
-        lines.append(f"The last file with it is deleted {_span(one.files_deleted, one.now_ms)}.")
+        said, never = "The last file that holds it is deleted", "The last file that holds it is not deleted"
+        lines.append(_when(said, never, one.files_deleted, one.now_ms))
     if one.waits_for:
-        lines.append(f"Nothing bounds that: {'; '.join(_WAITS[reason] for reason in one.waits_for)}.")
+        lines.append(f"No latest time can be given: {'; '.join(_WAITS[reason] for reason in one.waits_for)}.")
     if one.steps:
-        lines += ["", f"What is to come, where each job runs every {exactly(one.every_ms)}:"]
+        lines += ["", f"Next steps, if each job runs every {exactly(one.every_ms)}:"]
         lines += [f"  {step.job}: {text}" for step in one.steps for text in _step(step, one)]
     return "\n".join(lines)
 
@@ -76,19 +78,19 @@ def explanation_text(one: Explanation) -> str:
 def _where(one: Explanation) -> str:
     name = f"Offset {one.offset} of {one.topic}-{one.partition}"
     if one.timestamp_ms is not None:
-        name += f", of {moment(one.timestamp_ms)},"
+        name += f", with timestamp {moment(one.timestamp_ms)},"
     if one.state == NOT_WRITTEN:
         return f"{name} is not written yet."
     if one.state == GONE or one.segment is None:
         return f"{name} is gone: no file has it any more."
     segment = one.segment
-    offsets = f"{segment.base_offset} to {segment.next_offset - 1}"
+    offsets = f"offsets {segment.base_offset} to {segment.next_offset - 1}"
     if one.state == REMOVED:
         since = "" if (segment.removed_ms or 0) < 0 else f" at {when(segment.removed_ms or 0, one.now_ms)}"
-        return f"{name} has left the log{since}; the file of {offsets} is there for readers that began before."
-    where = "is in the active segment" if one.state == ACTIVE else f"is in the sealed segment of {offsets}"
+        return f"{name} has left the log{since}. The file with {offsets} is kept for readers that began before."
+    where = "is in the active segment" if one.state == ACTIVE else f"is in the sealed segment with {offsets}"
     if one.leaves_log is None:
-        where += ", below the log start: nobody reads it any more"
+        where += ", below the log start: readers do not see it"
     elif one.state == SEALED and "compact" in one.settings["cleanup.policy"]:
         where += ", if cleaning has not dropped it yet"
     return f"{name} {where}."
@@ -96,17 +98,27 @@ def _where(one: Explanation) -> str:
 
 def _kept(one: Explanation) -> str:
     if one.steps[0].facts.get("due") is True:
-        return "Nothing keeps it but that retain has not run yet."
-    return f"It is kept by {' or '.join(_KEPT_BY.get(rule, rule) for rule in one.kept_by)}."
+        return "No rule keeps it any longer: the next run of retain removes it."
+    if len(one.kept_by) == 1:
+        [rule] = one.kept_by
+        return _KEPT_BY.get(rule, f"It is kept by {rule}.")
+    rules = ", ".join(one.kept_by)
+    return f"Rules that the next {one.steps[0].job} applies: {rules}. Any one of them can remove it; none does yet."
 
 
-def _span(window: Window, now_ms: int) -> str:
-    if window.earliest_ms is None:
-        return "never, as the topic is set"
-    earliest = "now" if window.earliest_ms <= now_ms else when(window.earliest_ms, now_ms)
-    if window.latest_ms is None:
+def _when(does: str, does_not: str, bounds: TimeBounds, now_ms: int) -> str:
+    if bounds.earliest_ms is None:
+        return f"{does_not} under the topic's present settings."
+    return f"{does} {_span(bounds, now_ms)}."
+
+
+def _span(bounds: TimeBounds, now_ms: int) -> str:
+    if bounds.earliest_ms is None:
+        return "never"
+    earliest = "now" if bounds.earliest_ms <= now_ms else when(bounds.earliest_ms, now_ms)
+    if bounds.latest_ms is None:
         return f"at the earliest {earliest}"
-    return f"at the earliest {earliest}, at the latest {when(window.latest_ms, now_ms)}"
+    return f"at the earliest {earliest}, at the latest {when(bounds.latest_ms, now_ms)}"
 
 
 def _step(step: Step, one: Explanation) -> Iterator[str]:
@@ -124,80 +136,87 @@ def _step(step: Step, one: Explanation) -> Iterator[str]:
 
 def _roll(step: Step, one: Explanation) -> str:
     if due := step.facts["due"]:
-        text = f"the active segment is due to be rolled, by {', '.join(due)}"
+        text = f"the active segment is due to be rolled ({', '.join(due)})"
         whole = step.window.latest_ms == one.now_ms + one.every_ms
         return text if whole else f"{text}, but the record may be in the part that stays active"
     there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(one.settings["segment.bytes"]))
-    text = f"the active segment is rolled when segment.bytes ({full}) are full, of which {there} are there"
+    text = f"the active segment, which has {there}, is rolled once it has segment.bytes ({full})"
     if step.window.latest_ms is None:
         return text
     segment_ms = step.facts["segment_ms"]
     by_clock = "segment.ms" if int(one.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
-    return f"{text}, or {by_clock} ({duration(segment_ms)}) are over"
+    return f"{text}, or once {by_clock} ({duration(segment_ms)}) has passed"
 
 
 def _retention_ms(step: Step, one: Explanation) -> str:
-    all_older = f"all of it is older than retention.ms ({_ms(one, RETENTION_MS)})"
+    all_older = f"all its records are older than retention.ms ({_ms(one, RETENTION_MS)})"
     if "due" in step.facts:
-        return f"its segment goes because {all_older}"
-    older = f"its segment goes once {all_older}"
+        return f"its segment is removed because {all_older}"
+    older = f"its segment is removed once {all_older}"
     if "segment_base_offset" in step.facts:
-        largest = f"{moment(step.facts['largest_timestamp_ms'])} is the largest timestamp"
+        largest = moment(step.facts["largest_timestamp_ms"])
         base_offset = step.facts["segment_base_offset"]
         if one.state != ACTIVE and one.segment is not None and base_offset == one.segment.base_offset:
-            return f"{older}; {largest} in it"
-        return f"{older}, and those before it: {largest} in the one from {base_offset} on"
+            return f"{older}; its largest timestamp is {largest}"
+        return f"{older}, and the segments before it; the segment at {base_offset} has the largest timestamp, {largest}"
     least, most = (step.facts[f"largest_timestamp_{which}_ms"] for which in ("from", "to"))
     known = [f"{word} {moment(at_ms)}" for word, at_ms in (("from", least), ("to", most)) if at_ms is not None]
-    return f"{older}; the largest timestamp in it will be anything {' '.join(known)}" if known else older
+    return f"{older}; its largest timestamp will be {' '.join(known)}" if known else older
 
 
 def _retention_bytes(step: Step, one: Explanation) -> str:
     kept = f"retention.bytes ({human_bytes(int(one.settings[RETENTION_BYTES]))})"
     if "due" in step.facts:
-        return f"its segment goes because {kept} are there without it"
+        return f"its segment is removed because the log has {kept} without it"
     if "more_bytes" in step.facts:
-        return f"its segment goes once {human_bytes(step.facts['more_bytes'])} more are appended, by {kept}"
-    return f"its segment goes once {kept} are appended behind it"
+        more = human_bytes(step.facts["more_bytes"])
+        return f"its segment is removed once {more} more are appended: then the log has {kept} without it"
+    return f"its segment is removed once {kept} are appended after it"
 
 
 def _log_start(step: Step, one: Explanation) -> str:
     if step.waits_for == LOG_START:
-        return "its segment goes once all of it lies below the log start"
-    return "its segment goes because all of it lies below the log start"
+        return "its segment is removed once all of it lies below the log start"
+    return "its segment is removed because all of it lies below the log start"
 
 
 def _compact(step: Step, one: Explanation) -> str:
     if not step.facts["dirty"]:
         first_dirty = step.facts["first_dirty_offset"]
-        return f"cleaning has been up to {first_dirty} and left it; it drops it when it finds a newer record of its key"
+        return (
+            f"cleaning has read the log up to {first_dirty} and kept the record; it drops it for a newer one of its key"
+        )
     by_ms = step.facts["cleaned_by_ms"]
-    looked = "" if by_ms is None else f", and has looked for one by {when(by_ms, one.now_ms)}"
-    return f"cleaning drops it if it finds a newer record of its key{looked}"
+    looked = "" if by_ms is None else f"; it has looked for such a record by {when(by_ms, one.now_ms)}"
+    return f"cleaning drops the record if it finds a newer record of its key{looked}"
 
 
 def _tombstones(step: Step, one: Explanation) -> str:
     horizon_ms = step.facts["delete_horizon_ms"]
-    kept = f"a tombstone stays for delete.retention.ms ({_ms(one, 'delete.retention.ms')}) after the first cleaning"
-    return kept if horizon_ms is None else f"{kept}; the first horizon of its segment is {when(horizon_ms, one.now_ms)}"
+    kept = f"a tombstone stays for delete.retention.ms ({_ms(one, 'delete.retention.ms')}) after its first cleaning"
+    return (
+        kept
+        if horizon_ms is None
+        else f"{kept}; the first delete horizon of its segment is {when(horizon_ms, one.now_ms)}"
+    )
 
 
 def _delay(step: Step, one: Explanation) -> str:
-    return f"its file goes file.delete.delay.ms ({_ms(one, FILE_DELETE_DELAY_MS)}) after it has left the log"
+    return f"its file is deleted file.delete.delay.ms ({_ms(one, FILE_DELETE_DELAY_MS)}) after it has left the log"
 
 
 def _ms(one: Explanation, name: str) -> str:
     return duration(int(one.settings[name]))
 
 
-def keeping_text(one: Keeping) -> str:
-    """Settings, and how long they keep a record."""
+def retention_bounds_text(one: RetentionBounds) -> str:
+    """The settings, and how long they keep a record."""
     full = one.fill_ms is not None and one.fill_ms <= one.segment_ms
     late_roll = one.retention_ms < one.every_ms
     parts = [
         (one.span_ms, "until its segment is full" if full else "segment.ms"),
         (one.every_ms, "until it is rolled") if late_roll else (one.retention_ms, "retention.ms"),
-        (one.every_ms, "until retain comes"),
+        (one.every_ms, "until retain runs"),
         (one.delay_ms, FILE_DELETE_DELAY_MS),
     ]
     terms = " + ".join(f"{exactly(length_ms)} {what}" for length_ms, what in parts if length_ms)
@@ -207,7 +226,7 @@ def keeping_text(one: Keeping) -> str:
         f"A record can be read for {exactly(one.retention_ms)} at least and {exactly(one.readable_ms)} at most.",
     ]
     if one.every_ms:
-        lines.append(f"Vacuum has deleted its file after {exactly(one.deleted_ms)}, where it comes as often.")
+        lines.append(f"Vacuum deletes its file after {exactly(one.deleted_ms)} at the latest, if it runs as often.")
     if not one.delay_ms:
         default = exactly(DEFAULT_DELETE_DELAY_MS)
         lines.append(f"file.delete.delay.ms ({default} by default) is not counted: --delete-delay adds it.")

@@ -86,7 +86,7 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
             for name in dict.fromkeys(name for line in lines for name in line)
             if name != "error" and any(line.get(name) not in (None, {}) for line in lines)
         ]
-        print_table(columns, ([_text(line.get(name)) for name in columns] for line in lines))
+        print_table(columns, ([_text(name, line) for name in columns] for line in lines))
     tense = "would be" if report["dry_run"] else "were"
     dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
     failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
@@ -114,7 +114,11 @@ def _over(report: Mapping[str, Any]) -> str:
     return f"{above}: {', '.join(held)}" if held else above
 
 
-def _text(value: Any) -> Any:
+def _text(name: str, line: Mapping[str, Any]) -> Any:
+    value = line.get(name)
+    if name == "sealed" and value is not None and len(value) < line["sealed_segments"]:
+        half = len(value) // 2  # of many offsets the report has the first and the last few
+        return ", ".join(map(str, value[:half])) + " … " + ", ".join(map(str, value[half:]))
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {count}" for name, count in value.items())
     if isinstance(value, (list, tuple)):

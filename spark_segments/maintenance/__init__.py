@@ -1,6 +1,6 @@
-"""The jobs that keep a log in order, and what explains, checks and undoes them.
+"""The jobs that keep a log in order, and the functions that explain, check and undo what they do.
 
-Each job can be repeated, and run beside any other, without harm. What the files of a log mean is log/'s to say.
+Each job can be repeated, and can run beside any other job, without harm. log/ says what the files of a log mean.
 """
 
 from __future__ import annotations

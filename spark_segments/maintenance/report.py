@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +14,24 @@ from spark_segments.errors import UnknownTopicError
 FAILED = "failed"
 LOST = "lost to another job"
 
+SHOWN = 10
+"""How many offsets a list in a report has at most."""
+
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Report:
-    """records_in = records_out + all of `dropped`. `partitions` has an entry a partition that the job looked into:
-    topic, partition, action, figures. `figures` are of the job as a whole.
+    """What a job did. records_in = records_out + all of `dropped`.
 
-    What an error kept a job from has a line, too, of action FAILED with the `error` in one line: the job leaves that
-    partition as it was (or that topic: `partition` is None then) and goes on with the others. Figures in such a line
-    are of what the job had committed before the error, which stands. Nothing is raised for it, so a caller looks at
-    `failed`. `warnings` are sentences about what the job did as it should and a user may not want.
+    `partitions` has a line for each partition that the job worked on: topic, partition, action and figures. A list of
+    offsets in a line is bounded, and a figure beside it says how many there are: see `first_and_last`. `figures` are
+    those of the whole job. `warnings` are sentences about what the job did by its rules and a user may not want.
+
+    An error has a line, too, whose action is FAILED and whose `error` is one line of text. The job leaves that
+    partition as it was, or that topic (`partition` is None then), and goes on with the others. The figures of such a
+    line are those of what the job had committed before the error: that stands. No error is raised, so callers look at
+    `failed`.
     """
 
     job: str
@@ -53,7 +60,7 @@ class Report:
         dropped: dict[str, int] | None = None,
         **figures: Any,
     ) -> None:
-        """Adds one partition's line and its share of the totals."""
+        """Adds a partition's line, and its figures to the totals."""
         dropped = dropped or {}
         assert records_in == records_out + sum(dropped.values()), "every record is kept or dropped for a reason"
         self.records_in += records_in
@@ -68,9 +75,9 @@ class Report:
         self.partitions.append(line | figures)
 
     def fail(self, topic: str, partition: int | None, error: Exception) -> None:
-        """Adds the line of a partition, or of a whole topic, whose work came to nothing by an error.
+        """Adds the line of a partition, or of a whole topic, that an error kept the job from.
 
-        A topic that was deleted meanwhile needs no work: that is no failure.
+        A topic that was deleted meanwhile needs no work: its line says so and is no failure.
         """
         if isinstance(error, UnknownTopicError):
             self.add(topic, partition, LOST)
@@ -84,7 +91,7 @@ class Report:
 
     @property
     def failed(self) -> list[dict[str, Any]]:
-        """The lines of what failed, each with its `error`."""
+        """The lines of partitions and topics that failed, each with its `error`."""
         return [line for line in self.partitions if line["action"] == FAILED]
 
     def finish(self) -> Report:
@@ -108,3 +115,8 @@ class Report:
             "partitions": self.partitions,
             **self.figures,
         }
+
+
+def first_and_last(offsets: Sequence[int]) -> list[int]:
+    """All offsets, or the first and the last SHOWN / 2 where there are more than SHOWN."""
+    return [*offsets] if len(offsets) <= SHOWN else [*offsets[: SHOWN // 2], *offsets[-SHOWN // 2 :]]

@@ -1,4 +1,4 @@
-"""Which topics a job looks into, and what all jobs share: their snapshots, and for how long their work is good."""
+"""The topics that a job works on, their snapshots, and how old a job's files may be when they are committed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from spark_segments.storage import Storage
 
 
 def check_managed(log: LogDir) -> None:
-    """Raises LogDirError for a directory of Kafka's, which no job may touch."""
+    """Raises LogDirError for a directory of Kafka's: no job may change it."""
     if log.is_kafka:
         raise LogDirError(
-            "Maintenance does not touch a directory of Kafka's",
+            "Maintenance does not change a directory of Kafka's",
             path=log.uri,
-            hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
+            hint="Import it into a log directory: segments import KAFKA_DIR LOG_DIR",
         )
 
 
 def selected_topics(
     log: LogDir, topic: str | None, report: Report, policy: str | None = None, *, load: bool = True
 ) -> Iterator[tuple[Snapshot, TopicConfig]]:
-    """The snapshot and the configuration of one topic, or of all; where `policy` is given, of those only whose
-    cleanup.policy has it. `load` reads the live rows.
+    """Yields (snapshot, configuration) of one topic, or of all topics. `policy`: only topics whose cleanup.policy has
+    it. `load`: the live rows are read here.
 
-    Topics that cannot be read go into the report as failed. Raises UnknownTopicError, and as `check_managed`.
+    A topic that cannot be read goes into the report as failed. Raises UnknownTopicError if there is no `topic`, and
+    LogDirError as `check_managed` does.
     """
     check_managed(log)
     names = [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY))
@@ -45,17 +46,17 @@ def selected_topics(
         except UnknownTopicError:
             if topic is not None:
                 raise
-            continue  # a deleted one
+            continue  # it was deleted
         except SegmentsError as error:
             report.fail(name, None, error)
             continue
         yield snapshot, config
 
 
-def check_young(storage: Storage, started_ms: int) -> None:
-    """Raises CommitConflictError where files written since `started_ms`, by the store's clock, are too old to commit.
+def check_commit_age(storage: Storage, started_ms: int) -> None:
+    """Raises CommitConflictError if files written since `started_ms`, by the store's clock, are too old to commit.
 
-    Vacuum takes what nothing names once it is old enough. A job may be that slow: a machine was asleep, say.
+    Vacuum deletes old files that no row names. A job may be that slow if its machine was asleep, say.
     """
     now_ms = storage.now_ms()
     if now_ms - started_ms > OLDEST_CHUNK_MS:

@@ -33,26 +33,32 @@ def test_the_active_segment_is_rolled_first(segments, log):
     lines = said(segments, log, "--offset", 0, "--now-ms", NOW_MS)
     assert lines[:2] == [
         "Offset 0 of orders-0 is in the active segment.",
-        "It is kept by the active segment, which no job takes anything from.",
+        "It is kept because no job removes records from the active segment.",
     ]
     assert lines[2] == (
         "It leaves the log at the earliest 2030-03-17 18:46:40 (in 1 h), "
         "at the latest 2030-03-18 19:46:40 (in 1 d 2 h)."
     )
-    assert lines[5] == "What is to come, where each job runs every 1 h:"
+    assert lines[5] == "Next steps, if each job runs every 1 h:"
     assert [line.split(":")[0] for line in lines[6:]] == ["  roll", "  retain", "  vacuum"]
-    assert "of which 171 B are there, or segment.ms (1 d) are over" in lines[6]
+    assert (
+        "which has 171 B, is rolled once it has segment.bytes (1.0 GiB), or once segment.ms (1 d) has passed"
+        in lines[6]
+    )
 
 
 def test_a_sealed_segment_waits_for_retention(segments, orders):
     roll(orders, now_ms=NOW_MS)
     lines = said(segments, orders, "--offset", 3, "--every", "30m", "--now-ms", NOW_MS)
-    assert lines[0] == "Offset 3 of orders-0 is in the sealed segment of 0 to 10."
+    assert lines[0] == "Offset 3 of orders-0 is in the sealed segment with offsets 0 to 10."
     assert lines[1] == "It is kept by retention.ms."
     assert "(in 10 d), at the latest" in lines[2]
-    assert "once all of it is older than retention.ms (10 d); 2030-03-17 17:46:40 is the largest timestamp" in lines[6]
+    assert (
+        "once all its records are older than retention.ms (10 d); its largest timestamp is 2030-03-17 17:46:40"
+        in lines[6]
+    )
     lines = said(segments, orders, "--offset", 3, "--now-ms", NOW_MS + 11 * DAY_MS)
-    assert lines[1] == "Nothing keeps it but that retain has not run yet."
+    assert lines[1] == "No rule keeps it any longer: the next run of retain removes it."
     assert lines[2].startswith("It leaves the log at the earliest now, at the latest 2030-03-28 18:46:40")
 
 
@@ -63,8 +69,8 @@ def test_what_is_removed_and_what_is_gone(segments, orders):
     with store_clock(later_ms):
         retain(orders, now_ms=later_ms)
     lines = said(segments, orders, "--offset", 3, "--now-ms", later_ms)
-    assert "has left the log at 2030-03-28 17:46:40 (now); the file of 0 to 10 is there" in lines[0]
-    assert lines[1] == "It is kept by file.delete.delay.ms."
+    assert "has left the log at 2030-03-28 17:46:40 (now). The file with offsets 0 to 10 is kept" in lines[0]
+    assert lines[1] == "Its file is kept by file.delete.delay.ms."
     vacuum(orders, now_ms=later_ms + 2 * HOUR_MS)
     assert said(segments, orders, "--offset", 3) == ["Offset 3 of orders-0 is gone: no file has it any more."]
     assert said(segments, orders, "--offset", 30) == ["Offset 30 of orders-0 is not written yet."]
@@ -76,7 +82,10 @@ def test_a_time_finds_the_record_and_json_is_what_explain_says(segments, orders)
     )
     assert ran.json == explain(orders, "orders", 0, timestamp_ms=NOW_MS + 5, now_ms=NOW_MS).to_dict()
     assert (ran.json["offset"], ran.json["timestamp_ms"], ran.json["every_ms"]) == (5, NOW_MS + 5, HOUR_MS)
-    assert "Offset 5 of orders-0, of 2030-03-17 17:46:40, is" in said(segments, orders, "--time", NOW_MS + 5)[0]
+    assert (
+        "Offset 5 of orders-0, with timestamp 2030-03-17 17:46:40, is"
+        in said(segments, orders, "--time", NOW_MS + 5)[0]
+    )
 
 
 def test_a_compacted_topic_tells_of_cleaning_and_tombstones(segments, log):
@@ -86,17 +95,17 @@ def test_a_compacted_topic_tells_of_cleaning_and_tombstones(segments, log):
     append_one_by_one(log, "orders", table.set_column(1, "value", [[b"v", None, b"v"]]))
     lines = said(segments, log, "--offset", 1, "--now-ms", NOW_MS)
     assert lines[0] == "Offset 1 of orders-0 is in the active segment."
-    assert lines[4] == "Nothing bounds that: the newest record of a key stays."
-    assert "or max.compaction.lag.ms (1 d) are over" in lines[7]
-    assert "if it finds a newer record of its key, and has looked for one by 2030-03-18 19:46:40" in lines[8]
+    assert lines[4] == "No latest time can be given: the newest record of a key stays."
+    assert "or once max.compaction.lag.ms (1 d) has passed" in lines[7]
+    assert "if it finds a newer record of its key; it has looked for such a record by 2030-03-18 19:46:40" in lines[8]
     after_ms = NOW_MS + 2 * DAY_MS
     roll(log, now_ms=after_ms)
     compact(log, now_ms=after_ms)
     lines = said(segments, log, "--offset", 1, "--now-ms", after_ms)
-    assert lines[0].endswith("in the sealed segment of 0 to 2, if cleaning has not dropped it yet.")
-    assert lines[1] == "It is kept by being the newest of its key."
-    assert "cleaning has been up to 3 and left it" in lines[7]
-    assert "delete.retention.ms (1 d) after the first cleaning; the first horizon of its segment is" in lines[8]
+    assert lines[0].endswith("in the sealed segment with offsets 0 to 2, if cleaning has not dropped it yet.")
+    assert lines[1] == "It is kept because cleaning has found no newer record of its key."
+    assert "cleaning has read the log up to 3 and kept the record" in lines[7]
+    assert "delete.retention.ms (1 d) after its first cleaning; the first delete horizon of its segment is" in lines[8]
 
 
 def test_each_way_to_go_is_told(segments, log):
@@ -104,21 +113,29 @@ def test_each_way_to_go_is_told(segments, log):
     topic_with(log, "orders", settings, partitions=2)
     append_one_by_one(log, "orders", records(30, time_ms=NOW_MS), partition=1)
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
-    assert "the active segment is due to be rolled, by segment.bytes: at the earliest now, at the latest" in text
+    assert "the active segment is due to be rolled (segment.bytes): at the earliest now, at the latest" in text
     last = "\n".join(said(segments, log, "--partition", 1, "--offset", 29, "--now-ms", NOW_MS))
-    assert "by segment.bytes, but the record may be in the part that stays active: at the earliest now" in last
-    assert "goes once retention.bytes (9.8 KiB) are appended behind it: at the earliest now" in text
+    assert "(segment.bytes), but the record may be in the part that stays active: at the earliest now" in last
+    assert "is removed once retention.bytes (9.8 KiB) are appended after it: at the earliest now" in text
     roll(log, now_ms=NOW_MS)
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
-    assert "more are appended, by retention.bytes (9.8 KiB)" in text and "more records are to come" in text
+    assert "more are appended: then the log has retention.bytes (9.8 KiB) without it" in text
+    assert "more records must be appended first" in text
     log.alter_topic("orders", {"retention.bytes": "100"})
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
-    assert "because retention.bytes (100 B) are there without it: at the earliest now, at the latest" in text
+    assert "because the log has retention.bytes (100 B) without it: at the earliest now, at the latest" in text
     log.alter_topic("orders", {"retention.bytes": "-1"})
-    assert "It leaves the log never, as the topic is set." in said(segments, log, "--partition", 1, "--offset", 3)
+    never = "It does not leave the log under the topic's present settings."
+    assert never in said(segments, log, "--partition", 1, "--offset", 3)
+    log.alter_topic("orders", {"retention.bytes": "10000", "retention.ms": DAY_MS})
+    lines = said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS)
+    assert lines[1] == (
+        "Rules that the next retain applies: retention.bytes, retention.ms. "
+        "Any one of them can remove it; none does yet."
+    )
     log.delete_records("orders", {1: 15})
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
-    assert "below the log start: nobody reads it any more" in text and "It leaves the log" not in text
+    assert "below the log start: readers do not see it" in text and "It leaves the log" not in text
     assert "because all of it lies below the log start" in text
 
 
@@ -131,7 +148,7 @@ def test_each_way_to_go_is_told(segments, log):
         (
             "--retention 10m --fill 7m --every 5m --delete-delay 1m",
             23 * 60_000,
-            "23 min: 7 min until its segment is full + 10 min retention.ms + 5 min until retain comes + "
+            "23 min: 7 min until its segment is full + 10 min retention.ms + 5 min until retain runs + "
             "1 min file.delete.delay.ms.",
         ),
     ],
@@ -145,7 +162,7 @@ def test_a_plan_says_the_real_maximum(segments, arguments, maximum_ms, maximum):
 def test_a_plan_finds_the_settings_for_a_limit(segments):
     lines = segments("explain", "--plan", "--retention", "1h", "--gone-within", "2d", "--every", "1h").lines
     assert lines[0] == "Settings: retention.ms=3600000 segment.ms=75600000 file.delete.delay.ms=86400000"
-    assert "Vacuum has deleted its file after 2 d, where it comes as often." in lines
+    assert "Vacuum deletes its file after 2 d at the latest, if it runs as often." in lines
 
 
 def test_a_plan_without_segment_ms_takes_the_default(segments):

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -197,3 +199,16 @@ def test_a_defaults_file_counts_where_a_topic_says_nothing(segments, run, old_or
     file.write_text("log.retension.hours=24\n")
     ran = run(*arguments)
     assert ran.code == 1 and "line 1" in ran.error and "Did you mean log.retention.hours?" in ran.error
+
+
+def test_the_report_of_a_roll_shows_the_first_and_last_of_many_sealed_segments(segments, tmp_path):
+    uri = str(tmp_path / "many")
+    log = LogDir.create(uri)
+    log.create_topic("orders", config={"segment.bytes": "250"})
+    for number in range(30):
+        log.append("orders", pa.table({"key": [f"k{number}"], "value": ["x" * 80]}))
+    copy = shutil.copytree(uri, tmp_path / "copy")
+    (line,) = segments("roll", uri, "--output", "json").json["partitions"]
+    first, last = ", ".join(map(str, line["sealed"][:5])), ", ".join(map(str, line["sealed"][5:]))
+    assert line["sealed_segments"] > 10
+    assert any(f"{first} … {last}" in row for row in segments("roll", str(copy)).lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
+from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
@@ -36,9 +36,9 @@ class CleanedLog:
     """The cleaned segments, one for each that was cleaned, and the new first dirty offset."""
 
     segments: list[LogSegment]
-    parts: list[Cleaned]
+    parts: list[CleanedBatches]
     first_dirty_offset: int
-    counts: CleanCounts
+    counts: CleanerStats
 
     @property
     def data(self) -> bytes:
@@ -100,13 +100,13 @@ def clean_log(
         if not offset_map.full:
             offset_map.advance(after.base_offset)
 
-    cleaning = CleaningRound(
+    cleaning = RecordFilter(
         offset_map, now_ms, delete_retention_ms, end_offset, producers or ActiveProducers.of(), codec
     )
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
     cleaned: list[LogSegment] = []
-    parts: list[Cleaned] = []
+    parts: list[CleanedBatches] = []
     for segment in inactive:
         if segment.base_offset >= offset_map.end_offset:
             cleaned.append(segment)
@@ -121,7 +121,7 @@ def clean_log(
             LogSegment(segment.base_offset, data, AbortedTransactions.concatenate(part.aborted for part in own))
         )
         parts += own
-    counts = sum((part.counts for part in parts), CleanCounts())
+    counts = sum((part.stats for part in parts), CleanerStats())
     return CleanedLog([*cleaned, active], parts, offset_map.end_offset, counts)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.clean import CleanCounts, Cleaned, CleaningRound, clean_batches
+from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerEntry
@@ -46,12 +46,12 @@ def clean(
     map_end_offset: int | None = None,
     codec: int | None = None,
     offset_shift: int = 0,
-) -> Cleaned:
+) -> CleanedBatches:
     """Cleans `data` by the map of `data` and of what is `newer` in the log."""
     offset_map = OffsetMap(1 << 16)
     for part, shift in ((data, offset_shift), (newer, 0)):
         offset_map.put_batches(part, scanned(part), offset_shift=shift, end_offset=map_end_offset)
-    cleaning = CleaningRound(
+    cleaning = RecordFilter(
         offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
     )
     (cleaned,) = clean_batches(
@@ -60,11 +60,11 @@ def clean(
     return cleaned
 
 
-def left(cleaned: Cleaned) -> list[PlainBatch]:
+def left(cleaned: CleanedBatches) -> list[PlainBatch]:
     return list(plain_batches(cleaned.data.tobytes()))
 
 
-def offsets(cleaned: Cleaned) -> list[int]:
+def offsets(cleaned: CleanedBatches) -> list[int]:
     return [record.offset for batch in left(cleaned) for record in batch.records]
 
 
@@ -73,13 +73,13 @@ def test_only_the_latest_record_of_each_key_stays():
     data += batch_bytes([Record(b"4", b"b"), Record(b"5", b"c")], base_offset=3)
     cleaned = clean(data)
     assert offsets(cleaned) == [2, 3, 4]
-    assert (cleaned.counts.records_read, cleaned.counts.records_kept, cleaned.counts.superseded) == (5, 3, 2)
+    assert (cleaned.stats.records_read, cleaned.stats.records_kept, cleaned.stats.superseded) == (5, 3, 2)
 
 
 def test_records_without_key_are_dropped():
     cleaned = clean(batch_bytes([Record(b"1"), Record(b"2", b"a"), Record(b"3", b"")]))
     assert offsets(cleaned) == [1, 2]
-    assert cleaned.counts.no_key == 1
+    assert cleaned.stats.no_key == 1
 
 
 def test_what_lies_past_the_map_stays_whatever_it_is():
@@ -89,7 +89,7 @@ def test_what_lies_past_the_map_stays_whatever_it_is():
 
 def test_a_key_that_the_map_does_not_know_stays():
     data = batch_bytes([Record(b"1", b"a")])
-    cleaning = CleaningRound(OffsetMap(1000, start_offset=1), NOW_MS, RETENTION_MS, 9, ActiveProducers.of())
+    cleaning = RecordFilter(OffsetMap(1000, start_offset=1), NOW_MS, RETENTION_MS, 9, ActiveProducers.of())
     (cleaned,) = clean_batches(data, scanned(data), cleaning, CleanedTransactions())
     assert not cleaned.changed
 
@@ -102,7 +102,7 @@ def test_batches_that_lose_nothing_are_the_same_memory(codec):
     assert not cleaned.changed
     assert cleaned.data.tobytes() == data
     assert np.shares_memory(cleaned.data, np.frombuffer(data, np.uint8))
-    assert cleaned.counts.batches_unchanged == cleaned.counts.batches_read == 2
+    assert cleaned.stats.batches_unchanged == cleaned.stats.batches_read == 2
 
 
 def test_kept_batches_are_copied_byte_for_byte_beside_rebuilt_ones():
@@ -169,7 +169,7 @@ def test_the_first_cleaning_of_a_tombstone_sets_its_delete_horizon():
     (batch,) = left(cleaned)
     assert batch.delete_horizon_ms == NOW_MS + RETENTION_MS
     assert batch.records == next(plain_batches(data)).records
-    assert (batch.max_timestamp, cleaned.counts.tombstones_kept, cleaned.changed) == (2000, 1, True)
+    assert (batch.max_timestamp, cleaned.stats.tombstones_kept, cleaned.changed) == (2000, 1, True)
 
 
 def test_a_tombstone_outlives_delete_retention_and_no_more():
@@ -178,7 +178,7 @@ def test_a_tombstone_outlives_delete_retention_and_no_more():
     assert not before.changed
     after = clean(marked, now_ms=NOW_MS + RETENTION_MS)
     assert offsets(after) == [0]
-    assert after.counts.tombstone == 1
+    assert after.stats.tombstone == 1
 
 
 def test_a_delete_horizon_is_never_moved_and_outlives_its_tombstone():
@@ -262,7 +262,7 @@ def test_aborted_data_go_at_once_and_their_marker_stays():
     cleaned = clean(transaction(ABORT), transactions=with_aborted((7, 0, 1, 2)))
     (marker,) = left(cleaned)
     assert marker.control and marker.delete_horizon_ms is None
-    assert cleaned.counts.aborted == 1
+    assert cleaned.stats.aborted == 1
     assert cleaned.aborted.last_offset.tolist() == [1]
 
 
@@ -276,7 +276,7 @@ def test_a_marker_gets_its_horizon_once_its_data_are_gone_and_then_goes(kind):
     assert not clean(data, now_ms=NOW_MS + RETENTION_MS - 1).changed
     gone = clean(data, now_ms=NOW_MS + RETENTION_MS)
     assert len(gone.data) == 0
-    assert gone.counts.control == 1
+    assert gone.stats.control == 1
 
 
 def test_a_commit_marker_stays_while_there_are_data_of_its_own_transaction():
@@ -364,14 +364,14 @@ def test_a_portion_of_a_file_is_found_by_its_position():
     batches = scan_batches(second, file_position=len(first)).batches
     offset_map = OffsetMap(1000)
     offset_map.put_batches(second, batches, file_position=len(first))
-    cleaning = CleaningRound(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
+    cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
     (cleaned,) = clean_batches(second, batches, cleaning, CleanedTransactions(), file_position=len(first))
     assert offsets(cleaned) == [2]
     assert cleaned.batches.position.tolist() == [0]
 
 
 def test_nothing_in_nothing_out():
-    cleaning = CleaningRound(OffsetMap(1000), NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
+    cleaning = RecordFilter(OffsetMap(1000), NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
     assert list(clean_batches(b"", scanned(b""), cleaning, CleanedTransactions())) == []
 
 
@@ -384,12 +384,12 @@ def test_batches_that_compress_well_are_cleaned_in_parts(codec):
     )
     offset_map = OffsetMap(1 << 16)
     offset_map.put_batches(data, scanned(data))
-    cleaning = CleaningRound(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of(), codec)
+    cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of(), codec)
     parts = list(clean_batches(data, scanned(data), cleaning, CleanedTransactions()))
     assert [len(part.source) for part in parts] == [4, 4, 4, 4, 4]
     assert [offset for part in parts for offset in offsets(part)] == [*range(1, 38, 2), 38, 39]
     assert np.concatenate([part.source.position for part in parts]).tolist() == scanned(data).position.tolist()
-    counts = sum((part.counts for part in parts), CleanCounts())
+    counts = sum((part.stats for part in parts), CleanerStats())
     assert (counts.records_read, counts.records_kept, counts.superseded) == (40, 21, 19)
     assert (counts.bytes_read, counts.batches_unchanged) == (len(data), 1)
 

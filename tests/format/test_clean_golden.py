@@ -148,5 +148,5 @@ def test_cleaning_again_at_the_same_time_changes_nothing(case):
     assert not again.changed
     assert again.data == log.data
     for part in again.parts:
-        assert part.counts.batches_unchanged == part.counts.batches_read
-        assert part.counts.bytes_written == part.counts.bytes_read
+        assert part.stats.batches_unchanged == part.stats.batches_read
+        assert part.stats.bytes_written == part.stats.bytes_read

@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.cleaner.latest_keys import LatestKeys, Share
+from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.reading.latest import LatestPlan, read_latest
 from spark_segments.log.reading.plan import offset_bounds
@@ -151,7 +151,7 @@ def test_a_wrong_view_is_refused(log, wrong):
 def test_a_map_of_a_share_knows_the_keys_of_that_share_alone():
     keys = pa.array([b"%d" % number for number in range(1000)] + [None])
     offsets = np.arange(1001, dtype=np.int64)
-    shares = [LatestKeys(1 << 20, Share(number, 3), seed=5) for number in range(3)]
+    shares = [LatestKeys(1 << 20, KeyShare(number, 3), seed=5) for number in range(3)]
     assert all(share.put_records(keys, offsets) for share in shares)
     assert sum(len(share) for share in shares) == 1000 and min(len(share) for share in shares) > 250
     superseded = np.zeros(1001, np.bool_)

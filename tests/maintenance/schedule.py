@@ -16,7 +16,7 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
-from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, Window
+from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, TimeBounds
 from spark_segments.storage import Storage
 from tests.maintenance.appending import append_one_by_one, topic_with, under_policy
 
@@ -42,7 +42,7 @@ class Told:
     earliest_ms: float = -math.inf
     latest_ms: float = math.inf
 
-    def add(self, window: Window | None) -> None:
+    def add(self, window: TimeBounds | None) -> None:
         if window is not None:
             self.earliest_ms = max(self.earliest_ms, _or_never(window.earliest_ms))
             self.latest_ms = min(self.latest_ms, _or_never(window.latest_ms))
@@ -185,7 +185,7 @@ class Schedule:
         self.deleted[offset].add(one.files_deleted)
         for step in one.steps:
             if step.job == "compact":
-                self.cleaned[offset].add(Window(0, step.facts["cleaned_by_ms"]))
+                self.cleaned[offset].add(TimeBounds(0, step.facts["cleaned_by_ms"]))
 
     def _look(self) -> None:
         """`in_log` and `in_files`: the offsets of the records that a reader finds, and of those in any file."""

@@ -16,11 +16,11 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
 from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
-from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
+from spark_segments.maintenance.compaction import many_tasks
+from spark_segments.maintenance.compaction.many_tasks import ManyTasks
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
 from spark_segments.maintenance.compaction.plan import groups, plan_compaction
-from spark_segments.maintenance.compaction.round import CleanSettings, clean_round
+from spark_segments.maintenance.compaction.round import CleanerSettings, clean_in_one_task
 from tests.maintenance.appending import under_policy
 
 START_MS = 1_700_000_000_000
@@ -55,12 +55,12 @@ def seal(log: LogDir) -> None:
 
 def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     snapshot = log.snapshot("t")
-    sealing = CleanSettings("t", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
+    sealing = CleanerSettings("t", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
     slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
-    clean = clean_round if tasks == 1 else CleanByTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
-    with mock.patch.object(clean_by_tasks, "MIN_SLICE_BYTES", 1):
-        result = clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1], clean=clean)
-    assert not result.unfinished
+    clean_round = clean_in_one_task if tasks == 1 else ManyTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
+    with mock.patch.object(many_tasks, "MIN_SLICE_BYTES", 1):
+        result = clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1], clean_round=clean_round)
+    assert result.error is None
 
 
 def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):

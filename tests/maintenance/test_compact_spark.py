@@ -13,12 +13,12 @@ from spark_segments import LogDir
 from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll
-from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
+from spark_segments.maintenance.compaction import many_tasks
 from spark_segments.maintenance.compaction import plan as compact_plan
+from spark_segments.maintenance.compaction.many_tasks import ManyTasks
 from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile
-from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
-from spark_segments.maintenance.compaction.round import CleanSettings
+from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.storage import Storage
 from tests.maintenance.appending import contents
 
@@ -51,7 +51,7 @@ def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
 
 def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, monkeypatch):
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     merged: list[str] = []
     pieces = MapFile.pieces
 
@@ -71,7 +71,7 @@ def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, mo
 
 def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, log, tmp_path, monkeypatch):
     """Of 400 keys, each half of the dirty head has 300, and the map holds 330."""
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     log.create_topic("prices", 1, {"cleanup.policy": "compact", "segment.bytes": "4000"})
     for turn in range(5):
         keys = [f"k{(100 * turn + number) % 400}" for number in range(200)]
@@ -81,10 +81,10 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     map_bytes = 368 * BYTES_PER_SLOT
     topic_id = log.snapshot("prices").topic_id
-    settings = CleanSettings("prices", topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
-    clean = CleanByTasks(2, map_bytes, map_bytes, spark)
-    result = clean_partition(log.storage, settings, 0, 1000, clean=clean)
-    assert (result.rounds, result.first_dirty_offset, result.unfinished) == (2, 1000, False)
+    settings = CleanerSettings("prices", topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
+    clean_round = ManyTasks(2, map_bytes, map_bytes, spark)
+    result = clean_partition(log.storage, settings, 0, 1000, clean_round=clean_round)
+    assert (result.rounds, result.first_dirty_offset, result.error) == (2, 1000, None)
     compact(copy, now_ms=NOW_MS)
     assert contents(log, "prices") == contents(copy, "prices")
     assert not [info.path for info in log.storage.list("", recursive=True) if info.path.endswith(SUFFIX)]

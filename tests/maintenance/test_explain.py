@@ -26,9 +26,9 @@ from spark_segments.maintenance.explanation.record_explanation import (
     SEALED,
     TIMESTAMPS,
     Explanation,
-    Window,
+    TimeBounds,
 )
-from spark_segments.maintenance.explanation.retention_bounds import Keeping, gone_within
+from spark_segments.maintenance.explanation.retention_bounds import RetentionBounds, bounds_for_deletion_within
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import append_one_by_one, records, topic_with
@@ -39,7 +39,7 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NOW_MS = 1_000_000
 EVERY_MS = 100
 DELAY_MS = 5000
-NEVER = Window(None, None)
+NEVER = TimeBounds(None, None)
 
 
 def explained(
@@ -62,9 +62,9 @@ def explained(
     return explain_record(made, typed, 0, offset, now_ms, every_ms=every_ms, cleaner=cleaner, timestamp_ms=timestamp_ms)
 
 
-def after(first_ms: int, last_ms: int | None) -> Window:
+def after(first_ms: int, last_ms: int | None) -> TimeBounds:
     """When a file is deleted that leaves the log between these moments."""
-    return Window(first_ms + DELAY_MS + 1, None if last_ms is None else last_ms + DELAY_MS + 1 + EVERY_MS)
+    return TimeBounds(first_ms + DELAY_MS + 1, None if last_ms is None else last_ms + DELAY_MS + 1 + EVERY_MS)
 
 
 def rules(one: Explanation) -> list[tuple[str, str]]:
@@ -90,19 +90,19 @@ def test_what_has_left_the_log_waits_for_the_delay_of_its_last_file():
     one = explained([*rows, chunk(20, 30)], 5, log_start=20)
     freed_ms = NOW_MS - 5 + DELAY_MS + 1
     assert (one.state, one.leaves_log, one.kept_by) == (REMOVED, None, ["file.delete.delay.ms"])
-    assert one.files_deleted == Window(freed_ms, freed_ms + EVERY_MS)
+    assert one.files_deleted == TimeBounds(freed_ms, freed_ms + EVERY_MS)
     assert one.segment == rows[1]
 
 
 def test_a_file_that_vacuum_has_begun_to_delete_may_be_gone_any_moment():
     one = explained([row(0, 10, state="removed", removed_ms=-1), chunk(10, 20)], 5, log_start=10)
-    assert one.files_deleted == Window(NOW_MS, NOW_MS + EVERY_MS)
+    assert one.files_deleted == TimeBounds(NOW_MS, NOW_MS + EVERY_MS)
 
 
 def test_retention_ms_count_from_the_largest_timestamp_of_the_segment():
     one = explained([row(0, 10, max_timestamp_ms=NOW_MS - 300), chunk(10, 20)], retention_ms=1000)
     assert (one.state, one.kept_by, one.waits_for) == (SEALED, ["retention.ms"], [])
-    assert one.leaves_log == Window(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
     assert one.files_deleted == after(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
     assert rules(one) == [("retain", "retention.ms"), ("vacuum", "file.delete.delay.ms")]
     assert dict(one.steps[0].facts) == {"largest_timestamp_ms": NOW_MS - 300, "segment_base_offset": 0}
@@ -117,24 +117,24 @@ def test_a_younger_segment_before_it_holds_a_record_back():
 
 def test_what_retention_takes_now_goes_with_its_next_run():
     one = explained([row(0, 10, max_timestamp_ms=0), chunk(10, 20)], retention_ms=1000)
-    assert (one.leaves_log, one.kept_by) == (Window(NOW_MS, NOW_MS + EVERY_MS), ["retention.ms"])
+    assert (one.leaves_log, one.kept_by) == (TimeBounds(NOW_MS, NOW_MS + EVERY_MS), ["retention.ms"])
 
 
 def test_retention_bytes_wait_for_so_many_to_be_appended():
     rows = [row(0, 10), row(10, 20), chunk(20, 30, log_bytes=300)]
     one = explained(rows, 15, retention_ms=-1, retention_bytes=1000)
-    assert (one.kept_by, one.waits_for, one.leaves_log) == (["retention.bytes"], [RECORDS], Window(NOW_MS, None))
+    assert (one.kept_by, one.waits_for, one.leaves_log) == (["retention.bytes"], [RECORDS], TimeBounds(NOW_MS, None))
     assert one.files_deleted == after(NOW_MS, None)
     assert one.steps[0].facts["more_bytes"] == 700
     one = explained(rows, 15, retention_ms=-1, retention_bytes=300)
-    assert (one.waits_for, one.leaves_log) == ([], Window(NOW_MS, NOW_MS + EVERY_MS))
+    assert (one.waits_for, one.leaves_log) == ([], TimeBounds(NOW_MS, NOW_MS + EVERY_MS))
 
 
 def test_either_rule_of_retention_is_enough():
     rows = [row(0, 10, max_timestamp_ms=NOW_MS), chunk(10, 20)]
     one = explained(rows, retention_ms=1000, retention_bytes=5000)
     assert one.kept_by == ["retention.bytes", "retention.ms"]
-    assert one.leaves_log == Window(NOW_MS, NOW_MS + 1001 + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS, NOW_MS + 1001 + EVERY_MS)
 
 
 def test_nothing_takes_what_nothing_limits():
@@ -151,11 +151,11 @@ def test_the_active_segment_has_to_be_rolled_first():
     assert rules(one) == [("roll", "active segment"), ("retain", "retention.ms"), ("vacuum", "file.delete.delay.ms")]
     assert (one.state, one.kept_by) == (ACTIVE, ["active segment"])
     rolled_ms = NOW_MS - 20 + 201 + EVERY_MS
-    assert one.steps[0].window == Window(NOW_MS, rolled_ms)
+    assert one.steps[0].window == TimeBounds(NOW_MS, rolled_ms)
     # No record joins the segment that is more than segment.ms after its first one.
-    assert one.leaves_log == Window(NOW_MS - 50 + 1001, NOW_MS - 50 + 200 + 1001 + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS - 50 + 1001, NOW_MS - 50 + 200 + 1001 + EVERY_MS)
     one = explained(chunks, retention_ms=0, segment_ms=200)
-    assert one.leaves_log == Window(NOW_MS, rolled_ms + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS, rolled_ms + EVERY_MS)
 
 
 def test_a_record_goes_with_the_first_of_its_segment_and_those_that_joined():
@@ -166,20 +166,20 @@ def test_a_record_goes_with_the_first_of_its_segment_and_those_that_joined():
     ]
     for offset, least_ms in ((5, NOW_MS - 150), (15, NOW_MS), (25, NOW_MS)):
         one = explained(chunks, offset, retention_ms=1000, segment_ms=200)
-        assert one.leaves_log == Window(least_ms + 1001, NOW_MS - 150 + 200 + 1001 + EVERY_MS)
+        assert one.leaves_log == TimeBounds(least_ms + 1001, NOW_MS - 150 + 200 + 1001 + EVERY_MS)
 
 
 def test_what_is_before_the_active_segment_goes_first():
     rows = [row(0, 10, max_timestamp_ms=NOW_MS + 5000), chunk(10, 20, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)]
     one = explained(rows, 15, retention_ms=1000, segment_ms=200)
-    assert one.leaves_log == Window(NOW_MS + 5000 + 1001, NOW_MS + 5000 + 1001 + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS + 5000 + 1001, NOW_MS + 5000 + 1001 + EVERY_MS)
     assert one.steps[1].facts["segment_base_offset"] == 0
 
 
 def test_what_is_full_is_rolled_by_the_next_run():
     chunks = [chunk(0, 10, log_bytes=600), chunk(10, 20, log_bytes=600)]
     one = explained(chunks, 5, retention_ms=-1, segment_bytes=1000)
-    assert one.steps[0].window == Window(NOW_MS, NOW_MS + EVERY_MS)
+    assert one.steps[0].window == TimeBounds(NOW_MS, NOW_MS + EVERY_MS)
     assert one.steps[0].facts["due"] == ["segment.bytes"]
     # Of the last one nobody can tell without a look whether there is a cut behind it.
     young = [chunk(n, n + 10, log_bytes=600, max_timestamp_ms=NOW_MS, created_ms=NOW_MS) for n in (0, 10)]
@@ -200,7 +200,7 @@ def test_where_a_look_is_needed_the_segment_may_begin_with_any_record():
     ]
     one = explained(chunks, 5, retention_ms=1000, segment_bytes=1000, segment_ms=200)
     assert one.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
-    assert one.leaves_log == Window(NOW_MS, NOW_MS + 200 + 1001 + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS, NOW_MS + 200 + 1001 + EVERY_MS)
     known = explained(chunks, 5, retention_ms=1000, segment_bytes=1000, segment_ms=200, timestamp_ms=NOW_MS - 100)
     assert known.leaves_log.earliest_ms == NOW_MS - 100 + 1001
     assert explained(chunks, 15, retention_ms=1000, segment_bytes=1000).leaves_log.earliest_ms == NOW_MS + 1001
@@ -229,17 +229,17 @@ def test_a_cut_behind_a_full_chunk_seals_nothing_that_comes_after_it():
 def test_records_without_timestamps_leave_the_latest_moment_open():
     untimed = {"max_timestamp_ms": -1, "first_batch_max_timestamp_ms": -1, "created_ms": NOW_MS}
     one = explained([chunk(0, 10, **untimed)], retention_ms=1000, segment_ms=200)
-    assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, None), [TIMESTAMPS])
+    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, None), [TIMESTAMPS])
     one = explained([chunk(0, 10, **untimed)], retention_ms=1000, segment_ms=200, now_ms=NOW_MS + 201)
     assert one.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
     one = explained([row(0, 10, **untimed), chunk(10, 20)], retention_ms=1000)
-    assert one.leaves_log == Window(NOW_MS + 1001, NOW_MS + 1001 + EVERY_MS)
+    assert one.leaves_log == TimeBounds(NOW_MS + 1001, NOW_MS + 1001 + EVERY_MS)
 
 
 def test_without_a_clock_that_rolls_it_takes_more_records():
     one = explained([chunk(0, 10, max_timestamp_ms=NOW_MS)], retention_ms=1000, segment_ms=2**63 - 1)
-    assert one.steps[0].window == Window(NOW_MS, None)
-    assert one.leaves_log == Window(NOW_MS + 1001, None)
+    assert one.steps[0].window == TimeBounds(NOW_MS, None)
+    assert one.leaves_log == TimeBounds(NOW_MS + 1001, None)
 
 
 def test_jitter_only_brings_the_roll_forward():
@@ -271,7 +271,7 @@ def test_the_newest_of_a_key_stays_in_a_compacted_topic():
     rows = [row(0, 10, tombstones=2, delete_horizon_ms=NOW_MS + 7), row(10, 20), chunk(20, 30)]
     for offset, first_dirty, is_dirty in ((5, 10, False), (15, 10, True)):
         one = explained(rows, offset, first_dirty=first_dirty, cleanup_policy="compact", retention_ms=1)
-        assert (one.kept_by, one.waits_for, one.leaves_log) == (["newest of its key"], [KEYS], Window(NOW_MS, None))
+        assert (one.kept_by, one.waits_for, one.leaves_log) == (["newest of its key"], [KEYS], TimeBounds(NOW_MS, None))
         assert one.steps[0].facts["dirty"] is is_dirty
     facts = explained(rows, 5, first_dirty=10, cleanup_policy="compact").steps[0].facts
     assert (facts["tombstones"], facts["delete_horizon_ms"], facts["cleaned_by_ms"]) == (2, NOW_MS + 7, None)
@@ -327,9 +327,9 @@ def test_where_retention_works_too_nothing_says_by_when_cleaning_has_looked():
 def test_cleaning_may_join_segments_so_that_retention_waits_longer():
     rows = [row(0, 10, max_timestamp_ms=0), chunk(10, 20)]
     one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000)
-    assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, None), [CLEANING, KEYS])
+    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, None), [CLEANING, KEYS])
     one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000, cleaner=False)
-    assert (one.leaves_log, one.waits_for) == (Window(NOW_MS, NOW_MS + EVERY_MS), [])
+    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, NOW_MS + EVERY_MS), [])
     # What cleaning does to the first of these may let retention go on to the second.
     young = [row(0, 10, max_timestamp_ms=NOW_MS), row(10, 20, max_timestamp_ms=NOW_MS + 500), chunk(20, 30)]
     lags = {"cleanup_policy": "compact,delete", "min_compaction_lag_ms": 400, "retention_ms": 1000}
@@ -345,54 +345,57 @@ def test_without_a_cleaner_a_compacted_topic_keeps_everything():
 
 
 @pytest.mark.parametrize(
-    "keeping, maximum_ms",
+    "bounds, maximum_ms",
     [
-        (Keeping(HOUR_MS, DAY_MS), 25 * HOUR_MS),
-        (Keeping(DAY_MS, DAY_MS), 2 * DAY_MS),
-        *((Keeping(days * DAY_MS, DAY_MS), (days + 1) * DAY_MS) for days in (3, 7, 30)),
-        (Keeping(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS), 23 * MINUTE_MS),
+        (RetentionBounds(HOUR_MS, DAY_MS), 25 * HOUR_MS),
+        (RetentionBounds(DAY_MS, DAY_MS), 2 * DAY_MS),
+        *((RetentionBounds(days * DAY_MS, DAY_MS), (days + 1) * DAY_MS) for days in (3, 7, 30)),
+        (
+            RetentionBounds(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS),
+            23 * MINUTE_MS,
+        ),
     ],
 )
-def test_the_real_maximum_of_settings(keeping, maximum_ms):
-    assert keeping.maximum_ms == maximum_ms == keeping.to_dict()["maximum_ms"]
+def test_the_real_maximum_of_settings(bounds, maximum_ms):
+    assert bounds.maximum_ms == maximum_ms == bounds.to_dict()["maximum_ms"]
 
 
 def test_every_job_adds_its_interval():
-    keeping = Keeping(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS)
-    assert (keeping.readable_ms, keeping.deleted_ms) == (22 * MINUTE_MS, 28 * MINUTE_MS)
+    bounds = RetentionBounds(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS)
+    assert (bounds.readable_ms, bounds.deleted_ms) == (22 * MINUTE_MS, 28 * MINUTE_MS)
     # A roll that comes later than retention.ms are over is what a record waits for.
-    assert Keeping(MINUTE_MS, DAY_MS, every_ms=HOUR_MS).readable_ms == DAY_MS + 2 * HOUR_MS
+    assert RetentionBounds(MINUTE_MS, DAY_MS, every_ms=HOUR_MS).readable_ms == DAY_MS + 2 * HOUR_MS
 
 
 @given(*[st.integers(0, 10_000)] * 4, st.none() | st.integers(0, 10_000))
 def test_the_largest_segment_ms_is_found_that_keeps_a_limit(limit_ms, retention_ms, every_ms, delay_ms, fill_ms):
     intervals = {"every_ms": every_ms, "delay_ms": delay_ms}
-    if Keeping(retention_ms, 1, **intervals).deleted_ms > limit_ms:
+    if RetentionBounds(retention_ms, 1, **intervals).deleted_ms > limit_ms:
         with pytest.raises(InvalidOptionError, match="Nothing is gone within"):
-            gone_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
+            bounds_for_deletion_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
         return
-    found = gone_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
+    found = bounds_for_deletion_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
     assert found.retention_ms == retention_ms and found.deleted_ms <= limit_ms
-    assert Keeping(retention_ms, found.segment_ms + 1, **intervals).deleted_ms > limit_ms
+    assert RetentionBounds(retention_ms, found.segment_ms + 1, **intervals).deleted_ms > limit_ms
 
 
 @pytest.mark.parametrize("wrong", [{"retention_ms": -1}, {"segment_ms": 0}, {"every_ms": -1}, {"fill_ms": -1}])
 def test_a_plan_wants_durations(wrong):
     with pytest.raises(InvalidOptionError, match="too short"):
-        Keeping(**{"retention_ms": 1, **wrong})
+        RetentionBounds(**{"retention_ms": 1, **wrong})
 
 
 @given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 500), st.integers(0, 5000))
 def test_a_plan_is_what_the_first_record_of_a_segment_is_told(retention_ms, segment_ms, every_ms, delay_ms):
-    keeping = Keeping(retention_ms, segment_ms, every_ms=every_ms, delay_ms=delay_ms)
+    bounds = RetentionBounds(retention_ms, segment_ms, every_ms=every_ms, delay_ms=delay_ms)
     one = explained(
         [chunk(0, 10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)],
         every_ms=every_ms,
-        **{"file.delete.delay.ms": delay_ms} | keeping.settings(),
+        **{"file.delete.delay.ms": delay_ms} | bounds.settings(),
     )
     # Each rule wants a ms more than its setting.
-    assert 0 <= one.leaves_log.latest_ms - NOW_MS - keeping.readable_ms <= 1
-    assert 1 <= one.files_deleted.latest_ms - NOW_MS - keeping.deleted_ms <= 2
+    assert 0 <= one.leaves_log.latest_ms - NOW_MS - bounds.readable_ms <= 1
+    assert 1 <= one.files_deleted.latest_ms - NOW_MS - bounds.deleted_ms <= 2
 
 
 # On a log

@@ -11,7 +11,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
-from spark_segments.maintenance.removal.taken_back import TakenBack
+from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
@@ -135,7 +135,7 @@ def test_what_vacuum_has_taken_cannot_be_restored(orders):
         roll(orders, now_ms=GOLDEN_MS)
     before = contents(orders, "orders")
     vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
-    with pytest.raises(LogDirError, match="vacuum has taken 33 of its files"):
+    with pytest.raises(LogDirError, match="vacuum has deleted 33 of its files"):
         restore(orders, "orders", wanted)
     assert contents(orders, "orders") == before
 
@@ -148,7 +148,7 @@ def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
     tried = []
 
     def restore_first(*_):
-        with pytest.raises(LogDirError, match="vacuum has taken"):
+        with pytest.raises(LogDirError, match="vacuum has deleted"):
             restore(orders, "orders", wanted)
         tried.append(True)
 
@@ -200,7 +200,7 @@ def sent(log) -> tuple[LogDir, int]:
     return log, wanted
 
 
-TAKEN_BACK = [TakenBack("loader", (2, 5), 1), TakenBack("other", (0,), None)]
+TAKEN_BACK = [UndoneTransactions("loader", (2, 5), 1), UndoneTransactions("other", (0,), None)]
 
 
 def test_transactions_that_a_restore_takes_back_are_named_and_stay_remembered(sent):
@@ -245,5 +245,5 @@ def test_what_was_forgotten_before_is_not_named_again(sent):
     log, wanted = sent
     restore(log, "orders", wanted, forget_transactions=True)
     send(log, "loader", 2)
-    assert list(restore(log, "orders", wanted).transactions) == [TakenBack("loader", (2,), 1)]
+    assert list(restore(log, "orders", wanted).transactions) == [UndoneTransactions("loader", (2,), 1)]
     assert send(log, "loader", 2, 5) == [False, True]

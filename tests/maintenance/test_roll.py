@@ -130,7 +130,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
 
     def run(function, tasks, spark=None, **options):
         done = try_tasks(function, tasks, spark, **options)
-        if type(function).__name__ == "_CopyPiece":
+        if type(function).__name__ == "_CopyToFile":
             monkeypatch.setattr(ROLL, "try_tasks", try_tasks)
             work()
         return done
@@ -232,3 +232,12 @@ def test_an_empty_imported_active_segment_makes_room(log, tmp_path):
     assert all(segment.log_bytes for segment in live(log, "canary"))
     assert contents(log, "canary") == before
     assert_sound(log)
+
+
+def test_a_report_has_the_count_and_the_first_and_last_of_many_sealed_segments(log):
+    topic_with(log, "orders", {"segment.bytes": 300})
+    append_one_by_one(log, "orders", records(40))
+    (line,) = roll(log, now_ms=GOLDEN_MS).to_dict()["partitions"]
+    sealed = [row.base_offset for row in live(log, "orders") if row.state == "sealed"]
+    assert line["sealed_segments"] == len(sealed) > 20
+    assert line["sealed"] == [*sealed[:5], *sealed[-5:]]

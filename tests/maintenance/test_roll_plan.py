@@ -14,8 +14,8 @@ from spark_segments.maintenance.rolling.plan import (
     SEGMENT_INDEX_BYTES,
     SEGMENT_MS,
     RollRules,
-    merges,
     plan_roll,
+    runs_to_merge,
 )
 from tests.maintenance.rows import TOPIC_ID, chunk, row, run, table
 
@@ -27,7 +27,7 @@ def rules(**config: object) -> RollRules:
 
 
 def due(rows: list, now_ms: int = 0, **config: object) -> dict[int, tuple[str, ...]]:
-    return {one.partition: one.reasons for one in plan_roll(table(rows), rules(**config), now_ms).due}
+    return {one.partition: one.reasons for one in plan_roll(table(rows), rules(**config), now_ms).partitions}
 
 
 def test_nothing_is_due_in_a_young_small_active_segment():
@@ -116,25 +116,25 @@ def test_many_small_chunks_are_due_to_be_merged():
 def test_the_plan_gives_each_partition_its_chunks():
     rows = [row(0, 10), chunk(10, 20), *run([600, 600], state="chunk", partition=1), chunk(0, 5, partition=2)]
     plan = plan_roll(table(rows), rules(segment_bytes=1000), 0)
-    (one,) = plan.due
-    assert (one.partition, one.rows, one.records, one.log_bytes, one.needs_look) == (1, 2, 20, 1200, True)
+    (one,) = plan.partitions
+    assert (one.partition, one.rows, one.records, one.log_bytes, one.needs_headers) == (1, 2, 20, 1200, True)
     assert list(plan.chunks_of(one)) == run([600, 600], state="chunk", partition=1)
     assert isinstance(plan.chunks, pa.Table)
 
 
 def test_eight_small_neighbours_become_one_and_larger_ones_are_left():
     large = 1 << 30
-    assert merges([10] * 8, large) == [(0, 8)]
-    assert merges([10] * 100, large) == [(0, 100)]
-    assert merges([large // 10, *[10] * 8], large) == [(1, 9)]
-    assert merges([*[10] * 8, large // 10, *[10] * 8], large) == [(0, 8), (9, 17)]
-    assert merges([10] * 7, large) == []
+    assert runs_to_merge([10] * 8, large) == [(0, 8)]
+    assert runs_to_merge([10] * 100, large) == [(0, 100)]
+    assert runs_to_merge([large // 10, *[10] * 8], large) == [(1, 9)]
+    assert runs_to_merge([*[10] * 8, large // 10, *[10] * 8], large) == [(0, 8), (9, 17)]
+    assert runs_to_merge([10] * 7, large) == []
 
 
 def test_a_chunk_is_not_copied_for_less_than_itself():
-    assert merges([1000, *[10] * 7], 1 << 30) == []
-    assert merges([1000, *[10] * 8], 1 << 30) == [(1, 9)]
-    assert merges([80, *[10] * 8], 1 << 30) == [(0, 9)]
+    assert runs_to_merge([1000, *[10] * 7], 1 << 30) == []
+    assert runs_to_merge([1000, *[10] * 8], 1 << 30) == [(1, 9)]
+    assert runs_to_merge([80, *[10] * 8], 1 << 30) == [(0, 9)]
 
 
 def test_merging_over_and_over_copies_a_byte_a_logarithmic_number_of_times():
@@ -142,7 +142,7 @@ def test_merging_over_and_over_copies_a_byte_a_logarithmic_number_of_times():
     copied = 0
     for _ in range(5000):
         sizes.append(1)
-        for start, end in reversed(merges(sizes, 1 << 30)):
+        for start, end in reversed(runs_to_merge(sizes, 1 << 30)):
             copied += sum(sizes[start:end])
             sizes[start:end] = [sum(sizes[start:end])]
     assert len(sizes) < 60

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.verification.verify import verify
@@ -294,6 +294,55 @@ def test_many_files_go_in_waves_of_one_commit_each(log, monkeypatch):
     drops = [one for one in log.manifest("orders").history() if one["operation"] == "vacuum"]
     assert len(drops) == 1 + 2  # the mark, and 99 rows in waves of 50
     assert contents(log, "orders") == before
+
+
+def test_a_vacuum_that_fails_in_a_later_wave_reports_the_waves_before(log, monkeypatch):
+    rolled_topic(log, partitions=3)
+    monkeypatch.setattr(VACUUM, "SEGMENTS_A_WAVE", REMOVED)
+    drop, waves = VACUUM._drop, []
+
+    def fails_at_the_third(*arguments):
+        waves.append(1)
+        if len(waves) == 3:
+            raise StorageError("The disk is gone")
+        drop(*arguments)
+
+    monkeypatch.setattr(VACUUM, "_drop", fails_at_the_third)
+    report = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    assert [(line["partition"], line["removed_segments"]) for line in report.partitions[:-1]] == [
+        (0, REMOVED),
+        (1, REMOVED),
+    ]
+    assert [(line["topic"], line["partition"]) for line in report.failed] == [("orders", None)]
+    monkeypatch.undo()
+    (rest,) = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions
+    assert (rest["partition"], rest["removed_segments"]) == (2, REMOVED)
+
+
+def test_a_delay_that_is_raised_before_the_files_are_claimed_is_respected(log, monkeypatch):
+    rolled_topic(log)
+    there, claim = files(log), VACUUM._claim
+
+    def altered_first(*arguments):
+        log.alter_topic("orders", {"file.delete.delay.ms": str(DAY_MS)})
+        return claim(*arguments)
+
+    monkeypatch.setattr(VACUUM, "_claim", altered_first)
+    assert vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions == []
+    assert files(log) == there
+
+
+def test_a_delay_that_is_raised_while_files_are_deleted_keeps_the_versions_of_the_manifest(log):
+    rolled_topic(log)
+    for n in range(5):
+        log.alter_topic("orders", {"retention.ms": str(n + 1)})
+    now_ms = log.storage.now_ms() + DAY_MS
+
+    def altered(done: int, total: int) -> None:
+        log.alter_topic("orders", {"file.delete.delay.ms": str(2 * DAY_MS)})
+
+    assert vacuum(log, now_ms=now_ms, progress=altered).to_dict()["manifest_files"] == 0
+    assert vacuum(log, now_ms=now_ms + 2 * DAY_MS).to_dict()["manifest_files"] > 0
 
 
 def test_a_directory_of_no_topic_is_nobodys_business(log, tmp_path):

@@ -15,7 +15,7 @@ from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.maintenance.explanation.next_jobs import NEVER, TopicDue, topic_due
+from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 
 JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
 
@@ -96,13 +96,13 @@ class TopicView:
 
 def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
     """All that is shown of one topic at `now_ms`, with at most about `most_blocks` blocks a strip."""
-    described, due = describe(snapshot, config), topic_due(snapshot, config, now_ms)
+    described, forecast = describe(snapshot, config), forecast_topic(snapshot, config, now_ms)
     rows = segments_of(snapshot.live)
-    ends = np.searchsorted(due.owner, np.arange(len(described["partitions"]) + 1)).tolist()
+    ends = np.searchsorted(forecast.owner, np.arange(len(described["partitions"]) + 1)).tolist()
     views = []
     for row, numbers in enumerate(described["partitions"]):
         start, end = ends[row], ends[row + 1]
-        one = _Partition(row, numbers, rows[start:end], start, config, due, now_ms)
+        one = _Partition(row, numbers, rows[start:end], start, config, forecast, now_ms)
         views.append(PartitionView(numbers, one.strip(most_blocks), one.steps()))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
@@ -119,7 +119,7 @@ class _Partition:
     segments: Sequence[Segment]
     start: int
     config: TopicConfig
-    due: TopicDue
+    forecast: TopicForecast
     now_ms: int
 
     def strip(self, most_blocks: int) -> list[BlockView]:
@@ -163,8 +163,8 @@ class _Partition:
     def _goes(self, place: int) -> str:
         """When a whole segment leaves the log."""
         row = self.start + place
-        if row in self.due.taken:
-            return f"now, by {self.due.taken[row]}"
+        if row in self.forecast.expired:
+            return f"now, by {self.forecast.expired[row]}"
         if self.segments[place].state != SEALED_STATE:
             return "not before it is rolled"
         ways = self._retention(row)
@@ -175,9 +175,9 @@ class _Partition:
     def _retention(self, row: int) -> list[str]:
         """How retention can take a sealed segment that stays now."""
         ways = []
-        if (at_ms := int(self.due.retain_ms[row])) < NEVER:
+        if (at_ms := int(self.forecast.retain_ms[row])) < NEVER:
             ways.append(f"{when(at_ms, self.now_ms)}, by retention.ms")
-        if (grow := int(self.due.retain_bytes[row])) < NEVER:
+        if (grow := int(self.forecast.retain_bytes[row])) < NEVER:
             ways.append(f"with {human_bytes(grow)} more, by retention.bytes")
         return ways
 
@@ -185,7 +185,7 @@ class _Partition:
         found = [self._roll(), self._retain()]
         if self.config.compact:
             found.append(self._compact())
-        if self.due.removed[self.row]:
+        if self.forecast.removed[self.row]:
             found.append(self._vacuum())
         return found
 
@@ -193,19 +193,19 @@ class _Partition:
         active = sum(one.log_bytes for one in self.segments if one.state != SEALED_STATE)
         if not active:
             return Step(ROLL, "nothing: the active segment is empty")
-        if one := self.due.roll.get(self.row):
+        if one := self.forecast.roll.get(self.row):
             return Step(ROLL, f"now: {', '.join(one.reasons)}", due=True)
-        at_ms, limit = int(self.due.idle_ms[self.row]), self.config.segment_bytes
+        at_ms, limit = int(self.forecast.idle_ms[self.row]), self.config.segment_bytes
         full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
         if at_ms == NEVER:
             return Step(ROLL, full)
         return Step(ROLL, f"{when(at_ms, self.now_ms)} by segment.ms, or {full}", at_ms=at_ms)
 
     def _retain(self) -> Step:
-        taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.due.taken]
+        taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.forecast.expired]
         if taken:
             size = sum(self.segments[row - self.start].log_bytes for row in taken)
-            reasons = ", ".join(dict.fromkeys(self.due.taken[row] for row in taken))
+            reasons = ", ".join(dict.fromkeys(self.forecast.expired[row] for row in taken))
             text = f"now: {plural(len(taken), 'sealed segment')}, {human_bytes(size)}, by {reasons}"
             return Step(RETAIN, text, due=True)
         if not self.config.delete:
@@ -215,10 +215,10 @@ class _Partition:
         ways = self._retention(self.start)
         if not ways:
             return Step(RETAIN, "nothing: retention.ms and retention.bytes are -1")
-        return Step(RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.due.retain_ms[self.start]))
+        return Step(RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.forecast.retain_ms[self.start]))
 
     def _compact(self) -> Step:
-        one = self.due.compact.get(self.row)
+        one = self.forecast.compact.get(self.row)
         if one is None:
             return Step(COMPACT, "nothing: no segment is sealed")
         least = self.config.min_cleanable_dirty_ratio
@@ -230,14 +230,14 @@ class _Partition:
             text = f"nothing is cleanable beside {human_bytes(one.clean_bytes)} clean"
         if self.config.min_compaction_lag_ms:
             text += f"; min.compaction.lag.ms protects {duration(self.config.min_compaction_lag_ms)}"
-        at_ms = int(self.due.late_ms[self.row])
+        at_ms = int(self.forecast.max_lag_ms[self.row])
         if at_ms < NEVER:
             text += f"; {when(at_ms, self.now_ms)} at the latest, by max.compaction.lag.ms"
         return Step(COMPACT, text, at_ms=at_ms)
 
     def _vacuum(self) -> Step:
-        at_ms = int(self.due.vacuum_ms[self.row])
-        files, size = int(self.due.removed[self.row]), human_bytes(int(self.due.removed_bytes[self.row]))
+        at_ms = int(self.forecast.vacuum_ms[self.row])
+        files, size = int(self.forecast.removed[self.row]), human_bytes(int(self.forecast.removed_bytes[self.row]))
         text = f"{plural(files, 'segment')} that left the log, {size}"
         if at_ms <= self.now_ms:
             return Step(VACUUM, f"now: {text}", due=True)

@@ -1,4 +1,4 @@
-"""Key-based cleaning of record batches in memory: the offset map, and the records that stay.
+"""Key-based cleaning of record batches in memory: the offset map, and which records stay.
 
-Which segments are cleaned, and when, is decided in maintenance/compaction/.
+maintenance/compaction/ decides which segments are cleaned, and when.
 """

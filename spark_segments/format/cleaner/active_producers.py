@@ -1,4 +1,4 @@
-"""The producers that are alive: what the cleaner keeps for them, so that a broker can go on where they left off."""
+"""Active producers: the cleaner keeps the last batch of each, so that a broker can continue its sequence numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spark_segments.format.sidecars.producer_state import ProducerEntry
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducers:
-    """The producers that are alive, by producer id; int64[] each.
+    """The active producers, sorted by producer id; int64[n] each.
 
-    The last batch of each is kept, empty if need be, for its sequence number and epoch.
+    The last batch of each is kept, without records if necessary, for its sequence number and epoch.
     """
 
     producer_id: np.ndarray
     epoch: np.ndarray
-    last_offset: np.ndarray  # of the log; negative where the producer's epoch has only markers
+    last_offset: np.ndarray  # of the log; negative if the producer's epoch has only markers
 
     @staticmethod
     def of(entries: Iterable[ProducerEntry] = ()) -> ActiveProducers:
@@ -30,7 +30,7 @@ class ActiveProducers:
         return ActiveProducers(columns[:, 0], columns[:, 1], columns[:, 2])
 
     def mask(self, batches: BatchTable, offset_shift: int) -> np.ndarray:
-        """bool[]: the batches that are their producer's last, or the markers of its epoch where it has no data."""
+        """bool[n]: the batches that are their producer's last, or markers of its epoch if the epoch has no data."""
         kept = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches.producer_id > NO_PRODUCER_ID)
         if len(rows) and len(self.producer_id):

@@ -28,7 +28,7 @@ from spark_segments.format.cleaner.filter_kernels import (
     SUPERSEDED,
     TOMBSTONES_EXPIRED,
     Batches,
-    Pieces,
+    OutputSpans,
     Rules,
     filter_batches,
     gather,
@@ -56,11 +56,11 @@ _GROUP = 1024  # the least room for records that the kernel wants
 
 
 @dataclass(frozen=True, slots=True)
-class CleaningRound:
-    """What holds for all batches of one cleaning of a partition.
+class RecordFilter:
+    """Which records and batches of a partition are kept: Kafka's MemoryRecords.RecordFilter.
 
-    `first_uncleanable_offset` ends the cleanable part of the log: the batch right before it is kept, empty if need be,
-    so that the log's end is not lost. `codec` is that of rebuilt batches; None: each keeps its own.
+    `first_uncleanable_offset` ends the cleanable part of the log: the batch right before it is kept, without records if
+    necessary, so that the log's end is not lost. `codec`: that of rebuilt batches; None: each batch keeps its codec.
     """
 
     map: OffsetMap
@@ -73,14 +73,14 @@ class CleaningRound:
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon of batches that get one now; -1 where that is beyond all time."""
+        """The delete horizon of batches that get one now; -1 if no clock reaches it."""
         horizon_ms = self.now_ms + self.delete_retention_ms
         return horizon_ms if horizon_ms <= _LARGEST_INT64 else -1
 
 
 @dataclass(frozen=True, slots=True)
-class CleanCounts:
-    """Records of the batches read, and what became of them: `records_read` is the sum of the next six."""
+class CleanerStats:
+    """How many records were read and what became of them: `records_read` is the sum of the next six fields."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -95,50 +95,50 @@ class CleanCounts:
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def __add__(self, other: CleanCounts) -> CleanCounts:
-        return CleanCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+    def __add__(self, other: CleanerStats) -> CleanerStats:
+        return CleanerStats(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What is left of the batches `source`: `data`, uint8[], with the log's offsets, and its batches, positions from
-    data[0].
+class CleanedBatches:
+    """What cleaning leaves of the batches `source`.
 
-    Not `changed`: every batch stays as it is; `data` is then the memory that was given, unless its offsets are shifted.
-    `aborted` are the transactions for the index of the rewritten segment.
+    `data`: uint8[], whole batches with the log's offsets. `batches`: their table, with positions from data[0]. Not
+    `changed`: every batch stays as it is, and `data` is a view of the buffer given, unless its offsets are shifted.
+    `aborted`: the transactions for the index of the rewritten segment.
     """
 
     source: BatchTable
     data: np.ndarray
     batches: BatchTable
     changed: bool
-    counts: CleanCounts
+    stats: CleanerStats
     aborted: AbortedTransactions
 
 
 def clean_batches(
     buffer: Any,
     batches: BatchTable,
-    cleaning: CleaningRound,
+    record_filter: RecordFilter,
     transactions: CleanedTransactions,
     *,
     file_position: int = 0,
     path: str = "",
     offset_shift: int = 0,
-) -> Iterator[Cleaned]:
-    """Cleans `batches` (CRCs checked), which follow those cleaned with the same `transactions` before.
+) -> Iterator[CleanedBatches]:
+    """Cleans `batches`, whose CRCs were checked and which follow those that `transactions` has read before.
 
-    They come in parts, in order, each with as much as `sections` decompresses at a time: however well a log compresses,
-    no more of it is in memory. buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the
-    offsets of its bytes. Batches of magic 0 and 1 become such of magic 2. Raises CorruptBatchError for records damaged
-    in spite of their CRC.
+    The results come in parts, in order, each as large as `sections` decompresses at a time. So memory is bounded,
+    however well a log compresses. buffer[0] is byte `file_position` of the file `path`. `offset_shift` is added to the
+    offsets in its bytes. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError for records that
+    are damaged although the CRC holds.
     """
     bytes_read = batches.size
     buffer, batches, file_position, converted = as_magic_2(buffer, batches, file_position=file_position, path=path)
     discardable, aborted = transactions.read(
         buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
     )
-    action = _actions(batches, cleaning, discardable, offset_shift)
+    action = _actions(batches, record_filter, discardable, offset_shift)
     unread = action & READ == 0
     count = batches.count.astype(np.int64)
     for part in sections(buffer, batches, file_position=file_position, path=path, wanted=~unread):
@@ -154,11 +154,11 @@ def clean_batches(
             base_timestamp=batches.base_timestamp[rows],
             max_timestamp=batches.max_timestamp[rows],
             action=action[rows],
-            codec=_codecs(batches, cleaning)[rows],
+            codec=_codecs(batches, record_filter)[rows],
         )
         sources: list[np.ndarray] = [byte_view(buffer)]
         tally = np.zeros(COUNTS, np.int64)
-        data = _joined(*_clean(columns, cleaning, tally, sources, batches, part, path), sources)
+        data = _joined(*_clean(columns, record_filter, tally, sources, batches, part, path), sources)
         table = _scanned(data)
         if offset_shift and len(table):
             data = data.copy() if data.base is not None else data
@@ -169,7 +169,7 @@ def clean_batches(
         source = batches.take(rows)
         ends = part.last == len(batches)
         dropped, control = unread[rows], source.is_control
-        counts = CleanCounts(
+        stats = CleanerStats(
             records_read=int(count[rows].sum()),
             records_kept=int(tally[KEPT]),
             superseded=int(tally[SUPERSEDED]),
@@ -180,72 +180,74 @@ def clean_batches(
             tombstones_kept=int(tally[KEPT_TOMBSTONES]),
             batches_read=len(source),
             batches_unchanged=int(tally[BATCHES_UNCHANGED]),
-            # Converted entries are not those of the file, one for one.
+            # Converted batches do not match the entries of the file one for one.
             bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
             bytes_written=len(data),
         )
-        changed = converted or counts.batches_unchanged < counts.batches_read
-        yield Cleaned(source, data, table, changed, counts, aborted if ends else AbortedTransactions.of())
+        changed = converted or stats.batches_unchanged < stats.batches_read
+        yield CleanedBatches(source, data, table, changed, stats, aborted if ends else AbortedTransactions.of())
 
 
-def _actions(batches: BatchTable, cleaning: CleaningRound, discardable: np.ndarray, offset_shift: int) -> np.ndarray:
-    """int64[]: what is to happen to each batch, as Kafka's Cleaner.checkBatchRetention decides it."""
+def _actions(
+    batches: BatchTable, record_filter: RecordFilter, discardable: np.ndarray, offset_shift: int
+) -> np.ndarray:
+    """int64[n]: what happens to each batch, as Kafka's Cleaner.checkBatchRetention decides it."""
     control = batches.is_control
-    expired = batches.has_delete_horizon & (batches.base_timestamp <= cleaning.now_ms)
+    expired = batches.has_delete_horizon & (batches.base_timestamp <= record_filter.now_ms)
     discarded = discardable & (~control | expired)
-    ends_round = batches.last_offset + (offset_shift + 1) == cleaning.first_uncleanable_offset
-    keep_empty = ends_round | cleaning.producers.mask(batches, offset_shift)
+    ends_round = batches.last_offset + (offset_shift + 1) == record_filter.first_uncleanable_offset
+    keep_empty = ends_round | record_filter.producers.mask(batches, offset_shift)
     values: np.ndarray = np.where(discarded, 0, READ) + keep_empty * KEEP_EMPTY + (discardable & control) * SET_HORIZON
     return values
 
 
-def _codecs(batches: BatchTable, cleaning: CleaningRound) -> np.ndarray:
-    """int64[]: the codec that each batch has if it is rebuilt. Control batches are never compressed."""
+def _codecs(batches: BatchTable, record_filter: RecordFilter) -> np.ndarray:
+    """int64[n]: the codec that each batch has if it is rebuilt. Control batches are never compressed."""
     codec = batches.codec.astype(np.int64)
-    return codec if cleaning.codec is None else np.where(batches.is_control, codec, cleaning.codec)
+    return codec if record_filter.codec is None else np.where(batches.is_control, codec, record_filter.codec)
 
 
 def _clean(
     columns: Batches,
-    cleaning: CleaningRound,
+    record_filter: RecordFilter,
     tally: np.ndarray,
     sources: list[np.ndarray],
     batches: BatchTable,
     part: Sections,
     path: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses and sizes of what is left of one part; `sources` grows by the memory that they are in."""
-    offset_map = cleaning.map
+    """(addresses, sizes) of what is left of a part. The memory that they point into is added to `sources`."""
+    offset_map = record_filter.map
     rules = Rules(
         offset_map.slots,
         np.uint64(offset_map.capacity),
         np.uint64(offset_map.seed),
         offset_map.secret,
         offset_map.end_offset,
-        cleaning.now_ms,
-        cleaning.new_horizon_ms,
+        record_filter.now_ms,
+        record_filter.new_horizon_ms,
     )
-    # Only what is written to is ever given memory.
+    # The system gives memory only to the pages of this array that are written to.
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD
     out = np.empty(int(room.sum()) + COPY_SLACK, np.uint8)
     sources.append(out)
-    pieces = Pieces(*(np.empty(len(columns.size), np.int64) for _ in Pieces._fields))
+    spans = OutputSpans(*(np.empty(len(columns.size), np.int64) for _ in OutputSpans._fields))
     rows = key_rows(max(_GROUP, int(columns.records.max())))
-    used, bad_row, bad_at = filter_batches(columns, rules, rows, address_of(out), pieces, tally)
+    used, bad_row, bad_at = filter_batches(columns, rules, rows, address_of(out), spans, tally)
     if bad_row >= 0:
         raise bad_record(batches.take(slice(part.first, part.last)), part, bad_row, bad_at, path)
-    for piece in np.flatnonzero(pieces.row[:used] >= 0).tolist():
-        batch = _compressed(out, pieces, piece, int(columns.codec[pieces.row[piece]]), cleaning.level)
+    for span in np.flatnonzero(spans.row[:used] >= 0).tolist():
+        batch = _compressed(out, spans, span, int(columns.codec[spans.row[span]]), record_filter.level)
         sources.append(batch)
-        pieces.address[piece] = address_of(batch)
-        pieces.size[piece] = len(batch)
-    return pieces.address[:used], pieces.size[:used]
+        spans.address[span] = address_of(batch)
+        spans.size[span] = len(batch)
+    return spans.address[:used], spans.size[:used]
 
 
-def _compressed(out: np.ndarray, pieces: Pieces, piece: int, codec: int, level: int | None) -> np.ndarray:
+def _compressed(out: np.ndarray, spans: OutputSpans, span: int, codec: int, level: int | None) -> np.ndarray:
     """A rebuilt batch with its records compressed and its CRC set."""
-    start = int(pieces.address[piece]) - address_of(out)
-    records = compress(codec, out[start + RECORDS_POSITION : start + int(pieces.size[piece])], level)
+    start = int(spans.address[span]) - address_of(out)
+    records = compress(codec, out[start + RECORDS_POSITION : start + int(spans.size[span])], level)
     batch = np.empty(RECORDS_POSITION + len(records), np.uint8)
     batch[:RECORDS_POSITION] = out[start : start + RECORDS_POSITION]
     batch[RECORDS_POSITION:] = byte_view(records)
@@ -256,7 +258,7 @@ def _compressed(out: np.ndarray, pieces: Pieces, piece: int, codec: int, level: 
 
 
 def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) -> np.ndarray:
-    """The memory of pieces as one array: a view where they follow one another already."""
+    """The spans of memory as one array: a view if they follow one another, else a copy."""
     total = int(size.sum())
     if len(address) and (address[:-1] + size[:-1] == address[1:]).all():
         for source in sources:

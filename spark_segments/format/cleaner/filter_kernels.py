@@ -1,8 +1,8 @@
-"""The cleaner's kernel: which records of a batch stay, and the batch that is left of them.
+"""The cleaner's kernel: which records of a batch stay, and the batch that is left.
 
-The rules are those of Kafka's Cleaner.shouldRetainRecord and MemoryRecords.filterTo; clean.py has decided before what
-is to happen to whole batches. Batches that stay as they are are not touched: the kernel answers with the pieces of
-memory that the output consists of.
+The rules are those of Kafka's Cleaner.shouldRetainRecord and MemoryRecords.filterTo. clean.py has decided before what
+happens to whole batches. Batches that stay as they are are not copied: the kernel returns the spans of memory that the
+output consists of.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ BASE_TIMESTAMP_POSITION = 27
 MAX_TIMESTAMP_POSITION = 35
 RECORDS_COUNT_POSITION = 57
 
-# What is to happen to a batch (bits of `action`).
-READ = 1  # look at its records; without it none of them stays
-KEEP_EMPTY = 2  # keep its header when no record stays
+# What happens to a batch (bits of `action`).
+READ = 1  # its records are read; without this bit no record stays
+KEEP_EMPTY = 2  # its header stays if no record does
 SET_HORIZON = 4  # it holds a marker whose transaction has no data left
 
 # Columns of the kernel's counts, records each.
@@ -60,7 +60,7 @@ KEPT_TOMBSTONES = 4
 BATCHES_UNCHANGED = 5
 COUNTS = 6
 
-# What a rewritten record may be longer by: its timestamp delta by 9 bytes, its length by 4.
+# A rewritten record may be this much longer: 9 bytes for its timestamp delta, 4 for its length.
 RECORD_SLACK = 13
 
 _GROUP = 1024  # records that are read before the first of them is looked up
@@ -76,16 +76,16 @@ class Batches(NamedTuple):
     start: np.ndarray  # int64
     end: np.ndarray  # int64
     base_offset: np.ndarray  # int64, of the log
-    records: np.ndarray  # int64: how many; 0 where they are not to be read
+    records: np.ndarray  # int64: how many; 0 if they are not read
     attributes: np.ndarray  # int64
     base_timestamp: np.ndarray  # int64
     max_timestamp: np.ndarray  # int64
     action: np.ndarray  # int64: READ | KEEP_EMPTY | SET_HORIZON
-    codec: np.ndarray  # int64: of what is rebuilt
+    codec: np.ndarray  # int64: of the rebuilt batch
 
 
 class Rules(NamedTuple):
-    """The offset map, and the moment of cleaning."""
+    """The offset map and the moment of the cleaning."""
 
     slots: np.ndarray
     capacity: np.uint64
@@ -93,11 +93,11 @@ class Rules(NamedTuple):
     secret: np.ndarray
     map_end_offset: int
     now_ms: int
-    new_horizon_ms: int  # for batches that get one now; negative: none ever
+    new_horizon_ms: int  # of batches that get one now; negative: no batch gets one
 
 
-class Pieces(NamedTuple):
-    """The output in order: memory to be copied. `row` is that of a batch to be compressed (without CRC yet), or -1."""
+class OutputSpans(NamedTuple):
+    """The output in order: spans of memory to be copied. `row`: a batch to be compressed (without CRC yet), or -1."""
 
     address: np.ndarray  # int64
     size: np.ndarray  # int64
@@ -105,25 +105,26 @@ class Pieces(NamedTuple):
 
 
 @njit(forceinline=True)
-def _add_piece(pieces, used, address, size, row):
-    """Appends a piece, or lengthens the last one where it goes on; how many there are."""
+def _add_span(spans, used, address, size, row):
+    """Appends a span, or lengthens the last span if this one follows it in memory. Returns how many there are."""
     last = used - 1
-    if used > 0 and row < 0 and pieces.row[last] < 0 and pieces.address[last] + pieces.size[last] == address:
-        pieces.size[last] += size
+    if used > 0 and row < 0 and spans.row[last] < 0 and spans.address[last] + spans.size[last] == address:
+        spans.size[last] += size
         return used
-    pieces.address[used] = address
-    pieces.size[used] = size
-    pieces.row[used] = row
+    spans.address[used] = address
+    spans.size[used] = size
+    spans.row[used] = row
     return used + 1
 
 
 @njit
 def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
-    """Sets `flags` of rows [first, last): 1 where the record stays, else 0; (how many stay, tombstones among them).
+    """Sets `flags` of rows [first, last): 1 if the record stays, else 0. Returns (how many stay, tombstones among
+    them).
 
-    What lies at or behind `end_offset` stays whatever the map says. Rows up to `read` will be judged next.
+    Records from `end_offset` on stay, whatever the map says. Rows up to `read` are judged next.
     """
-    # Arrays of their own: numba counts references each time that one is taken out of a tuple in a loop.
+    # Taken out of the tuple once: numba counts references each time that an array is taken out in a loop.
     offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
     slots = rules.slots
     no_key = superseded = expired = kept = tombstones = 0
@@ -156,7 +157,9 @@ def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
 
 @njit
 def _write_header(out, source, size, attributes, base_timestamp, max_timestamp, count, checked):
-    """Writes the header of a batch of `size` bytes at address `out`; what is not given is as in the one at `source`."""
+    """Writes the header of a batch of `size` bytes at address `out`. Other fields are copied from the batch at
+    `source`.
+    """
     memcpy(MEMORY, out, MEMORY, source, BATCH_OVERHEAD)
     store_i32(MEMORY, out + BATCH_LENGTH_POSITION, size - LOG_OVERHEAD)
     store_i16(MEMORY, out + ATTRIBUTES_POSITION, attributes)
@@ -169,7 +172,7 @@ def _write_header(out, source, size, attributes, base_timestamp, max_timestamp, 
 
 @njit
 def _empty(batches, batch, out):
-    """Writes the batch without records at address `out`; whether that is what it was already."""
+    """Writes the batch without records at address `out`. Returns whether the batch was the same before."""
     attributes = batches.attributes[batch] & ~(CODEC_MASK | DELETE_HORIZON_MASK)
     source = batches.address[batch]
     _write_header(out, source, BATCH_OVERHEAD, attributes, NO_TIMESTAMP, batches.max_timestamp[batch], 0, True)
@@ -191,9 +194,10 @@ def _timestamp_delta(start, end):
 
 @njit
 def _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out):
-    """Writes the batch with the records of rows [first, last) that stay at address `out`; its size, or _TOO_LARGE.
+    """Writes the batch with those records of rows [first, last) that stay at address `out`. Returns its size, or
+    _TOO_LARGE.
 
-    As Kafka's buildRetainedRecordsInto: the base timestamp is the delete horizon, without one the first record's.
+    As Kafka's buildRetainedRecordsInto: the base timestamp is the delete horizon, or else the first record's timestamp.
     """
     section_end = batches.end[batch]
     attributes = batches.attributes[batch] & ~(CODEC_MASK | DELETE_HORIZON_MASK)
@@ -219,7 +223,7 @@ def _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out):
             continue
         start = rows.start[row]
         if verbatim:
-            # A run of records that stay is copied as one; their timestamps are only looked at.
+            # A run of records that stay is copied at once. Their timestamps are read, not written.
             while row < last and rows.flags[row]:
                 delta, _, _ = _timestamp_delta(rows.start[row], section_end)
                 max_timestamp = max(max_timestamp, old_base + delta)
@@ -250,11 +254,11 @@ def _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out):
 
 
 @njit
-def filter_batches(batches, rules, rows, out, pieces, counts):
-    """Cleans all batches; (pieces, batch and address of a bad record or -1, -1).
+def filter_batches(batches, rules, rows, out, spans, counts):
+    """Cleans all batches. Returns (how many spans, batch of a bad record or -1, address of a bad record or -1).
 
-    At address `out` there is room for all that may be rebuilt and COPY_SLACK bytes more; `rows` has room for _GROUP
-    records and for those of the largest batch.
+    At address `out` there is room for all that may be rebuilt and COPY_SLACK bytes more. `rows` has room for _GROUP
+    records and for the records of the largest batch.
     """
     used = 0
     batch = 0
@@ -291,13 +295,13 @@ def filter_batches(batches, rules, rows, out, pieces, counts):
             if kept == 0:
                 if batches.action[one] & KEEP_EMPTY:
                     if _empty(batches, one, out):
-                        used = _add_piece(pieces, used, batches.address[one], batches.size[one], -1)
+                        used = _add_span(spans, used, batches.address[one], batches.size[one], -1)
                         counts[BATCHES_UNCHANGED] += 1
                     else:
-                        used = _add_piece(pieces, used, out, BATCH_OVERHEAD, -1)
+                        used = _add_span(spans, used, out, BATCH_OVERHEAD, -1)
                         out += BATCH_OVERHEAD
             elif kept == last - first and not new_horizon:
-                used = _add_piece(pieces, used, batches.address[one], batches.size[one], -1)
+                used = _add_span(spans, used, batches.address[one], batches.size[one], -1)
                 counts[BATCHES_UNCHANGED] += 1
             else:
                 kept_horizon = batches.base_timestamp[one] if has_horizon else np.int64(NO_TIMESTAMP)
@@ -306,7 +310,7 @@ def filter_batches(batches, rules, rows, out, pieces, counts):
                 )
                 if size == _TOO_LARGE:
                     return used, one, batches.start[one]
-                used = _add_piece(pieces, used, out, size, one if batches.codec[one] != 0 else -1)
+                used = _add_span(spans, used, out, size, one if batches.codec[one] != 0 else -1)
                 out += size
             first = last
         batch = after
@@ -315,7 +319,7 @@ def filter_batches(batches, rules, rows, out, pieces, counts):
 
 @njit
 def gather(addresses, sizes, out):
-    """Copies pieces of memory to address `out`, one after another."""
+    """Copies spans of memory to address `out`, one after the other."""
     for piece in range(len(addresses)):
         memcpy(MEMORY, out, MEMORY, addresses[piece], sizes[piece])
         out += sizes[piece]
@@ -323,6 +327,6 @@ def gather(addresses, sizes, out):
 
 @njit
 def write_base_offsets(out, positions, base_offsets):
-    """Writes the base offsets of batches at `positions` of uint8[] `out`: they are outside of the CRC."""
+    """Writes the base offsets of batches at `positions` of uint8[] `out`. The CRC does not cover them."""
     for batch in range(len(positions)):
         store_i64(out, positions[batch], base_offsets[batch])

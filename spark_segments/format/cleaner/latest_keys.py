@@ -1,6 +1,6 @@
-"""The latest offset of every key among decoded records: the cleaner's map, filled from and asked by Arrow columns.
+"""The latest offset of every key among decoded records: the cleaner's map, filled from Arrow columns.
 
-Where the keys do not fit a map, several maps have a share of them each: a key's hash says in which it is.
+If the keys do not fit a map, several maps hold a share of the keys each.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from spark_segments.format.kernels.jit import njit
 from spark_segments.format.kernels.key_hash import key_hash, multiply_high
 
 
-class Share(NamedTuple):
-    """Part `number` of `parts` of all keys, for maps of one seed."""
+class KeyShare(NamedTuple):
+    """The keys of part `number` out of `parts`. A key's hash says which part it is in, so maps need the same seed."""
 
     number: int = 0
     parts: int = 1
 
 
-ALL_KEYS = Share()
+ALL_KEYS = KeyShare()
 
 
 class LatestKeys(OffsetMap):
-    """The latest offsets of the keys of one share, in at most `memory_bytes` (while growing: 1.25 times that)."""
+    """The latest offsets of the keys of a share, in at most `memory_bytes` (1.25 times that while it grows)."""
 
-    def __init__(self, memory_bytes: int, share: Share = ALL_KEYS, *, seed: int | None = None) -> None:
+    def __init__(self, memory_bytes: int, share: KeyShare = ALL_KEYS, *, seed: int | None = None) -> None:
         super().__init__(memory_bytes, seed=seed)
         self.share = share
 
     def put_records(self, keys: pa.Array, offsets: np.ndarray) -> bool:
-        """Puts records: `keys` binary[n], null keys are passed over, `offsets` int64[n]. False: the map is full, and of
-        no use.
+        """Puts records: `keys` binary[n], of which null keys are skipped, and `offsets` int64[n]. False: the map is
+        full and must not be used.
         """
         hashed = self._hashed(keys)
         row = 0
@@ -60,8 +60,8 @@ class LatestKeys(OffsetMap):
         return True
 
     def mark_superseded(self, keys: pa.Array, offsets: np.ndarray, superseded: np.ndarray) -> None:
-        """Sets `superseded` (bool[n]) for records without a key, and for those of this share of whose key the map knows
-        a later offset.
+        """Sets `superseded` (bool[n]) for records without a key, and for records of this share if the map has a later
+        offset of their key.
         """
         _mark(*self._hashed(keys), offsets, self.slots, np.uint64(self.capacity), *self._share, superseded)
 
@@ -92,7 +92,7 @@ def _hash(offsets, data, validity, first_bit, seed, secret, lows, highs, has_key
 
 @njit
 def _put(lows, highs, has_key, offsets, first, slots, capacity, entries, limit, share, shares):
-    """(the row for which there is no room, or past the last; entries)"""
+    """(the first row that has no room, or the number of rows; entries)"""
     for row in range(first, len(offsets)):
         prefetch_slot(slots, capacity, lows, row + PREFETCH_ROWS, len(offsets))
         if not has_key[row] or (shares > 1 and multiply_high(highs[row], shares) != share):

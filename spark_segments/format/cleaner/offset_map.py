@@ -1,8 +1,8 @@
 """The cleaner's map: the latest offset of every key in the dirty part of a log.
 
-Keys are known by their 128-bit hash alone. Open addressing with linear probing, 24 bytes a slot: the two halves of the
-hash and the offset. A slot's home is the hash's share of the table's length, so that any length will do and a bound on
-memory is used in full.
+A key is represented by its 128-bit hash alone. The table has open addressing with linear probing and 24 bytes a slot:
+the two halves of the hash and the offset. A slot's home is the hash's share of the table's length, so the table may
+have any length and a bound on memory is used in full.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LARGEST_INT64 = 2**63 - 1
 
 
 class OffsetMap:
-    """The latest offset of each key among the records put, in at most `memory_bytes` (while growing: 1.25 times that).
+    """The latest offset of each key among the records put, in at most `memory_bytes` (1.25 times that while it grows).
 
-    The map holds every keyed record of the offsets from `start_offset` up to `end_offset`, exclusive; Kafka calls
-    `end_offset - 1` the map's latest offset. Maps that are to be merged have one `seed`.
+    The map covers all records with a key in offsets [start_offset, end_offset). Kafka calls `end_offset - 1` the map's
+    latest offset. Maps that are to be merged have the same `seed`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class OffsetMap:
 
     @property
     def capacity(self) -> int:
-        """Slots of the table as it is now."""
+        """How many slots the table has now."""
         return len(self.slots) * 8 // BYTES_PER_SLOT
 
     def __len__(self) -> int:
@@ -88,11 +88,12 @@ class OffsetMap:
         end_offset: int | None = None,
         exclude: np.ndarray | None = None,
     ) -> bool:
-        """Puts the keyed records of `batches` (magic 2) from `start_offset` up to `end_offset`; False: the map is full.
+        """Puts the records with a key of `batches` from `start_offset` up to `end_offset`. False: the map is full.
 
-        buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the offsets of its bytes.
-        Control batches and those of `exclude` (bool[n], aborted) are passed over. The attribute `end_offset` then says
-        how far the map goes: past the last batch, or, when full, up to the record for which there was no room.
+        buffer[0] is byte `file_position` of the file `path`. `offset_shift` is added to the offsets in its bytes.
+        Control batches and the batches of `exclude` (bool[n], aborted) are skipped. Afterwards the attribute
+        `end_offset` says how far the map goes: past the last batch or, if it is full, up to the first record that had
+        no room.
         """
         if self.full:
             return False
@@ -149,28 +150,29 @@ class OffsetMap:
     def _grow(self, entries: int) -> None:
         old = self.slots
         wanted = max(_GROWTH * self.capacity, int(entries / _GROWING_LOAD) + 1)
-        # A last step that gives little is taken at once, so that the old table is never large beside the new one.
+        # A last step that would gain little is taken at once, so that the old table is never large beside the new
+        # table.
         self._allocate(self._max_slots if wanted * _GROWTH > self._max_slots else wanted)
         self.entries = _put_slots(old, self.slots, np.uint64(self.capacity), 0)
 
     def advance(self, end_offset: int) -> None:
-        """Says that the map goes up to `end_offset`: no record lies in between, as where a segment's end is clean."""
+        """Says that the map goes up to `end_offset`: no record lies in between."""
         self.end_offset = max(self.end_offset, end_offset)
 
     def merge(self, other: OffsetMap) -> bool:
-        """Puts what `other`, a map of the offsets that follow or overlap, holds; False if it does not fit: see
+        """Puts the entries of `other`, a map of offsets that follow or overlap. False if they do not fit: see
         `merge_slots`.
         """
         if other.seed != self.seed or other.start_offset > self.end_offset:
-            raise ValueError("maps can be merged if they have one seed and no offsets between them")
+            raise ValueError("maps can be merged if they have the same seed and no offsets between them")
         return self.merge_slots(lambda: [other.slots], other.entries, other.end_offset)
 
     def merge_slots(self, pieces: Callable[[], Iterable[np.ndarray]], entries: int, end_offset: int) -> bool:
-        """Puts the `entries` of another map with this one's seed, which goes up to `end_offset` without a gap, as its
-        `used_slots` gave them. False, with nothing put, if they do not fit.
+        """Puts the `entries` of another map with the same seed, which goes up to `end_offset` without a gap. `pieces`
+        gives the arrays of its `used_slots`. False, with nothing put, if they do not fit.
 
-        They come in the order of the table. To put them until it is full would crowd its beginning, where each search
-        would then go through all of them.
+        The slots come in the order of the table. If they were put until this table is full, they would crowd its
+        beginning, where each search would have to pass all of them.
         """
         if self.full:
             return False
@@ -187,8 +189,9 @@ class OffsetMap:
         return True
 
     def used_slots(self, piece_bytes: int) -> Iterator[np.ndarray]:
-        """uint64[3 * n]: the used slots in the order of the table, which another map takes in far quicker than in any
-        other; each array from a piece of that size.
+        """Yields uint64[3 * n]: the used slots of each `piece_bytes` of the table.
+
+        They come in the order of the table: another map takes them in far quicker so than in any other order.
         """
         table = self.slots.reshape(-1, 3)
         rows = max(1, piece_bytes // BYTES_PER_SLOT)
@@ -199,13 +202,13 @@ class OffsetMap:
 
 @njit(forceinline=True)
 def prefetch_slot(slots, capacity, lows, row, last):
-    """Asks for the slot where the search for the key of `row`, or of the last row before `last`, begins."""
+    """Prefetches the slot where the search for the key of `row` begins, or of the last row before `last`."""
     prefetch_near(slots, np.int64(multiply_high(lows[min(row, last - 1)], capacity)) * BYTES_PER_SLOT)
 
 
 @njit(forceinline=True)
 def find_slot(slots, capacity, low, high):
-    """The index in `slots` of the three words of this key, or of the empty ones where it would go."""
+    """The index in `slots` of the three words of this key, or of the empty words where it would go."""
     slot = multiply_high(low, capacity)
     while True:
         at = slot * np.uint64(3)
@@ -241,7 +244,7 @@ def _put_sections(
     rows,
 ):
     """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)"""
-    # Arrays of their own: numba counts references each time that one is taken out of a tuple in a loop.
+    # Taken out of the tuple once: numba counts references each time that an array is taken out in a loop.
     offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
     while batch < len(counts):
         read = 0
@@ -274,7 +277,7 @@ def _put_sections(
 
 @njit
 def _count_new(source, slots, capacity):
-    """How many keys of another table this one does not have."""
+    """How many keys of another table are not in this table."""
     new = 0
     for word in range(0, len(source), 3):
         if source[word + 2] != 0:
@@ -284,7 +287,7 @@ def _count_new(source, slots, capacity):
 
 @njit
 def _put_slots(source, slots, capacity, entries):
-    """Puts the used slots of another table, for which there is room; entries then."""
+    """Puts the used slots of another table, for which there is room. Returns the entries then."""
     for word in range(0, len(source), 3):
         offset = source[word + 2]
         if offset != 0:

@@ -1,6 +1,6 @@
-"""Reading records as far as their keys: all that the cleaner needs to know of a record that it drops.
+"""Reading records as far as their keys: the cleaner needs no more of a record that it drops.
 
-Values and headers are stepped over unread, so damage inside them is left to those who decode.
+Values and headers are skipped, so damage inside them is found by those who decode.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def key_rows(rows: int) -> KeyRows:
 
 @njit
 def read_keys(position, end, base_offset, count, seed, secret, rows, row):
-    """Reads the `count` records from address `position` up to `end` into `rows` from `row` on; the row after the last.
+    """Reads `count` records from address `position` up to `end` into `rows` from `row` on. Returns the row after the
+    last.
 
-    The answer is -1 - p where the record at address p, or what follows the last one, is not what the batch says.
+    The result is -1 - p if the record at address p, or what follows the last record, is not what the batch says.
     """
     for _ in range(count):
         start = position
@@ -76,7 +77,7 @@ def read_keys(position, end, base_offset, count, seed, secret, rows, row):
 
 
 def bad_record(batches: BatchTable, sections: Sections, row: int, address: int, path: str) -> CorruptBatchError:
-    """The error for the answer -1 - `address` of `read_keys` in row `row` of `batches` and their `sections`."""
+    """The error for the result -1 - `address` of `read_keys` in row `row` of `batches` and their `sections`."""
     return CorruptBatchError(
         f"a record is damaged, {address - int(sections.start[row])} bytes into the (uncompressed) records of a batch",
         path=path,

@@ -1,7 +1,7 @@
-"""Transactions as the cleaner meets them: whose data were aborted, and which markers nothing in the log needs any more.
+"""Transactions as the cleaner meets them: which data were aborted, and which markers the log needs no longer.
 
-Kafka's CleanedTransactionMetadata. A marker may go once a cleaning has met no data of its transaction before it; the
-data of an aborted one go at once.
+This is Kafka's CleanedTransactionMetadata. A marker may go once a cleaning has met no data of its transaction before
+it. The data of an aborted transaction go at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.control import ABORT, COMMIT, NO_MARKER, read_markers
 from spark_segments.format.kernels.jit import njit
@@ -18,23 +19,32 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 _NONE = -1
 
 
-class CleanedTransactions:
-    """What one pass over a log, from its start and in the order of its batches, knows of transactions so far.
+class WholeLogNeededError(SegmentsError):
+    """A partition has transactions, and the task at hand reads a part of its log only: one task must read all of it.
 
-    One pass builds the map and another one cleans, each with a state of its own. A state can be pickled: a task that
-    goes on from the middle of a log takes that of the batches before.
+    Compaction catches this and cleans the partition by one task. No user sees it.
     """
 
-    def __init__(self) -> None:
+
+class CleanedTransactions:
+    """What one pass over a log knows of its transactions so far. It reads the batches from the start, in their order.
+
+    Building the map is one pass and cleaning is another. Each has a state, and a state can be pickled: a task that goes
+    on from the middle of a log takes the state of the batches before. Not `whole_log`: the pass reads some part of a
+    log that is taken to have no transactions.
+    """
+
+    def __init__(self, *, whole_log: bool = True) -> None:
+        self._whole_log = whole_log
         self._aborted = AbortedTransactions.of()  # still to come or under way, by first offset
         self._observed = np.zeros(0, np.bool_)  # of those: whether data of it was met
         self._committed = np.zeros(0, np.int64)  # producers with data met that no abort has undone, sorted
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
-        """Takes in transactions of the log's index before the first of their batches is read.
+        """Adds transactions of the log's index, before the first of their batches is read.
 
-        All of the log's may be given at once, and given again. An entry lies with its marker, so it may be in the index
-        of a later segment than the data.
+        All transactions of the log may be given at once, and given again. An entry is in the index of the segment that
+        has the marker, which may come after the segment that has the data.
         """
         known = set(zip(self._aborted.producer_id.tolist(), self._aborted.first_offset.tolist(), strict=True))
         pairs = zip(aborted.producer_id.tolist(), aborted.first_offset.tolist(), strict=True)
@@ -49,10 +59,15 @@ class CleanedTransactions:
     ) -> tuple[np.ndarray, AbortedTransactions]:
         """Walks the batches that come next: (bool[n], which may be discarded; transactions for the new index).
 
-        A data batch may be if its transaction was aborted; a control batch if no data of its transaction was met or the
-        cleaner has emptied it before. The transactions are those with an abort marker among the batches and data that
-        was met: the rewritten segment's index names them, until all of their data are gone.
+        A data batch may be discarded if its transaction was aborted. A control batch may be discarded if no data of its
+        transaction was met, or if the cleaner has emptied it before. The transactions returned have an abort marker
+        among the batches, and data of theirs was met: the rewritten segment's index names them until all of their data
+        are gone. Raises WholeLogNeededError for a control batch where the pass does not read the whole log.
         """
+        if not self._whole_log:
+            if batches.is_control.any():
+                raise WholeLogNeededError("The log has a transaction marker", path=path, position=file_position)
+            return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
         discardable = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches.is_control | batches.is_transactional)
         if not len(rows):
@@ -106,9 +121,9 @@ def _walk(
     observed,
     committed,
 ):
-    """(discardable of each batch, transactions that have ended, those whose marker is kept for their data's sake)
+    """(which batches may be discarded, which transactions have ended, whose marker is kept because of its data)
 
-    Producers are numbers from 0 to len(committed) - 1; `observed` and `committed` are brought up to date.
+    Producers are numbers from 0 to len(committed) - 1. `observed` and `committed` are updated.
     """
     discardable = np.zeros(len(producers), np.bool_)
     ended = np.zeros(len(txn_producers), np.bool_)
@@ -119,7 +134,7 @@ def _walk(
         while next_txn < len(txn_producers) and txn_first_offsets[next_txn] <= last_offsets[row]:
             txn_producer = txn_producers[next_txn]
             before = under_way[txn_producer]
-            # A marker that is missing ends a transaction as well as one that is there.
+            # A missing marker ends a transaction just as an existing one does.
             if before != _NONE and txn_last_offsets[before] < txn_first_offsets[next_txn]:
                 ended[before] = True
                 before = _NONE

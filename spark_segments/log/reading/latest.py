@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.format.cleaner.latest_keys import LatestKeys, Share
+from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import ReadRange, pack, read_ranges
@@ -124,7 +124,7 @@ def read_latest(
     Memory is `map_bytes` at most and, where the keys of the head do not fit, a byte for each record of the task.
     """
     needed = list(dict.fromkeys([*columns, "key", "offset"] + ([] if task.include_tombstones else ["value"])))
-    keys = _map(storage, task.head, Share(), map_bytes)
+    keys = _map(storage, task.head, KeyShare(), map_bytes)
     marks = None if keys is not None else _marks(storage, task, map_bytes)
     row = 0
     for batch in _read(storage, task.ranges, needed):
@@ -145,11 +145,11 @@ def read_latest(
 def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
     """bool[n] by record of the task: whether a later one of its key is in the head. A map a share of the keys."""
     marks = np.zeros(0, np.bool_)
-    share, seed = Share(0, 2), secrets.randbits(64)  # under another seed a key would be in another share
+    share, seed = KeyShare(0, 2), secrets.randbits(64)  # under another seed a key would be in another share
     while share.number < share.parts:
         keys = _map(storage, task.head, share, map_bytes, seed)
         if keys is None:  # what was marked stays true
-            share = Share(0, share.parts * 2)
+            share = KeyShare(0, share.parts * 2)
             continue
         row = 0
         for batch in _read(storage, task.ranges, ["key", "offset"]):
@@ -157,12 +157,12 @@ def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
                 marks = np.concatenate([marks, np.zeros(max(len(marks), batch.num_rows), np.bool_)])
             keys.mark_superseded(batch.column("key"), _offsets(batch), marks[row : row + batch.num_rows])
             row += batch.num_rows
-        share = Share(share.number + 1, share.parts)
+        share = KeyShare(share.number + 1, share.parts)
     return marks
 
 
 def _map(
-    storage: Storage, head: Sequence[ReadRange], share: Share, map_bytes: int, seed: int | None = None
+    storage: Storage, head: Sequence[ReadRange], share: KeyShare, map_bytes: int, seed: int | None = None
 ) -> LatestKeys | None:
     """The latest offsets of the share's keys in the head, None where they do not fit."""
     keys = LatestKeys(map_bytes, share, seed=seed)

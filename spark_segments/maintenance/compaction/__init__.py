@@ -1,4 +1,4 @@
-"""Compaction: which partitions are cleaned, in which rounds, by how many tasks.
+"""Compaction: which partitions are cleaned, by one task or by many, round by round, and the commit of each round.
 
 The cleaning of bytes is format/cleaner/.
 """

@@ -1,5 +1,6 @@
-"""Compaction: key-based cleaning of the partitions that are due, in parallel over the cluster, as Kafka's cleaner does
-it.
+"""The compaction job: plans which partitions are cleaned and by how many tasks, runs the tasks and reports.
+
+Kafka's cleaner does the same with threads of a broker.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_segments.config import server_config
-from spark_segments.errors import SegmentsError
-from spark_segments.execution import task_slots, try_tasks
-from spark_segments.format.cleaner.clean import CleanCounts
+from spark_segments.config import ServerConfig, server_config
+from spark_segments.execution import run_tasks, task_slots
+from spark_segments.format.cleaner.clean import CleanerStats
+from spark_segments.format.cleaner.transactions import WholeLogNeededError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.maintenance.compaction.parallel_round import CleanByTasks
-from spark_segments.maintenance.compaction.partition_cleaner import CleanResult, clean_partition
-from spark_segments.maintenance.compaction.plan import Candidate, count_large, plan_compaction
-from spark_segments.maintenance.compaction.round import CleanSettings, clean_round
+from spark_segments.maintenance.compaction.many_tasks import ManyTasks
+from spark_segments.maintenance.compaction.partition_cleaner import CleanRound, PartitionResult, clean_partition
+from spark_segments.maintenance.compaction.plan import CompactionCandidate, for_many_tasks, plan_compaction
+from spark_segments.maintenance.compaction.round import CleanerSettings, clean_in_one_task
 from spark_segments.maintenance.report import FAILED, LOST, Report
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
@@ -26,31 +27,37 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Progress = Callable[[int, int], None]
+
 
 @dataclass(frozen=True, slots=True)
-class _CleanTask:
-    settings: CleanSettings
-    candidate: Candidate
-    so_far: CleanResult | None = None
+class PartitionTask:
+    """A partition that is to be cleaned, and whether many tasks are to do it. `so_far`: what earlier rounds did."""
 
-    def with_map_bytes(self, map_bytes: int) -> _CleanTask:
+    settings: CleanerSettings
+    candidate: CompactionCandidate
+    by_many_tasks: bool
+    so_far: PartitionResult | None = None
+
+    def with_map_bytes(self, map_bytes: int) -> PartitionTask:
         return replace(self, settings=replace(self.settings, map_bytes=map_bytes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Clean:
-    """Task function: cleans one partition, in this task or in others."""
+class _CleanPartition:
+    """Task function: cleans a partition. `clean_round`: in this task alone, or with the help of others."""
 
     storage: Storage
-    by_tasks: CleanByTasks | None = None
+    clean_round: CleanRound = clean_in_one_task
 
-    def __call__(self, task: _CleanTask) -> CleanResult:
+    def __call__(self, task: PartitionTask) -> PartitionResult:
+        candidate = task.candidate
         return clean_partition(
             self.storage,
             task.settings,
-            task.candidate.partition,
-            task.candidate.first_uncleanable_offset,
-            clean=self.by_tasks or clean_round,
+            candidate.partition,
+            candidate.first_uncleanable_offset,
+            clean_round=self.clean_round,
             so_far=task.so_far,
         )
 
@@ -66,25 +73,26 @@ def compact(
     max_partitions: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Compacts the partitions of compacted topics that are due at `now_ms`, filthiest first, at most `max_partitions`.
+    """Compacts the partitions of compacted topics that are due at `now_ms`, the dirtiest first.
 
-    `force` takes whatever has cleanable bytes. A partition is one task, the largest ones begin first; one that is much
-    of all there is to do (`count_large`) is done by many tasks, before the others. Each round of a partition is one
-    commit. A partition that fails, for a damaged file say, is left to the next run: see `Report`. Where that is in a
-    later round, its line tells of the rounds before, too, which stand. Records without a key are removed, as Kafka's
-    cleaner does, with one warning a topic.
+    `force` takes all partitions with cleanable bytes. `max_partitions` bounds how many are done. A partition is one
+    task, and the largest ones begin first. A partition that is a large part of the whole work (see `count_large`) is
+    done by many tasks, before the others. Each round of a partition is one commit. A partition that fails, for a
+    damaged file say, is left to the next run: see `Report`. If it fails in a later round, its line has the figures of
+    the rounds before, which stand. Records without a key are removed, as Kafka's cleaner does, with one warning for
+    each topic.
 
-    On Spark every slot of an executor is a task; in this process there are log.cleaner.threads. Over what an idle
-    worker has, a task takes at most 1.25 times log.cleaner.dedupe.buffer.size for the offset map (the quarter only
-    while it grows) and 100 MiB for windows of 8 MiB of the segments. That is 260 MiB by default, however large the
-    segments, however many the keys, and however well they compress; only a record batch that is larger than a window
-    takes more, some times its decompressed size. In this process all maps together share the buffer. On Spark the
+    On Spark every slot of an executor runs a task; in this process there are log.cleaner.threads. A task adds at most
+    1.25 times log.cleaner.dedupe.buffer.size to the memory of an idle worker, for the offset map (the quarter only
+    while it grows), and 100 MiB for windows of 8 MiB of the segments. That is 260 MiB by default, however large the
+    segments, however many the keys, and however well they compress. Only a record batch that is larger than a window
+    takes more: a few times its decompressed size. In this process all maps together share the buffer. On Spark the
     driver merges the maps of a large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     server = server_config({}, log.defaults)
-    found: list[tuple[Snapshot, Candidate]] = []
+    found: list[tuple[Snapshot, CompactionCandidate]] = []
     for snapshot, config in selected_topics(log, topic, report, "compact"):
         if server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
@@ -95,10 +103,34 @@ def compact(
         for snapshot, candidate in found:
             _note_plan(report, snapshot, candidate, within=any(candidate is one[1] for one in picked))
         return report.finish()
-    picked.sort(key=lambda one: -one[1].log_bytes)
-    tasks = [
-        _CleanTask(
-            CleanSettings(
+    threads = server.log_cleaner_threads if spark is None else None
+    tasks = _plan_tasks(log, server, picked, now_ms, threads or task_slots(spark))
+    without_key: Counter[str] = Counter()
+    for task, result in _run(log.storage, tasks, spark, threads, progress):
+        _note(report, task, result)
+        without_key[task.settings.topic] += result.stats.no_key
+    for name, count in without_key.items():
+        if count:
+            report.warn(
+                f"Topic {name} is compacted and held {count:,} records without a key, appended before it was or "
+                "imported: compaction has removed them, as Kafka's cleaner does"
+            )
+    return report.finish()
+
+
+def _plan_tasks(
+    log: LogDir,
+    server: ServerConfig,
+    picked: Sequence[tuple[Snapshot, CompactionCandidate]],
+    now_ms: int,
+    slots: int,
+) -> list[PartitionTask]:
+    """A task for each partition, the largest first."""
+    largest_first = sorted(picked, key=lambda one: -one[1].log_bytes)
+    by_many_tasks = for_many_tasks([candidate for _, candidate in largest_first], slots)
+    return [
+        PartitionTask(
+            CleanerSettings(
                 snapshot.topic,
                 snapshot.topic_id,
                 log.defaults,
@@ -108,62 +140,48 @@ def compact(
                 log.open_delta_log,
             ),
             candidate,
+            many,
         )
-        for snapshot, candidate in picked
+        for (snapshot, candidate), many in zip(largest_first, by_many_tasks, strict=True)
     ]
-    threads = server.log_cleaner_threads if spark is None else None
-    without_key: Counter[str] = Counter()
-    for task, result in _cleaned(log.storage, tasks, spark, threads, progress):
-        if isinstance(result, SegmentsError):
-            report.fail(task.settings.topic, task.candidate.partition, result)
-        else:
-            _note(report, task, result)
-            without_key[task.settings.topic] += result.counts.no_key
-    for name, count in without_key.items():
-        if count:
-            report.warn(
-                f"Topic {name} is compacted and held {count:,} records without a key, appended before it was or "
-                "imported: compaction has removed them, as Kafka's does"
-            )
-    return report.finish()
 
 
-def _cleaned(
+def _run(
     storage: Storage,
-    tasks: Sequence[_CleanTask],
+    tasks: Sequence[PartitionTask],
     spark: SparkSession | None,
     threads: int | None,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[tuple[_CleanTask, CleanResult | SegmentsError]]:
-    """Cleans partitions, the largest first: large ones by all slots, one after the other, then the rest side by side.
+    progress: Progress | None,
+) -> Iterator[tuple[PartitionTask, PartitionResult]]:
+    """Cleans partitions: those for many tasks one after the other, then all others side by side.
 
-    `threads`: of this process, None on Spark.
+    `threads`: of this process, None on Spark. A partition that turns out to have transactions joins the others.
     """
 
-    def told(before: int) -> Callable[[int, int], None] | None:
+    def progress_after(before: int) -> Progress | None:
         return None if progress is None else lambda done, _: progress(before + done, len(tasks))
 
-    slots = threads or task_slots(spark)
-    large = count_large([task.candidate.log_bytes for task in tasks], slots)
-    # Threads share the map's memory: one part each while slices are read, and two for the merged map.
-    parts = 1 if threads is None else threads + 2
-    slice_bytes = tasks[0].settings.map_bytes // parts if tasks else 0
-    by_tasks = CleanByTasks(slots, slice_bytes, slice_bytes * min(parts, 2), spark)
-    rest = []
-    results = try_tasks(_Clean(storage, by_tasks), tasks[:large], at_a_time=1, progress=told(0))
-    for task, result in zip(tasks[:large], results, strict=True):
-        if isinstance(result, CleanResult) and result.unfinished:
-            rest.append(replace(task, so_far=result))
-        else:
-            yield task, result
-    rest += tasks[large:]
-    at_a_time = None if threads is None else max(1, min(len(rest), threads))
-    alone = [task.with_map_bytes(task.settings.map_bytes // (at_a_time or 1)) for task in rest]
-    results = try_tasks(_Clean(storage), alone, spark, at_a_time=at_a_time, progress=told(len(tasks) - len(rest)))
-    yield from zip(rest, results, strict=True)
+    many, single = [task for task in tasks if task.by_many_tasks], [task for task in tasks if not task.by_many_tasks]
+    if many:
+        # Threads share the map's memory: a part for each while slices are read, and two parts for the merged map.
+        parts = 1 if threads is None else threads + 2
+        slice_bytes = many[0].settings.map_bytes // parts
+        many_tasks = ManyTasks(threads or task_slots(spark), slice_bytes, slice_bytes * min(parts, 2), spark)
+        results = run_tasks(_CleanPartition(storage, many_tasks), many, at_a_time=1, progress=progress_after(0))
+        for task, result in zip(many, results, strict=True):
+            if isinstance(result.error, WholeLogNeededError):
+                single.append(replace(task, by_many_tasks=False, so_far=result))
+            else:
+                yield task, result
+    single.sort(key=lambda task: -task.candidate.log_bytes)
+    at_a_time = None if threads is None else max(1, min(len(single), threads))
+    bounded = [task.with_map_bytes(task.settings.map_bytes // (at_a_time or 1)) for task in single]
+    before = len(tasks) - len(single)
+    results = run_tasks(_CleanPartition(storage), bounded, spark, at_a_time=at_a_time, progress=progress_after(before))
+    yield from zip(single, results, strict=True)
 
 
-def _note_plan(report: Report, snapshot: Snapshot, candidate: Candidate, *, within: bool) -> None:
+def _note_plan(report: Report, snapshot: Snapshot, candidate: CompactionCandidate, *, within: bool) -> None:
     report.add(
         snapshot.topic,
         candidate.partition,
@@ -177,36 +195,39 @@ def _note_plan(report: Report, snapshot: Snapshot, candidate: Candidate, *, with
     )
 
 
-def _note(report: Report, task: _CleanTask, result: CleanResult) -> None:
-    counts, failed = result.counts, {"error": str(result.error)} if result.error is not None else {}
+def _note(report: Report, task: PartitionTask, result: PartitionResult) -> None:
+    if result.error is not None and not result.rounds:
+        report.fail(task.settings.topic, result.partition, result.error)
+        return
+    stats, failed = result.stats, {"error": str(result.error)} if result.error is not None else {}
     report.add(
         task.settings.topic,
         result.partition,
         FAILED if failed else LOST if result.lost else "compact",
-        records_in=counts.records_read,
-        records_out=counts.records_kept,
-        bytes_in=counts.bytes_read,
-        bytes_out=counts.bytes_written,
-        dropped=dropped(counts),
+        records_in=stats.records_read,
+        records_out=stats.records_kept,
+        bytes_in=stats.bytes_read,
+        bytes_out=stats.bytes_written,
+        dropped=dropped(stats),
         rounds=result.rounds,
         indexed=result.indexed,
         segments_in=result.segments_in,
         segments_out=result.segments_out,
         written_bytes=result.bytes_written,
-        reduction=round(1 - counts.bytes_written / counts.bytes_read, 4) if counts.bytes_read else 0.0,
-        tombstones_kept=counts.tombstones_kept,
+        reduction=round(1 - stats.bytes_written / stats.bytes_read, 4) if stats.bytes_read else 0.0,
+        tombstones_kept=stats.tombstones_kept,
         first_dirty_offset=result.first_dirty_offset,
         **failed,
     )
 
 
-def dropped(counts: CleanCounts) -> dict[str, int]:
+def dropped(stats: CleanerStats) -> dict[str, int]:
     """Records that cleaning dropped, by reason."""
     reasons = {
-        "superseded": counts.superseded,
-        "tombstone": counts.tombstone,
-        "no_key": counts.no_key,
-        "aborted": counts.aborted,
-        "control": counts.control,
+        "superseded": stats.superseded,
+        "tombstone": stats.tombstone,
+        "no_key": stats.no_key,
+        "aborted": stats.aborted,
+        "control": stats.control,
     }
     return {reason: count for reason, count in reasons.items() if count}

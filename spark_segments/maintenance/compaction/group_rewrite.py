@@ -1,6 +1,6 @@
-"""The output of a group: what cleaning leaves of neighbouring segments, written as the segment that takes their place.
+"""Rewriting a group: what cleaning leaves of neighbouring segments becomes the segment that takes their place.
 
-Nothing is written for a group of which every batch stays as it is. What happens to a batch is decided elsewhere.
+Nothing is written for a group whose batches all stay as they are. format/cleaner/ decides what happens to a batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.cleaner.clean import Cleaned
+from spark_segments.format.cleaner.clean import CleanedBatches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.copying import rebased
@@ -25,16 +25,18 @@ LARGEST_FILE_BYTES = 2**31 - 1  # positions in an index are an int32
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Neighbouring segments, and those that take their place: one as a rule, none where all stay as they are."""
+class RewrittenGroup:
+    """Neighbouring segments (`inputs`) and those that take their place (`outputs`): usually one, none if nothing
+    changes.
+    """
 
     inputs: Sequence[Segment]
     outputs: Sequence[Segment]
 
     def after(self, start_offset: int) -> tuple[list[Segment], list[Segment]]:
-        """(inputs, outputs) without the inputs below `start_offset`, where retention has taken them meanwhile.
+        """(inputs, outputs) without the inputs below `start_offset`, which retention has taken meanwhile.
 
-        An output that some of those went into is clipped; one that holds nothing else is left out.
+        An output is clipped if some of its inputs are gone, and left out if all of them are.
         """
         inputs = [segment for segment in self.inputs if segment.base_offset >= start_offset]
         outputs = []
@@ -46,17 +48,17 @@ class Group:
 
 
 def named(window: Window, segment: Segment) -> BatchTable:
-    """The batches of a window that the segment's row names: a clipped row leaves some of its file's out."""
+    """The batches of a window that the segment's row names. A clipped row does not name all batches of its file."""
     batches, shift = window.batches, segment.offset_shift
     inside = (batches.last_offset + shift >= segment.base_offset) & (batches.base_offset + shift < segment.next_offset)
     return batches if inside.all() else batches.take(inside)
 
 
 class GroupRewrite:
-    """Takes what is left of a group, part by part; nothing is written before the first batch that is not as it was.
+    """Takes what is left of a group, part by part. Nothing is written before the first batch that changes.
 
-    `leader_epoch` goes into batches that have none, as those of a chunk that became a segment as it was. As a context
-    manager it leaves no file where an error comes before `close`.
+    `leader_epoch` is written into batches that have none: a chunk that was sealed by its row has such batches. Used as
+    a context manager, it leaves no file behind if an error comes before `close`.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class GroupRewrite:
         if kind is not None:
             discard(self._storage, self._outputs)
 
-    def add(self, segment: Segment, cleaned: Cleaned) -> None:
+    def add(self, segment: Segment, cleaned: CleanedBatches) -> None:
         """Takes what is left of the next batches of a segment."""
         if self._writer is None:
             if not cleaned.changed:
@@ -98,25 +100,25 @@ class GroupRewrite:
         self._note(cleaned)
 
     def _leave(self, segment: Segment, batches: BatchTable) -> None:
-        """Remembers batches that stay as they are, in case that a later one does not."""
+        """Remembers batches that stay as they are: they are copied if a later batch changes."""
         start, end = int(batches.position[0]), int(batches.position[-1] + batches.size[-1])
         if self._unchanged and self._unchanged[-1][0] is segment and self._unchanged[-1][2] == start:
             start = self._unchanged.pop()[1]
         self._unchanged.append((segment, start, end))
 
-    def close(self) -> Group:
+    def close(self) -> RewrittenGroup:
         """The group with the rows of its outputs."""
         if self._writer is not None:
             self._finish(self._group[-1].next_offset)
-        return Group(self._group, self._outputs)
+        return RewrittenGroup(self._group, self._outputs)
 
-    def _note(self, cleaned: Cleaned) -> None:
-        self._tombstones += cleaned.counts.tombstones_kept
+    def _note(self, cleaned: CleanedBatches) -> None:
+        self._tombstones += cleaned.stats.tombstones_kept
         self._aborted.append(cleaned.aborted)
 
     def _append(self, data: np.ndarray, batches: BatchTable) -> None:
         assert self._writer is not None
-        # Horizons, and a codec that does worse than the one before, may make a group larger than it was.
+        # Delete horizons, and a codec that compresses less than the earlier codec, may make a group larger.
         if self._writer.log_bytes + len(data) > LARGEST_FILE_BYTES and self._writer.log_bytes:
             base_offset = int(batches.base_offset[0])
             self._finish(base_offset)

@@ -1,6 +1,6 @@
-"""An offset map on its way from one task to another: its used slots in a file of the partition's directory.
+"""An offset map that goes from task to task: its used slots in a file of the partition's directory.
 
-No row ever names such a file, so what a crash leaves of them is found by vacuum.
+No row ever names such a file, so vacuum deletes the files that a crash leaves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE_BYTES = (8 << 20) // BYTES_PER_SLOT * BYTES_PER_SLOT
 
 @dataclass(frozen=True, slots=True)
 class MapFile:
-    """Where the slots of a map are, and what else is known of it: see `OffsetMap`."""
+    """The file with the slots of a map, and the map's other attributes: see `OffsetMap`."""
 
     path: str
     start_offset: int
@@ -30,15 +30,15 @@ class MapFile:
     seed: int
 
     def pieces(self, storage: Storage) -> Iterator[np.ndarray]:
-        """The slots, as `OffsetMap.used_slots` gave them: never the whole file in memory."""
+        """The slots, as `OffsetMap.used_slots` gave them, a piece of the file at a time."""
         file_bytes = self.entries * BYTES_PER_SLOT
         for position in range(0, file_bytes, PIECE_BYTES):
             data = storage.read(self.path, position, min(PIECE_BYTES, file_bytes - position))
-            yield np.frombuffer(data, np.uint64).copy()  # one that can be written to, as the kernel knows it
+            yield np.frombuffer(data, np.uint64).copy()  # the kernel takes writable arrays
 
 
 def write_map(storage: Storage, topic: str, partition: int, offset_map: OffsetMap) -> MapFile:
-    """Writes the slots of a map under a name of its own."""
+    """Writes the slots of a map into a new file."""
     path = f"{topic}-{partition}/{uuid.uuid4().hex}{SUFFIX}"
     with storage.create(path) as stream:
         for used in offset_map.used_slots(PIECE_BYTES):
@@ -54,13 +54,13 @@ def write_map(storage: Storage, topic: str, partition: int, offset_map: OffsetMa
 
 
 def merge_file(storage: Storage, offset_map: OffsetMap, file: MapFile) -> bool:
-    """`OffsetMap.merge`, of a map that is in a file."""
+    """As `OffsetMap.merge`, of a map that is in a file."""
     return offset_map.merge_slots(lambda: file.pieces(storage), file.entries, file.end_offset)
 
 
 def read_map(storage: Storage, file: MapFile, memory_bytes: int, load_factor: float) -> OffsetMap:
-    """The map again, bounded as it was."""
+    """The map that was written, with the same bound on its memory."""
     offset_map = OffsetMap(memory_bytes, start_offset=file.start_offset, load_factor=load_factor, seed=file.seed)
     fits = merge_file(storage, offset_map, file)
-    assert fits, "a map fits into one of its own size"
+    assert fits, "a map fits into a map of the same size"
     return offset_map

@@ -1,16 +1,19 @@
-"""Which partitions are to be compacted, from the manifest's rows alone, and why: the rules of Kafka's
-LogCleanerManager.
+"""The plan of a compaction: which partitions are cleaned and why, and whether one task or many clean each of them.
+
+The rules are those of Kafka's LogCleanerManager. The plan reads the manifest's rows alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig
+from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import SEALED, Segment
 
 DIRTY_RATIO = "min.cleanable.dirty.ratio"
@@ -22,15 +25,18 @@ BELOW_RATIO = "below min.cleanable.dirty.ratio"
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
 LARGE_PARTITION_BYTES = 256 << 20
-"""What is smaller is one task's work, whatever else there is."""
+"""A smaller partition is always cleaned by one task."""
 
 LARGE_SHARE = 1.25
-"""What is to be done by many tasks has so many times a slot's share of what there is to do."""
+"""A partition is cleaned by many tasks if it has more than this many times the bytes that each task slot would get."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """One partition of a compacted topic. `reason` says why it is picked, or why it is not."""
+class CompactionCandidate:
+    """One partition of a compacted topic. `reason` says why it is picked, or why it is not.
+
+    `has_aborted`: a live segment has a .txnindex, so only one task that reads the whole log in order can clean it.
+    """
 
     partition: int
     first_dirty_offset: int
@@ -39,27 +45,29 @@ class Candidate:
     cleanable_bytes: int
     picked: bool
     reason: str
+    has_aborted: bool = False
 
     @property
     def log_bytes(self) -> int:
-        """What cleaning reads, about: clean bytes and cleanable ones."""
+        """About the bytes that cleaning reads: the clean and the cleanable ones."""
         return self.clean_bytes + self.cleanable_bytes
 
     @property
     def ratio(self) -> float:
-        """The dirty ratio: cleanable bytes in clean and cleanable ones."""
+        """The dirty ratio: the cleanable bytes divided by the clean and the cleanable bytes."""
         return self.cleanable_bytes / self.log_bytes if self.log_bytes else 0.0
 
 
 def plan_compaction(
     live: pa.Table, partitions: pa.Table, config: TopicConfig, now_ms: int, *, force: bool = False
-) -> list[Candidate]:
-    """All partitions that have sealed segments, filthiest first. `live`: rows sorted by partition and offset.
+) -> list[CompactionCandidate]:
+    """All partitions that have sealed segments, the highest dirty ratio first. `live`: rows sorted by partition and
+    offset.
 
-    Cleanable is what lies from the first dirty offset up to the active segment, the first segment that
-    min.compaction.lag.ms protects, and the last stable offset. Picked is what has a ratio strictly above
-    min.cleanable.dirty.ratio, or a dirty segment that has waited for longer than max.compaction.lag.ms; with `force`,
-    whatever has cleanable bytes.
+    The cleanable part of a log begins at the first dirty offset. It ends at the active segment, at the first segment
+    that min.compaction.lag.ms protects, or at the last stable offset, whichever comes first. A partition is picked if
+    its dirty ratio is strictly above min.cleanable.dirty.ratio, or if a dirty segment has waited for longer than
+    max.compaction.lag.ms. `force` picks every partition with cleanable bytes.
     """
     if live.num_rows == 0:
         return []
@@ -84,7 +92,7 @@ def plan_compaction(
         np.minimum.at(bound, owner[young], np.maximum(base[young], dirty[owner[young]]))
     bound = np.maximum(bound, dirty)
 
-    # A segment that the first dirty offset, or the bound, falls into counts on each side by its share of offsets.
+    # The first dirty offset or the bound may fall into a segment: each side then gets bytes in proportion to offsets.
     span = np.maximum(following - base, 1)
     below_dirty = np.clip((dirty[owner] - base) / span, 0.0, 1.0)
     below_bound = np.clip((bound[owner] - base) / span, 0.0, 1.0)
@@ -95,6 +103,7 @@ def plan_compaction(
     oldest = np.full(count, now_ms, np.int64)
     np.minimum.at(oldest, owner[waiting], first_timestamp[waiting])
     late = now_ms - oldest > config.max_compaction_lag_ms
+    has_aborted = np.bincount(owner, live.column("txn_index_bytes").to_numpy() > 0, minlength=count) > 0
 
     candidates = []
     for number in np.unique(owner[sealed]).tolist():
@@ -109,7 +118,7 @@ def plan_compaction(
             picked = bool(cleanable[number] / total > config.min_cleanable_dirty_ratio)
             reason = DIRTY_RATIO if picked else BELOW_RATIO
         candidates.append(
-            Candidate(
+            CompactionCandidate(
                 number,
                 int(dirty[number]),
                 int(bound[number]),
@@ -117,17 +126,27 @@ def plan_compaction(
                 round(cleanable[number]),
                 picked,
                 reason,
+                bool(has_aborted[number]),
             )
         )
     return sorted(candidates, key=lambda one: (-one.ratio, one.partition))
 
 
-def count_large(log_bytes: Sequence[int], slots: int) -> int:
-    """How many of the partitions of these sizes (the largest first) are to be cleaned by many tasks each, where `slots`
-    tasks run at a time.
+def for_many_tasks(candidates: Sequence[CompactionCandidate], slots: int) -> list[bool]:
+    """For each candidate whether many tasks are to clean it, where `slots` tasks run at a time. The largest is first.
 
-    Those that have clearly more than a slot's share of their own bytes and of those that are smaller: as a task of its
-    own, such a one would be what the other slots wait for in the end.
+    A large partition is cleaned by many tasks (see `count_large`), unless its transactions must be followed from the
+    start of the log to its end.
+    """
+    large = count_large([candidate.log_bytes for candidate in candidates], slots)
+    return [place < large and not candidate.has_aborted for place, candidate in enumerate(candidates)]
+
+
+def count_large(log_bytes: Sequence[int], slots: int) -> int:
+    """How many of the partitions are large, given their sizes in falling order, where `slots` tasks run at a time.
+
+    A large partition has clearly more bytes than each slot would get, if its bytes and those of all smaller partitions
+    were shared out evenly. As a single task it would run on when all other slots have finished.
     """
     left = sum(log_bytes)
     for number, size in enumerate(log_bytes):
@@ -140,29 +159,29 @@ def count_large(log_bytes: Sequence[int], slots: int) -> int:
 def groups(
     segments: Sequence[Segment], end_offset: int, first_uncleanable_offset: int, config: TopicConfig
 ) -> list[list[Segment]]:
-    """Neighbouring segments that become one: those that begin below `end_offset`, as Kafka's groupSegmentsBySize has
-    it.
+    """The neighbouring segments that become one each, as Kafka's Cleaner.groupSegmentsBySize has it.
 
-    A group's .log, .index and .timeindex together are within segment.bytes and segment.index.bytes, and its offsets fit
-    an int32 above its base offset.
+    Segments that begin at or above `end_offset` are left out. The .log files of a group together are within
+    segment.bytes, the .index files and the .timeindex files within segment.index.bytes each, and its offsets fit an
+    int32 above its base offset.
     """
-    found: list[list[Segment]] = []
     chosen = [segment for segment in segments if segment.base_offset < end_offset]
-    for segment, last_offset in zip(chosen, _last_offsets(chosen, first_uncleanable_offset), strict=True):
-        group = found[-1] if found else []
-        if group and (
-            sum(one.log_bytes for one in (*group, segment)) <= config.segment_bytes
-            and sum(one.index_bytes for one in (*group, segment)) <= config.segment_index_bytes
-            and sum(one.time_index_bytes for one in (*group, segment)) <= config.segment_index_bytes
-            and last_offset - group[0].base_offset <= MAX_RELATIVE_OFFSET
-        ):
-            group.append(segment)
-        else:
-            found.append([segment])
-    return found
+    sizes = [
+        np.array([segment.log_bytes, segment.index_bytes, segment.time_index_bytes, offsets])
+        for segment, offsets in zip(chosen, _offsets_taken(chosen, first_uncleanable_offset), strict=True)
+    ]
+    limits = np.array(
+        [config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes, MAX_RELATIVE_OFFSET + 1]
+    )
+    sized = zip(chosen, sizes, strict=True)
+    groups = in_bins(sized, lambda one: one[1], lambda _, total, one: bool((total + one[1] > limits).any()))
+    return [[segment for segment, _ in group] for group in groups]
 
 
-def _last_offsets(segments: Sequence[Segment], first_uncleanable_offset: int) -> Iterable[int]:
-    yield from (segment.base_offset - 1 for segment in segments[1:])
+def _offsets_taken(segments: Sequence[Segment], first_uncleanable_offset: int) -> Iterator[int]:
+    """The offsets from each segment's base offset up to where the next segment begins."""
+    for segment, following in itertools.pairwise(segments):
+        yield following.base_offset - segment.base_offset
     if segments:
-        yield max(segments[-1].next_offset, first_uncleanable_offset) - 1
+        last = segments[-1]
+        yield max(last.next_offset, first_uncleanable_offset) - last.base_offset

@@ -1,8 +1,8 @@
-"""One round of cleaning a partition, in one task: the map of latest offsets of its dirty head, and the segments below
-the map's end written anew in groups.
+"""One round of cleaning a partition: what it reads and what it makes, and how a single task does it.
 
-Nothing is visible before a commit, which partition_cleaner.py makes. parallel_round.py does the same by many tasks,
-out of the functions here.
+A round puts the keys of the dirty head into the map of latest offsets, then rewrites the segments below the map's end
+in groups. many_tasks.py does the same by many tasks, with the functions of this module. Nothing is visible before the
+commit, which partition_cleaner.py makes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.clean import CleanCounts, CleaningRound, clean_batches
+from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
@@ -23,18 +23,18 @@ from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.reader import Window, locate, windows
 from spark_segments.log.segment.writer import discard
-from spark_segments.maintenance.compaction.group_rewrite import Group, GroupRewrite, named
+from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
 from spark_segments.maintenance.compaction.plan import groups
 from spark_segments.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class CleanSettings:
-    """What a task needs beside its partition. `map_bytes` bounds the offset map's memory.
+class CleanerSettings:
+    """What the job says about every partition of a topic. `map_bytes` bounds the offset map's memory.
 
     `open_delta_log`: as of `LogDir`.
-    `defaults`: configuration values for what the topic does not set itself. The topic may be altered while the job
-    runs: its own values are those of the snapshot that a round begins with.
+    `defaults`: configuration values for what the topic does not set itself. The topic's own values are not here: the
+    topic may be altered while the job runs, so each round takes them from the snapshot that it begins with.
     """
 
     topic: str
@@ -47,14 +47,14 @@ class CleanSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What a round cleans: a partition as one of its snapshots has it, `live` being its live segments, `config` the
-    topic's configuration then.
+class RoundPlan:
+    """What a round cleans: a partition, its live segments and the topic's configuration, all of one snapshot.
 
-    Offsets in [first_dirty_offset, first_uncleanable_offset) are dirty; nothing from the latter on is touched.
+    Offsets in [first_dirty_offset, first_uncleanable_offset) are dirty. Nothing from `first_uncleanable_offset` on is
+    touched.
     """
 
-    settings: CleanSettings
+    settings: CleanerSettings
     config: TopicConfig
     partition: Partition
     live: Sequence[Segment]
@@ -66,19 +66,24 @@ class Round:
         """The segments that may be cleaned."""
         return [one for one in self.live if one.state == SEALED and one.base_offset < self.first_uncleanable_offset]
 
+    @property
+    def has_aborted(self) -> bool:
+        """Whether a live segment has a .txnindex."""
+        return any(segment.txn_index_bytes for segment in self.live)
+
     def groups(self, map_end_offset: int) -> list[list[Segment]]:
-        """The neighbouring segments that become one each, of those that a map up to `map_end_offset` tells about."""
+        """The neighbouring segments that become one each, among those that a map up to `map_end_offset` covers."""
         return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.config)
 
-    def cleaning(self, offset_map: OffsetMap) -> CleaningRound:
-        """What holds for all batches."""
+    def record_filter(self, offset_map: OffsetMap) -> RecordFilter:
+        """The rules by which records are kept or dropped."""
         settings, snapshot = self.settings, self.partition.producer_snapshot
         producers = ProducerState(parse_producer_snapshot(snapshot) if snapshot else ())
         producers.expire(settings.now_ms)
         codec, level = None, None
         if self.config.compression_type != "producer":
             codec, level = compression(self.config, None)
-        return CleaningRound(
+        return RecordFilter(
             map=offset_map,
             now_ms=settings.now_ms,
             delete_retention_ms=self.config.delete_retention_ms,
@@ -90,32 +95,42 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanedRound:
-    """What a round makes of a partition: clean up to `end_offset`. `indexed`: records that went into the map."""
+class RoundResult:
+    """What a round made: the partition is clean up to `end_offset` once this is committed.
 
-    groups: Sequence[Group]
-    counts: CleanCounts
+    `indexed`: how many records went into the map.
+    """
+
+    groups: Sequence[RewrittenGroup]
+    stats: CleanerStats
     indexed: int
     end_offset: int
 
+    @classmethod
+    def of(
+        cls, work: RoundPlan, offset_map: OffsetMap, indexed: int, done: Sequence[tuple[RewrittenGroup, CleanerStats]]
+    ) -> RoundResult:
+        """The result of a round that made `offset_map` and rewrote its groups."""
+        stats = sum((each for _, each in done), CleanerStats())
+        end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
+        return cls([group for group, _ in done], stats, indexed, end_offset)
 
-def clean_round(storage: Storage, work: Round) -> CleanedRound:
-    """Does a round in this task. Raises CorruptBatchError for damaged bytes."""
+
+def clean_in_one_task(storage: Storage, work: RoundPlan) -> RoundResult:
+    """Does a round in the calling task. Raises CorruptBatchError for damaged bytes."""
     aborted = _aborted(storage, work.live)
-    undone = CleanedTransactions()
-    undone.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
-    offset_map, indexed = build_map(storage, work, undone)
-    cleaning = work.cleaning(offset_map)
-    transactions = CleanedTransactions()
-    transactions.add_aborted(aborted)
-    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), cleaning, transactions)
-    counts = sum((counted for _, counted in done), CleanCounts())
-    end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
-    return CleanedRound([group for group, _ in done], counts, indexed, end_offset)
+    of_dirty_head = CleanedTransactions()
+    of_dirty_head.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
+    offset_map, indexed = build_map(storage, work, of_dirty_head)
+    of_log = CleanedTransactions()
+    of_log.add_aborted(aborted)
+    record_filter = work.record_filter(offset_map)
+    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), record_filter, of_log)
+    return RoundResult.of(work, offset_map, indexed, done)
 
 
-def build_map(storage: Storage, work: Round, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
-    """The latest offsets of the keys in the dirty head, or as far as the map's memory goes; and records read."""
+def build_map(storage: Storage, work: RoundPlan, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
+    """(the latest offsets of the keys in the dirty head, as far as the map's memory goes; how many records it took)"""
     settings, first, bound = work.settings, work.first_dirty_offset, work.first_uncleanable_offset
     offset_map = OffsetMap(settings.map_bytes, start_offset=first, load_factor=settings.load_factor)
     indexed = 0
@@ -123,10 +138,9 @@ def build_map(storage: Storage, work: Round, transactions: CleanedTransactions) 
         if segment.next_offset <= first:
             continue
         begin = locate(storage, segment, first) if first > segment.base_offset else 0
-        # Every segment that the map is made of is cleaned before the commit: its CRCs are checked then.
-        indexed += put_windows(
-            offset_map, segment, windows(storage, segment, begin, check_crc=False), bound, transactions
-        )
+        # Every segment that feeds the map is rewritten before the commit: its CRCs are checked then.
+        found = windows(storage, segment, begin, check_crc=False)
+        indexed += put_windows(offset_map, segment, found, bound, transactions)
         if offset_map.full:
             break
         offset_map.advance(min(segment.next_offset, bound))
@@ -142,16 +156,16 @@ def put_windows(
     *,
     start_position: int = 0,
 ) -> int:
-    """Puts the records of a segment's windows into a map, until it is full; how many there were.
+    """Puts the records of a segment's windows into a map until it is full, and returns how many records were read.
 
-    Batches before `start_position` are passed over, and records from `end_offset` on.
+    Batches before `start_position` are skipped, and so are records from `end_offset` on.
     """
     shift, indexed = segment.offset_shift, 0
     for window in found:
         batches = named(window, segment)
         if start_position > window.position:
             batches = batches.take(batches.position >= start_position)
-        undone, _ = transactions.read(
+        aborted, _ = transactions.read(
             window.data, batches, file_position=window.position, path=segment.path, offset_shift=shift
         )
         fits = offset_map.put_batches(
@@ -161,7 +175,7 @@ def put_windows(
             path=segment.path,
             offset_shift=shift,
             end_offset=end_offset,
-            exclude=undone & ~batches.is_control,
+            exclude=aborted & ~batches.is_control,
         )
         read = batches.last_offset + shift >= offset_map.start_offset
         read &= batches.base_offset + shift < offset_map.end_offset
@@ -173,52 +187,54 @@ def put_windows(
 
 def rewrite_groups(
     storage: Storage,
-    work: Round,
+    work: RoundPlan,
     groups: Iterable[Sequence[Segment]],
-    cleaning: CleaningRound,
+    record_filter: RecordFilter,
     transactions: CleanedTransactions,
-) -> list[tuple[Group, CleanCounts]]:
-    """`rewrite_group` of each. Where one fails the files of the others go, too: no commit can know of them yet."""
-    done: list[tuple[Group, CleanCounts]] = []
+) -> list[tuple[RewrittenGroup, CleanerStats]]:
+    """`rewrite_group` of each group. If one fails, the files of the others are deleted: no commit can name them."""
+    done: list[tuple[RewrittenGroup, CleanerStats]] = []
     try:
         for group in groups:
-            done.append(rewrite_group(storage, work, group, cleaning, transactions))
+            done.append(rewrite_group(storage, work, group, record_filter, transactions))
     except BaseException:
         discard_groups(storage, done)
         raise
     return done
 
 
-def discard_groups(storage: Storage, done: Iterable[tuple[Group, CleanCounts]]) -> None:
-    """Deletes the outputs of groups that no commit was given: a partition that fails in each run leaves none."""
+def discard_groups(storage: Storage, done: Iterable[tuple[RewrittenGroup, CleanerStats]]) -> None:
+    """Deletes the outputs of groups that will not be committed, so that a partition that fails in every run does not
+    pile up files.
+    """
     discard(storage, [segment for group, _ in done for segment in group.outputs])
 
 
 def rewrite_group(
     storage: Storage,
-    work: Round,
+    work: RoundPlan,
     group: Sequence[Segment],
-    cleaning: CleaningRound,
+    record_filter: RecordFilter,
     transactions: CleanedTransactions,
-) -> tuple[Group, CleanCounts]:
-    """Writes what cleaning leaves of a group, and says what became of its records."""
+) -> tuple[RewrittenGroup, CleanerStats]:
+    """Writes what cleaning leaves of a group. Returns its new files and what became of its records."""
     settings = work.settings
-    counts = CleanCounts()
+    stats = CleanerStats()
     with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
         for segment in group:
             for window in windows(storage, segment):
                 for cleaned in clean_batches(
                     window.data,
                     named(window, segment),
-                    cleaning,
+                    record_filter,
                     transactions,
                     file_position=window.position,
                     path=segment.path,
                     offset_shift=segment.offset_shift,
                 ):
                     rewrite.add(segment, cleaned)
-                    counts += cleaned.counts
-        return rewrite.close(), counts
+                    stats += cleaned.stats
+        return rewrite.close(), stats
 
 
 def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:

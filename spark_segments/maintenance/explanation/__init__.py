@@ -1,1 +1,1 @@
-"""Why a record is still here, and when each job acts on it next. Plans only: nothing here changes a log."""
+"""Why a record is still here, and when each job acts on it next. These are plans only: nothing here changes a log."""

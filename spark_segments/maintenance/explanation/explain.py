@@ -1,8 +1,8 @@
 """Why a record is still here and when it can be gone, by the rules of the jobs' plans and from the manifest alone.
 
-What is said holds whatever is appended from now on, as long as the topic's settings stay as they are and nobody deletes
-or restores records by hand, or trims the log directory to a size. "At the latest" also wants that every job runs when
-it is to and does not fail, and that records to come have timestamps; the time that a job itself takes is not counted.
+The explanation holds whatever is appended from now on, as long as the topic's settings stay as they are, nobody deletes
+or restores records, and the log directory is not kept under a size. A latest moment also supposes that every job runs
+in time and does not fail, and that records to come have timestamps. The time that a job takes is not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from spark_segments.log.manifest.rows import Partition, Segment, segments_of
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.reading.plan import check_partition
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.maintenance.explanation.next_jobs import NEVER, TopicDue, later, topic_due, vacuum_moments
 from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
     ACTIVE_SEGMENT,
@@ -45,9 +44,16 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TIMESTAMPS,
     Explanation,
     Step,
-    Window,
+    TimeBounds,
 )
-from spark_segments.maintenance.explanation.roll_forecast import Sealing, sealing
+from spark_segments.maintenance.explanation.roll_forecast import RollForecast, forecast_roll
+from spark_segments.maintenance.explanation.topic_forecast import (
+    NEVER,
+    TopicForecast,
+    forecast_topic,
+    later,
+    vacuum_moments,
+)
 from spark_segments.maintenance.retention.plan import (
     BELOW_LOG_START,
     RETENTION_BYTES,
@@ -71,11 +77,11 @@ def explain(
     every_ms: int = HOUR_MS,
     now_ms: int | None = None,
 ) -> Explanation:
-    """Explains the record at `offset`, or the first one whose timestamp is not before `timestamp_ms`.
+    """Explains the record at `offset`, or the first record whose timestamp is not before `timestamp_ms`.
 
-    `every_ms`: each job runs again at most so long after it last ran. Only a look-up by time opens a segment. Raises
-    LogDirError for a directory of Kafka's, UnknownTopicError where there is no such topic or partition,
-    InvalidOptionError unless one of offset and time is given.
+    `every_ms`: the longest time between two runs of each job. Only a look-up by time opens a segment. Raises
+    LogDirError for a directory of Kafka's, UnknownTopicError if there is no such topic or partition, InvalidOptionError
+    unless either an offset or a time is given.
     """
     check_managed(log)
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
@@ -110,7 +116,7 @@ def explain_record(
     cleaner: bool = True,
     timestamp_ms: int | None = None,
 ) -> Explanation:
-    """The same from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's own, where it is known."""
+    """Explains a record from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's, if known."""
     names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
     effective = config.effective()
     in_force = {name: effective[name] for name in names}
@@ -118,7 +124,7 @@ def explain_record(
     numbers = snapshot.partition(partition)
     if offset >= numbers.log_end_offset:
         return made
-    # Of all partitions, because the plans know them by their places, but with the rows of this one only.
+    # All partitions stay, because the plans know them by their places, but only this partition has rows.
     one = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
     removed = _that_have(one.segments.filter(pc.equal(one.segments.column("state"), REMOVED_STATE)), offset)
     moments = vacuum_moments(removed, config)
@@ -130,7 +136,7 @@ def explain_record(
     if not removed.num_rows:
         return dataclasses.replace(made, state=GONE)
     last = segments_of(removed.slice(int(moments.argmax()), 1))[0]
-    deleted = Window.of(freed_ms, freed_ms + every_ms)
+    deleted = TimeBounds.of(freed_ms, freed_ms + every_ms)
     steps = (Step("vacuum", FILE_DELETE_DELAY_MS, deleted),)
     return dataclasses.replace(made, state=REMOVED, segment=last, steps=steps, files_deleted=deleted)
 
@@ -141,12 +147,13 @@ def _that_have(rows: pa.Table, offset: int) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fate:
-    """What becomes of the sealed segment that has a record, or of the one that will have it.
+class _SegmentForecast:
+    """What becomes of the sealed segment that holds a record, or will hold it.
 
-    `row`: of the live rows, the file that has it now. `sealed_ms`: it is sealed by then. `retained_ms` and
-    `cleanable_ms`: when retention.ms and min.compaction.lag.ms let it go, the earliest and the latest; `late_ms`: when
-    max.compaction.lag.ms is over at the latest. `sealing`: what is known of it as long as it is not sealed.
+    `row`: the live row of the file that holds it now. `sealed_ms`: the latest moment at which it is sealed.
+    `retained_ms` and `cleanable_ms`: (earliest, latest) moment at which retention.ms removes it and
+    min.compaction.lag.ms lets it be cleaned. `max_lag_ms`: the latest moment at which max.compaction.lag.ms is over.
+    `roll`: the forecast of the segment until it is sealed.
     """
 
     row: int
@@ -154,13 +161,13 @@ class _Fate:
     sealed_ms: int
     retained_ms: tuple[int, int]
     cleanable_ms: tuple[int, int]
-    late_ms: int
-    sealing: Sealing | None = None
+    max_lag_ms: int
+    roll: RollForecast | None = None
 
 
 @dataclass(frozen=True)
 class _Record:
-    """A record that a file of the log has. `cleans`: whether its topic is compacted."""
+    """A record that a file of the log holds. `cleans`: whether its topic is compacted."""
 
     snapshot: Snapshot
     config: TopicConfig
@@ -176,8 +183,8 @@ class _Record:
         return self.snapshot.live
 
     @cached_property
-    def due(self) -> TopicDue:
-        return topic_due(self.snapshot, self.config, self.now_ms)
+    def forecast(self) -> TopicForecast:
+        return forecast_topic(self.snapshot, self.config, self.now_ms)
 
     @cached_property
     def rules(self) -> RollRules:
@@ -185,7 +192,7 @@ class _Record:
 
     @cached_property
     def sealed_rows(self) -> int:
-        """How many of the live rows are sealed: the first ones are."""
+        """How many live rows are sealed: they come first."""
         return int(is_sealed(self.live).sum())
 
     @cached_property
@@ -193,156 +200,160 @@ class _Record:
         return max(self.partition.first_dirty_offset, self.partition.log_start_offset)
 
     def explained(self, made: Explanation, freed_ms: int) -> Explanation:
-        """`freed_ms`: when vacuum may take the last of the files that have this record and left the log before."""
-        fate = self._fate()
-        ways = [*self._retention(fate), *self._compaction(fate)]
-        leaves = Window(
+        """The explanation. `freed_ms`: when vacuum may delete the last of those files that held the record before."""
+        expected = self._segment_forecast()
+        ways = [*self._retention(expected), *self._compaction(expected)]
+        leaves = TimeBounds(
             min((at_ms for way in ways if (at_ms := way.window.earliest_ms) is not None), default=None),
             min((at_ms for way in ways if (at_ms := way.window.latest_ms) is not None), default=None),
         )
-        deleted = Window.of(
+        deleted = TimeBounds.of(
             self._deletable_ms(leaves.earliest_ms, freed_ms),
             self._deletable_ms(leaves.latest_ms, freed_ms) + self.every_ms,
         )
-        steps = [*self._roll(fate), *ways]
+        steps = [*self._roll(expected), *ways]
         if ways:
             steps.append(Step("vacuum", FILE_DELETE_DELAY_MS, deleted))
         return dataclasses.replace(
             made,
-            state=ACTIVE if fate.sealing else SEALED,
-            segment=fate.segment,
+            state=ACTIVE if expected.roll else SEALED,
+            segment=expected.segment,
             steps=tuple(steps),
             leaves_log=leaves if self.offset >= self.partition.log_start_offset else None,
             files_deleted=deleted,
         )
 
     def _deletable_ms(self, removed_ms: int | None, freed_ms: int) -> int:
-        """When vacuum may take the last file with this record, if it leaves the log at `removed_ms`."""
+        """When vacuum may delete the last file that holds the record, if it leaves the log at `removed_ms`."""
         if removed_ms is None:
             return NEVER
         return max(int(later(removed_ms, self.config.file_delete_delay_ms)), freed_ms)
 
     def _by(self, at_ms: int) -> int:
-        """When a job that is due at `at_ms` has run at the latest."""
+        """The latest moment at which a job that is due at `at_ms` has run."""
         return max(at_ms, self.now_ms) + self.every_ms
 
-    def _fate(self) -> _Fate:
+    def _segment_forecast(self) -> _SegmentForecast:
         row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.offset, side="right"))
         segment = segments_of(self.live.slice(row, 1))[0]
         if row < self.sealed_rows:
             first_ms = segment.first_batch_max_timestamp_ms
             retained_ms, cleanable_ms = self._moments_of(row)
-            return _Fate(row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._late_ms(first_ms))
+            return _SegmentForecast(
+                row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._max_lag_ms(first_ms)
+            )
         chunks = self.live.slice(self.sealed_rows)
-        one = sealing(chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.timestamp_ms)
+        one = forecast_roll(
+            chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.timestamp_ms
+        )
         retained_ms, cleanable_ms = self._moments_of(self.sealed_rows - 1) if self.sealed_rows else (0, 0)
-        return _Fate(
+        return _SegmentForecast(
             row,
             segment,
             self._by(one.due_ms),
             _after(one, self.config.retention_ms, retained_ms),
             _after(one, self.config.min_compaction_lag_ms - 1, cleanable_ms),
-            self._late_ms(one.first_ms),
+            self._max_lag_ms(one.first_ms),
             one,
         )
 
     def _moments_of(self, row: int) -> tuple[int, int]:
-        """When retention.ms and min.compaction.lag.ms let a sealed segment, and those before it, go."""
-        retained_ms = 0 if row in self.due.taken else int(self.due.retain_ms[row])
-        return retained_ms, int(self.due.cleanable_ms[row])
+        """When retention.ms removes a sealed segment, and when min.compaction.lag.ms lets it be cleaned."""
+        retained_ms = 0 if row in self.forecast.expired else int(self.forecast.retain_ms[row])
+        return retained_ms, int(self.forecast.cleanable_ms[row])
 
-    def _late_ms(self, first_ms: int) -> int:
+    def _max_lag_ms(self, first_ms: int) -> int:
         return int(later(first_ms, self.config.max_compaction_lag_ms)) if first_ms > 0 else NEVER
 
-    def _roll(self, fate: _Fate) -> Iterator[Step]:
-        if fate.sealing is None:
+    def _roll(self, expected: _SegmentForecast) -> Iterator[Step]:
+        if expected.roll is None:
             return
-        window = Window.of(self.now_ms, fate.sealed_ms)
-        due = self.due.roll.get(self.partition.partition)
+        window = TimeBounds.of(self.now_ms, expected.sealed_ms)
+        due = self.forecast.roll.get(self.partition.partition)
         facts = {
             "due": [reason for reason in due.reasons if reason != MERGE] if due else [],
             "segment_ms": self.rules.segment_ms,
             "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
         }
         yield Step(
-            "roll", ACTIVE_SEGMENT, window, None if window.latest_ms is not None else _missing(fate.sealing), facts
+            "roll", ACTIVE_SEGMENT, window, None if window.latest_ms is not None else _missing(expected.roll), facts
         )
 
-    def _retention(self, fate: _Fate) -> Iterator[Step]:
-        """The ways in which retention can take the segment."""
+    def _retention(self, expected: _SegmentForecast) -> Iterator[Step]:
+        """The ways in which retention can remove the segment."""
         now_ms, config = self.now_ms, self.config
-        if reason := self.due.taken.get(fate.row):
+        if reason := self.forecast.expired.get(expected.row):
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
             return
-        if fate.sealing is not None and self.offset < self.partition.log_start_offset:
-            yield Step("retain", BELOW_LOG_START, Window(now_ms, None), LOG_START)
+        if expected.roll is not None and self.offset < self.partition.log_start_offset:
+            yield Step("retain", BELOW_LOG_START, TimeBounds(now_ms, None), LOG_START)
         if config.delete and config.retention_bytes >= 0:
-            more = {} if fate.sealing else {"more_bytes": int(self.due.retain_bytes[fate.row])}
-            yield Step("retain", RETENTION_BYTES, Window(now_ms, None), RECORDS, more)
-        earliest_ms, latest_ms = fate.retained_ms
+            more = {} if expected.roll else {"more_bytes": int(self.forecast.retain_bytes[expected.row])}
+            yield Step("retain", RETENTION_BYTES, TimeBounds(now_ms, None), RECORDS, more)
+        earliest_ms, latest_ms = expected.retained_ms
         if config.delete and config.retention_ms >= 0 and earliest_ms < NEVER:
-            latest_ms = self._by(max(latest_ms, fate.sealed_ms))
-            yield self._retain(RETENTION_MS, earliest_ms, latest_ms, fate.sealing, self._largest(fate))
+            latest_ms = self._by(max(latest_ms, expected.sealed_ms))
+            yield self._retain(RETENTION_MS, earliest_ms, latest_ms, expected.roll, self._largest(expected))
 
     def _retain(
-        self, rule: str, earliest_ms: int, latest_ms: int, sealing: Sealing | None, facts: dict[str, Any]
+        self, rule: str, earliest_ms: int, latest_ms: int, roll: RollForecast | None, facts: dict[str, Any]
     ) -> Step:
         if self.cleans:
-            # Cleaning may take the largest timestamp away, and may join the segment with younger ones.
+            # Cleaning may drop the record with the largest timestamp, and may join the segment with younger segments.
             earliest_ms, latest_ms = min(earliest_ms, self._first_cleaning_ms()), NEVER
-        window = Window.of(max(earliest_ms, self.now_ms), latest_ms)
-        waits_for = None if window.latest_ms is not None else CLEANING if self.cleans else _missing(sealing)
+        window = TimeBounds.of(max(earliest_ms, self.now_ms), latest_ms)
+        waits_for = None if window.latest_ms is not None else CLEANING if self.cleans else _missing(roll)
         return Step("retain", rule, window, waits_for, facts)
 
-    def _largest(self, fate: _Fate) -> dict[str, Any]:
-        """The timestamp that retention.ms counts from, and whose it is."""
-        rows = np.setdiff1d(np.arange(min(fate.row + 1, self.sealed_rows)), list(self.due.taken))
+    def _largest(self, expected: _SegmentForecast) -> dict[str, Any]:
+        """The timestamp that retention.ms counts from, and the segment that has it."""
+        rows = np.setdiff1d(np.arange(min(expected.row + 1, self.sealed_rows)), list(self.forecast.expired))
         largest_ms = newest_ms(self.live)[rows]
-        if fate.sealing is not None and largest_ms.max(initial=-1) <= fate.sealing.most_ms:
-            window = Window.of(fate.sealing.least_ms, fate.sealing.most_ms)
+        if expected.roll is not None and largest_ms.max(initial=-1) <= expected.roll.most_ms:
+            window = TimeBounds.of(expected.roll.least_ms, expected.roll.most_ms)
             return {"largest_timestamp_from_ms": window.earliest_ms, "largest_timestamp_to_ms": window.latest_ms}
         at = int(largest_ms.argmax())
         base_offset = self.live.column("base_offset")[int(rows[at])].as_py()
         return {"largest_timestamp_ms": int(largest_ms[at]), "segment_base_offset": base_offset}
 
     def _first_cleaning_ms(self) -> int:
-        """When anything of the partition can be cleaned at the earliest."""
+        """The earliest moment at which any of the partition can be cleaned."""
         dirty = self.live.column("next_offset").to_numpy()[: self.sealed_rows] > self.dirty_from
-        return int(self.due.cleanable_ms[int(dirty.argmax())]) if dirty.any() else 0
+        return int(self.forecast.cleanable_ms[int(dirty.argmax())]) if dirty.any() else 0
 
-    def _compaction(self, fate: _Fate) -> Iterator[Step]:
-        """What cleaning may do with the record, and when it has looked at it: for the newest of a key that is all."""
+    def _compaction(self, expected: _SegmentForecast) -> Iterator[Step]:
+        """What cleaning may do with the record, and when it has read it. The newest record of a key stays."""
         if not self.cleans:
             return
         dirty = self.offset >= self.dirty_from
-        earliest_ms = fate.cleanable_ms[0] if dirty else self._first_cleaning_ms()
+        earliest_ms = expected.cleanable_ms[0] if dirty else self._first_cleaning_ms()
         cleaned_ms = NEVER
-        # Retention may take what makes a partition due; an open transaction holds cleaning back.
+        # Retention may remove what makes a partition due, and an open transaction holds cleaning back.
         if dirty and not self.config.delete and self.offset < self.partition.last_stable_offset:
-            due_ms = max(fate.sealed_ms, fate.cleanable_ms[1], fate.late_ms)
-            candidate = self.due.compact.get(self.partition.partition)
-            if candidate and candidate.picked and fate.segment.next_offset <= candidate.first_uncleanable_offset:
+            due_ms = max(expected.sealed_ms, expected.cleanable_ms[1], expected.max_lag_ms)
+            candidate = self.forecast.compact.get(self.partition.partition)
+            if candidate and candidate.picked and expected.segment.next_offset <= candidate.first_uncleanable_offset:
                 due_ms = self.now_ms
             cleaned_ms = self._by(due_ms)
         facts = {
             "dirty": dirty,
             "cleaned_by_ms": cleaned_ms if cleaned_ms < NEVER else None,
             "first_dirty_offset": self.dirty_from,
-            "tombstones": fate.segment.tombstones,
-            "delete_horizon_ms": fate.segment.delete_horizon_ms,
+            "tombstones": expected.segment.tombstones,
+            "delete_horizon_ms": expected.segment.delete_horizon_ms,
         }
-        yield Step("compact", NEWEST_OF_KEY, Window(max(earliest_ms, self.now_ms), None), KEYS, facts)
+        yield Step("compact", NEWEST_OF_KEY, TimeBounds(max(earliest_ms, self.now_ms), None), KEYS, facts)
 
 
-def _after(one: Sealing, wait_ms: int, before_ms: int) -> tuple[int, int]:
-    """When more than `wait_ms` have passed since the largest timestamp of a segment that is not sealed yet, the
-    earliest and the latest; not before `before_ms`.
+def _after(one: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
+    """(earliest, latest) moment at which more than `wait_ms` have passed since the largest timestamp of a segment that
+    is not sealed yet; neither is before `before_ms`.
     """
     least_ms = int(later(one.least_ms, wait_ms)) if one.least_ms >= 0 else 0
     most_ms = int(later(one.most_ms, wait_ms))
     return (max(before_ms, least_ms), max(before_ms, most_ms)) if wait_ms >= 0 else (before_ms, before_ms)
 
 
-def _missing(one: Sealing | None) -> str:
-    """What it takes where the clock alone does not bring a segment's end."""
+def _missing(one: RollForecast | None) -> str:
+    """What must happen before a segment ends, if the passing of time alone does not end it."""
     return TIMESTAMPS if one is None or one.most_ms >= NEVER else RECORDS

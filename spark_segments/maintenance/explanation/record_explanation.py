@@ -1,4 +1,4 @@
-"""What is told of one record: where it is, what is still to happen before it is gone, and when that can be."""
+"""The explanation of a record: where it is, which steps remain until it is gone, and when they can happen."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.maintenance.explanation.next_jobs import NEVER
+from spark_segments.maintenance.explanation.topic_forecast import NEVER
 
 # Where a record is.
 NOT_WRITTEN = "not written"  # its offset is not given out yet
 ACTIVE = "active"  # in the active segment
-SEALED = "sealed"  # in a segment that was rolled, or in what cleaning made of it
-REMOVED = "removed"  # out of the log; a file still has it, for readers that began before
-GONE = "gone"  # no file has it
+SEALED = "sealed"  # in a segment that was rolled, or rewritten by cleaning since
+REMOVED = "removed"  # out of the log; a file still holds it, for readers that began before
+GONE = "gone"  # no file holds it
 
-# The rules that keep it, beside those of retention.
+# Rules that keep a record, beside those of retention.
 ACTIVE_SEGMENT = "active segment"
 NEWEST_OF_KEY = "newest of its key"
 FILE_DELETE_DELAY_MS = "file.delete.delay.ms"
 
-# What a step may wait for beside the clock.
-RECORDS = "records"  # more are to be appended
-KEYS = "keys"  # a newer record of its key is to be cleaned with it
-CLEANING = "cleaning"  # may join its segment with younger ones, which retention then waits for
-TIMESTAMPS = "timestamps"  # are missing, or far ahead
-LOG_START = "log start"  # is to pass the end of the segment
-
+# What a step may wait for, besides the clock.
+RECORDS = "records"  # more records must be appended
+KEYS = "keys"  # a newer record of its key must be cleaned with it
+CLEANING = "cleaning"  # it may join the segment with younger segments, and retention waits for those
+TIMESTAMPS = "timestamps"  # they are missing, or far ahead of the clock
+LOG_START = "log start"  # it must pass the end of the segment
 
 SETTINGS = ("cleanup.policy", "segment.bytes", "segment.ms", "retention.ms", "retention.bytes", FILE_DELETE_DELAY_MS)
 CLEANING_SETTINGS = (
@@ -41,18 +40,18 @@ CLEANING_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """From the first moment at which something can have happened to the one by which it has, in ms since 1970.
+class TimeBounds:
+    """The earliest and the latest moment at which something happens, in ms since 1970.
 
-    `earliest_ms` is None where it never happens, `latest_ms` where the clock alone does not bring it.
+    `earliest_ms` is None if it never happens. `latest_ms` is None if the clock alone does not make it happen.
     """
 
     earliest_ms: int | None
     latest_ms: int | None
 
     @classmethod
-    def of(cls, earliest_ms: int, latest_ms: int) -> Window:
-        """The same from moments that may be NEVER."""
+    def of(cls, earliest_ms: int, latest_ms: int) -> TimeBounds:
+        """The bounds from two moments, either of which may be NEVER."""
         return cls(*(None if at_ms >= NEVER else int(at_ms) for at_ms in (earliest_ms, latest_ms)))
 
     def to_dict(self) -> dict[str, int | None]:
@@ -61,14 +60,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a job is still to do, by which rule, and when it can have done so. Steps of one job are alternatives.
+    """What a job is still to do, by which rule, and when. Several steps of the same job are alternatives.
 
-    `waits_for`: what it takes beside the clock, None where the clock brings it. `facts`: figures that the rule goes by.
+    `waits_for`: what must happen besides the passing of time; None if nothing must. `facts`: figures of the rule.
     """
 
     job: str
     rule: str
-    window: Window
+    window: TimeBounds
     waits_for: str | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -79,12 +78,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of one record. Times in ms since 1970.
+    """What is known of a record. Times in ms since 1970.
 
-    `settings`: those in force that say what goes when. `timestamp_ms`: the record's own, where it was looked for by
-    time. `segment`: the file that has it, the last one where there are several. `leaves_log`: when readers that begin
-    then do not see it any more, None where they do not now. `files_deleted`: when no file has it any more, None where
-    none has now.
+    `settings`: the settings in force that decide when it goes. `timestamp_ms`: its timestamp, if it was looked up by
+    time. `segment`: the file that holds it, or the last of several files. `leaves_log`: when new readers stop seeing
+    it; None if they do not see it now. `files_deleted`: when the last file that holds it is deleted; None if no file
+    does.
     """
 
     topic: str
@@ -97,17 +96,17 @@ class Explanation:
     state: str
     segment: Segment | None = None
     steps: tuple[Step, ...] = ()
-    leaves_log: Window | None = None
-    files_deleted: Window | None = None
+    leaves_log: TimeBounds | None = None
+    files_deleted: TimeBounds | None = None
 
     @property
     def kept_by(self) -> list[str]:
-        """The rules that the next job goes by: none of them lets the record go yet, and one is enough."""
+        """Rules the next job applies. Any one of them can remove the record; none does yet."""
         return [step.rule for step in self.steps if step.job == self.steps[0].job]
 
     @property
     def waits_for(self) -> list[str]:
-        """What it takes beside the clock, where nothing else brings the moment at which no file has it."""
+        """What must happen besides the passing of time until no file holds the record. Empty if time is enough."""
         if self.files_deleted is None or self.files_deleted.latest_ms is not None:
             return []
         return list(dict.fromkeys(step.waits_for for step in self.steps if step.waits_for is not None))

@@ -1,6 +1,7 @@
-"""What can be said of a segment before it is rolled: when that is at the latest, and which timestamps it will have.
+"""A forecast of a segment before it is rolled: when that happens at the latest, and which timestamps it will have.
 
-From the manifest's rows alone, and whatever is appended until then, as long as the records to come have timestamps.
+The forecast reads the manifest's rows alone. It holds whatever is appended until then, as long as the records to come
+have timestamps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_segments.log.manifest.rows import Segment, segments_of
-from spark_segments.maintenance.explanation.next_jobs import NEVER, later
+from spark_segments.maintenance.explanation.topic_forecast import NEVER, later
 from spark_segments.maintenance.rolling.plan import (
     OFFSET_OVERFLOW,
     SEGMENT_BYTES,
@@ -20,19 +21,19 @@ from spark_segments.maintenance.rolling.plan import (
     RollRules,
     plan_roll,
 )
-from spark_segments.maintenance.rolling.planned_segments import is_full
+from spark_segments.maintenance.rolling.planned_segments import fills_a_segment
 
-_CUTS = {SEGMENT_BYTES, SEGMENT_MS, OFFSET_OVERFLOW}
-"""The reasons for which a segment does end; of a full index the rows say only that it may."""
+_CERTAIN = {SEGMENT_BYTES, SEGMENT_MS, OFFSET_OVERFLOW}
+"""The reasons for which a segment certainly ends. Of a full index the rows only say that it may end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
-    """The sealed segment that a record of the active one will be in. Times in ms since 1970.
+class RollForecast:
+    """The sealed segment that will hold a record of the active segment. Times in ms since 1970.
 
-    `due_ms`: when a roll is to seal it at the latest; NEVER: once more records have come. `least_ms` and `most_ms`: the
-    largest timestamp of it, and of all before it in the active segment, is between these; -1 and NEVER where nothing is
-    known. `first_ms`: its first batch's largest timestamp is not above this; NEVER where that may have none.
+    `due_ms`: the latest moment at which a roll is due to seal it; NEVER if more records must come first. `least_ms` and
+    `most_ms`: bounds of the largest timestamp in it and in all before it in the active segment; -1 and NEVER if nothing
+    is known. `first_ms`: upper bound of its first batch's largest timestamp; NEVER if that batch may have none.
     """
 
     due_ms: int
@@ -41,25 +42,26 @@ class Sealing:
     first_ms: int
 
 
-def sealing(
+def forecast_roll(
     chunks: pa.Table, row: int, rules: RollRules, now_ms: int, *, record_timestamp_ms: int | None = None
-) -> Sealing:
-    """What becomes of a record in `row` of `chunks`: the rows of one partition's active segment, in order.
+) -> RollForecast:
+    """The segment that a record in `row` of `chunks` will be in. `chunks`: the rows of one partition's active segment,
+    in order.
 
-    No batch joins a segment when its timestamp is more than segment.ms after that of the segment's first batch: so the
-    largest timestamp is bounded before the records have come.
+    A batch does not join a segment if its timestamp is more than segment.ms after that of the segment's first batch. So
+    the largest timestamp is bounded before the records have come.
     """
     segments = segments_of(chunks)
     before = [one for one in segments[: row + 1] if one.log_bytes]
     timed = all(one.first_batch_max_timestamp_ms >= 0 for one in segments if one.log_bytes)
     if not _reasons(chunks.slice(0, row + 1), rules, now_ms):
-        # Nothing ends before the record, nor within its chunk, whatever is appended.
+        # No segment ends before the record, nor within its chunk, whatever is appended.
         starts = list(_starts(before, rules))
         due_ms = max(int(later(_opened_ms(one), _roll_ms(one, segments[0], rules))) for one in starts)
         first_ms = max(one.first_batch_max_timestamp_ms for one in starts)
         most_ms = max(one.first_batch_max_timestamp_ms + _roll_ms(one, segments[0], rules) for one in starts)
         least_ms = max(one.max_timestamp_ms for one in before)
-        ends = len(starts) == 1 and bool(_CUTS & _reasons(chunks, rules, now_ms))
+        ends = len(starts) == 1 and bool(_CERTAIN & _reasons(chunks, rules, now_ms))
     else:
         first_ms = max(one.max_timestamp_ms for one in before)
         due_ms = max(int(later(max(one.max_timestamp_ms, one.created_ms), rules.segment_ms)) for one in before)
@@ -71,25 +73,27 @@ def sealing(
     if ends or sum(one.log_bytes for one in segments[row + 1 :]) > rules.segment_bytes:
         due_ms = now_ms
     if not timed:
-        # Merging lets a segment begin to wait anew, and the first timestamp in it may be any.
+        # After a merge the segment waits anew from its new file's time, and its first timestamp is unknown.
         due_ms, most_ms, first_ms = due_ms if due_ms <= now_ms else NEVER, NEVER, NEVER
-    return Sealing(due_ms, least_ms, min(most_ms, NEVER), first_ms)
+    return RollForecast(due_ms, least_ms, min(most_ms, NEVER), first_ms)
 
 
 def _reasons(chunks: pa.Table, rules: RollRules, now_ms: int) -> set[str]:
-    """Why a segment may end within these chunks; empty where none does."""
-    return {reason for one in plan_roll(chunks, rules, now_ms).due if one.needs_look for reason in one.reasons}
+    """Why a segment may end within these chunks; empty if none does."""
+    return {
+        reason for one in plan_roll(chunks, rules, now_ms).partitions if one.needs_headers for reason in one.reasons
+    }
 
 
 def _starts(chunks: Sequence[Segment], rules: RollRules) -> Iterator[Segment]:
-    """The chunks at which the segment that the last one will be in may begin, where none has to end in between.
+    """The chunks at which the segment of the last chunk may begin, if no segment has to end in between.
 
-    It begins at the first one, unless a chunk that is as good as a segment makes one of its own: one that is there, or
-    one that merging makes. Merging leaves the chunks before out only where they are large enough by then.
+    It begins at the first chunk, unless a chunk fills a segment by itself: a chunk that is there now, or a merged
+    chunk. Merging leaves out the chunks before only if they are large enough by then.
     """
     log_bytes = 0
     for chunk in chunks:
-        if not log_bytes or log_bytes >= rules.segment_bytes * SMALL_SHARE or is_full(chunk, rules):
+        if not log_bytes or log_bytes >= rules.segment_bytes * SMALL_SHARE or fills_a_segment(chunk, rules):
             yield chunk
         log_bytes += chunk.log_bytes
 
@@ -99,6 +103,6 @@ def _opened_ms(chunk: Segment) -> int:
 
 
 def _roll_ms(chunk: Segment, first: Segment, rules: RollRules) -> int:
-    """segment.ms less jitter of a segment that begins at `chunk`. `first`: an empty file may come before it."""
+    """segment.ms less the jitter of a segment that begins at `chunk`, or at an empty file (`first`) before it."""
     offsets = {chunk.base_offset} | ({first.base_offset} if first.log_bytes == 0 else set())
     return max(rules.roll_ms(chunk.partition, offset) for offset in offsets)

@@ -1,1 +1,1 @@
-"""What leaves the storage, and what is taken back before it does: vacuum and restore."""
+"""Vacuum, which deletes the files that have left the log, and restore, which takes them back before that."""

@@ -21,73 +21,77 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import Partition, Segment, Topic, partitions_of, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.writer import SegmentWriter
-from spark_segments.maintenance.removal.taken_back import TakenBack, forgetting, transactions_above
+from spark_segments.maintenance.removal.undone_transactions import (
+    UndoneTransactions,
+    transactions_since,
+    versions_to_forget,
+)
 from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
 from spark_segments.maintenance.selection import check_managed
 
 _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
-"""What of a file's row can change while the file is in the log."""
+"""The columns of a row that can change while its file is in the log."""
 
 
 class Restored(dict[int, tuple[int, int]]):
-    """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it took back."""
+    """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it undid."""
 
-    transactions: Sequence[TakenBack] = ()
+    transactions: Sequence[UndoneTransactions] = ()
 
 
 def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool = False) -> Restored:
-    """Brings a topic's records back to what `version` held, in one commit, while its files are still there.
+    """Brings a topic's records back to those of `version`, in one commit, while the files of that version exist.
 
-    Offsets given out since stay given out: the log end does not go back, and what was appended after that version goes.
-    The log start may go back: records that retention took are there again. The configuration stays as it is. A topic
-    that was deleted is there again.
+    Records that were appended after that version leave the log. Their offsets are not given out again: the log end does
+    not go back. The log start may go back: records that retention removed are in the log again. The configuration does
+    not change. A deleted topic exists again.
 
-    The transactions of appends that went stay remembered, so that repeating them adds nothing; the result names them in
-    its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last version in
-    the log. It can be asked for by a second restore of the same version, too.
+    The transactions whose records leave the log stay remembered, so that repeating them adds nothing. The result names
+    them in its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last
+    version in the log. A second restore of the same version can ask for that, too.
 
-    Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
+    Returns {partition: (log start offset, log end offset)}. Raises LogDirError if vacuum has deleted a file of that
     version.
     """
     check_managed(log)
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
-    taken_back: list[TakenBack] = []
+    undone_transactions: list[UndoneTransactions] = []
 
     def change(current: Snapshot) -> Change | None:
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
-                f"Version {version} is of another topic of the name {topic}",
+                f"Version {version} belongs to another topic of the name {topic}",
                 expected=f"topic id {current.topic_id}",
                 found=wanted.topic_id,
             )
         rows = wanted.live
         _check_files(current, rows, version)
-        taken = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
+        leaving = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
         changed = rows.filter(pc.invert(_as_they_are(current, rows)))
-        taken_back[:], remembered = transactions_above(manifest.log, wanted, current)
+        undone_transactions[:], remembered = transactions_since(manifest.log, wanted, current)
         if forget_transactions:
-            remembered |= forgetting(taken_back)
+            remembered |= versions_to_forget(undone_transactions)
         back = None if current.deleted_ms is None else Topic(current.topic_id, current.config)
         return Change(
             RESTORE,
             add=fillers.after(rows, current),
-            replace=pa.concat_tables([changed, removed_rows(taken, log.storage.now_ms())]),
+            replace=pa.concat_tables([changed, removed_rows(leaving, log.storage.now_ms())]),
             partitions=_partitions_again(wanted, current),
             topic=back,
             transactions=remembered,
         )
 
     restored = Restored(manifest.commit(change, deleted=True).bounds())
-    restored.transactions = tuple(taken_back)
+    restored.transactions = tuple(undone_transactions)
     return restored
 
 
 class _Fillers:
-    """Segments without records, for the offsets that were given out since and belong to nobody now.
+    """Writes segments without records, for the offsets of the records that leave the log.
 
-    So the log goes on to its end without a gap, and a broker that it is exported to does not give them out again.
+    So the log has no gap before its end, and a broker that it is exported to does not give these offsets out again.
     """
 
     def __init__(self, log: LogDir, topic: str) -> None:
@@ -96,7 +100,7 @@ class _Fillers:
         self._written: dict[tuple[int, int, int], Segment] = {}
 
     def after(self, rows: pa.Table, current: Snapshot) -> list[Segment]:
-        """What fills the log of each partition from the last of `rows` to its end."""
+        """Segments that fill the log of each partition from the end of its last row in `rows` to the log end."""
         partition, following = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
         last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
         ends = current.partitions.column("log_end_offset").to_numpy()
@@ -110,7 +114,7 @@ class _Fillers:
 
     def _fill(self, current: Snapshot, partition: int, start: int, end: int) -> Segment:
         key = (partition, start, end)
-        if key not in self._written:  # else another commit came first, and it is there already
+        if key not in self._written:  # an earlier try of the commit may have written it
             config = topic_config(current.config, self._log.defaults)
             writer = SegmentWriter(
                 self._log.storage,
@@ -132,14 +136,14 @@ def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
     gone = rows.column("path").filter(pc.invert(pc.is_in(rows.column("path"), there.column("path"))))
     if len(gone):
         raise LogDirError(
-            f"Version {version} of {current.topic} cannot be restored: vacuum has taken {len(gone)} of its files",
+            f"Version {version} of {current.topic} cannot be restored: vacuum has deleted {len(gone)} of its files",
             path=gone[0].as_py(),
             hint="Restore a newer version; a larger file.delete.delay.ms keeps files longer",
         )
 
 
 def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
-    """bool[rows]: which rows are in the log already, and as they are to be."""
+    """bool[rows]: which rows are in the log now, with the same offsets and state."""
     position = pc.index_in(rows.column("path"), current.live.column("path"))
     there = current.live.take(position)
     same = functools.reduce(pc.and_, (pc.equal(there.column(name), rows.column(name)) for name in _ROW))
@@ -147,13 +151,13 @@ def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
 
 
 def _partitions_again(wanted: Snapshot, current: Snapshot) -> list[Partition]:
-    """All partitions as they were at that version, with the log ends and leader epochs of now."""
+    """All partitions as they were at that version, with the present log ends and leader epochs."""
     before = {row.partition: row for row in partitions_of(wanted.partitions)}
     filled = set(pc.unique(wanted.live.column("partition")).to_pylist())
     rows = []
     for now in partitions_of(current.partitions):
         then, end = before.get(now.partition), now.log_end_offset
-        if then is None or now.partition not in filled:  # there was nothing in it, and nobody gets these offsets again
+        if then is None or now.partition not in filled:  # it held nothing, and its offsets are not given out again
             rows.append(dataclasses.replace(now, log_start_offset=end, first_dirty_offset=end, last_stable_offset=end))
             continue
         stable = then.last_stable_offset

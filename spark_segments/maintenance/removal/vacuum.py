@@ -1,15 +1,15 @@
 """Vacuum: the only job that deletes files.
 
-Removed rows go when file.delete.delay.ms has passed: first they are marked as being deleted, so that no restore takes
-them back, then their files go, then the rows; a crash in between leaves rows that say what is still to be done. Files
-that no row names go when they are older than any writer may be. Old versions of the manifest go last.
+A removed row goes when file.delete.delay.ms has passed. First it is marked as being deleted, so that no restore takes
+it back. Then its files are deleted, then the row: a crash in between leaves rows that say what is still to be done.
+Files that no row names are deleted once they are older than any writer may be. Old versions of the manifest go last.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 BEING_DELETED_MS = -1
-"""As removed_ms: vacuum has begun to delete the file."""
+"""A removed_ms which says that vacuum has begun to delete the file."""
 
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
-"""What may lie beside a row's .log, it included."""
+"""The files of a row: its .log and what may lie beside it."""
 
 SEGMENTS_A_TASK = 200
 DIRECTORIES_A_TASK = 20
@@ -55,7 +55,7 @@ SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
 _DELAY_KEY = "file.delete.delay.ms"
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
-THREADS = 16  # where this process does it: listing and deleting are waiting, on an object store
+THREADS = 16  # of this process: on an object store, listing and deleting is mostly waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def expired_rows(
 ) -> pa.Table:
     """The removed rows whose files no reader of an earlier snapshot may count on any more at `now_ms`.
 
-    `deleted_topics`: by topic id, the configuration of those whose rows do not go by `config`.
+    `deleted_topics`: by topic id, the configuration of deleted topics. Rows of all other topics go by `config`.
     """
     removed = rows.filter(pc.equal(rows.column("state"), REMOVED))
     removed_ms = removed.column("removed_ms")
@@ -102,7 +102,7 @@ def expired_rows(
 
 
 def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
-    """The files that belong to none of the rows: neither their .log nor beside it."""
+    """The files that belong to no row: neither a row's .log nor a file beside it."""
     files = list(files)
     if not files:
         return []
@@ -122,10 +122,12 @@ def vacuum(
     *,
     progress: Progress | None = None,
 ) -> Report:
-    """Deletes what has left the log of one topic or all (deleted topics included) for long enough, and old manifest
-    files. A topic whose manifest cannot be read loses nothing: see `Report`.
+    """Deletes files that left the log of one topic, or of all, longer than file.delete.delay.ms ago, files that no row
+    names, and old manifest files. Deleted topics are included.
 
-    `now_ms` decides over removed rows; files that no row names go by the store's clock alone, whatever `now_ms` is.
+    `now_ms` decides over removed rows. Files that no row names go by the store's clock alone. A topic whose manifest
+    cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
+    well as the error: see `Report`. Each step follows the topic's configuration at the moment when the step begins.
     """
     check_managed(log)
     report = Report("vacuum", dry_run)
@@ -164,27 +166,36 @@ def _vacuum_topic(
         if deleted_ms is not None:
             if now_ms - deleted_ms > topic_config({}, log.defaults).file_delete_delay_ms:
                 _delete_unreadable(log, spark, manifest, directories, dry_run, report)
-        elif isinstance(error, UnknownTopicError) and topic_optional:  # only files of a topic that was never made
+        elif isinstance(error, UnknownTopicError) and topic_optional:
+            # There are only files of a topic whose creation failed.
             _note_manifest(report, manifest.drop_old_versions(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
         else:
             raise
         return
-    if dry_run:
-        expired = _expired(log, snapshot, rows, now_ms)
-    else:
-        expired = _delete_expired(log, spark, manifest, now_ms, progress)
+    expired: list[pa.Table] = []
     stray: list[FileInfo] = []
-    for start in range(0, len(directories), DIRECTORIES_A_WAVE):
-        wave = directories[start : start + DIRECTORIES_A_WAVE]
-        stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
-    _note(report, topic, expired, stray)
-    configs = [topic_config(snapshot.config, log.defaults), *_deleted_topics(log, snapshot).values()]
-    longest_ms = max(config.file_delete_delay_ms for config in configs)
+    try:
+        if dry_run:
+            expired.append(_expired(log, snapshot, rows, now_ms))
+        else:
+            expired.extend(_delete_expired(log, spark, manifest, now_ms, progress))
+        for start in range(0, len(directories), DIRECTORIES_A_WAVE):
+            wave = directories[start : start + DIRECTORIES_A_WAVE]
+            stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
+    finally:  # the waves before an error are done
+        _note(report, topic, pa.concat_tables([SEGMENT_SCHEMA.empty_table(), *expired]), stray)
+    longest_ms = _longest_delay_ms(log, manifest.snapshot(deleted=True))
     _note_manifest(report, manifest.drop_old_versions(longest_ms, now_ms, dry_run=dry_run))
 
 
+def _longest_delay_ms(log: LogDir, snapshot: Snapshot) -> int:
+    """For how long readers of an old version may count on it: the longest delay of the topics of this name."""
+    configs = [topic_config(snapshot.config, log.defaults), *_deleted_topics(log, snapshot).values()]
+    return max(config.file_delete_delay_ms for config in configs)
+
+
 def _deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
-    """By topic id, what is known of the configuration of deleted topics of this name: their delay."""
+    """By topic id, the configuration of deleted topics of this name as far as it is known: file.delete.delay.ms."""
     return {
         topic_id: topic_config({_DELAY_KEY: delay} if delay else {}, log.defaults)
         for topic_id, delay in snapshot.deleted_topics.items()
@@ -221,17 +232,17 @@ def _delete_expired(
     manifest: Manifest,
     now_ms: int,
     progress: Progress | None,
-) -> pa.Table:
-    """Deletes the files of expired rows, then the rows. Returns them."""
+) -> Iterator[pa.Table]:
+    """Deletes the files of expired rows, then the rows, wave by wave. Yields the rows of each wave that is done."""
     rows = _claim(log, manifest, now_ms)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
         stems = [path.removesuffix(LOG_SUFFIX) for path in wave.column("path").to_pylist()]
         _delete(log, spark, [stem + suffix for stem in stems for suffix in SUFFIXES])
         _drop(manifest, wave)
+        yield wave
         if progress is not None:
             progress(start + wave.num_rows, rows.num_rows)
-    return rows
 
 
 def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> None:
@@ -241,7 +252,10 @@ def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> No
 
 
 def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
-    """Marks the expired rows as being deleted, in one commit, and returns them and those that were marked before."""
+    """Marks the expired rows as being deleted, in one commit. Returns them and the rows that were marked before.
+
+    Each try of the commit reads the topic's configuration anew: a file.delete.delay.ms that was raised meanwhile holds.
+    """
 
     def change(current: Snapshot) -> Change | None:
         rows = _expired(log, current, all_rows(current), now_ms)
@@ -258,7 +272,7 @@ def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
 
 
 def _drop(manifest: Manifest, rows: pa.Table) -> None:
-    """Takes rows out of the manifest whose files are gone. Another vacuum may have done so already."""
+    """Drops the rows of files that are gone from the manifest. Another vacuum may have done so already."""
     partitions = pc.unique(rows.column("partition")).to_pylist()
     paths = rows.column("path").combine_chunks()
 
@@ -278,13 +292,13 @@ def _delete_orphans(
     dry_run: bool,
     progress: Progress | None,
 ) -> list[FileInfo]:
-    """Deletes what no row names in some partition directories, and returns it."""
+    """Deletes the files in some partition directories that no row names, and returns them."""
     before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
     list_old = _ListOldFiles(log.storage, before_ms)
     listed = run_tasks(list_old, tasks, spark, progress=progress, at_a_time=THREADS)
-    # List first, then read the manifest: whatever a commit named after the listing is not in the list, or too young.
+    # List first, then read the manifest: a file that a commit names after the listing is too young to be in the list.
     old = [file for files in listed for file in files]
     if not old:
         return []

@@ -1,6 +1,6 @@
-"""Which segments have expired, from the manifest's rows alone: the rules of Kafka's UnifiedLog.deleteOldSegments.
+"""The plan of retention, from the manifest's rows alone: the rules of Kafka's UnifiedLog.deleteOldSegments.
 
-What a full log directory takes beyond that is watermark.py's.
+max_bytes.py adds the segments that go to keep a whole log directory under a size.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ RETENTION_BYTES = "retention.bytes"
 RETENTION_MS = "retention.ms"
 MAX_BYTES = "max-bytes"
 REASONS = (BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS, MAX_BYTES)
-"""What `Expired.reason` counts."""
+"""The names of the numbers in `Expired.reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The rows that retention takes: `rows` of the live table, and why (an index into REASONS) for each."""
+    """The rows that retention removes: `rows` of the live table, and the `reason` of each, an index into REASONS."""
 
     rows: np.ndarray
     reason: np.ndarray
@@ -33,9 +33,9 @@ class Expired:
 def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, now_ms: int) -> Expired:
     """Which of a topic's live rows (sorted by partition and offset) have expired at `now_ms`.
 
-    `log_start` is int64[partitions]. A prefix of each partition's sealed segments goes: first what lies below the log
-    start, then, oldest first, what is above retention.bytes, then what is older than retention.ms up to the first that
-    is not. A segment in which no record has a timestamp is as old as its file.
+    `log_start` is int64[partitions]. A prefix of each partition's sealed segments goes. The first to go are the
+    segments below the log start. Then the oldest go while more than retention.bytes are left, and then those older than
+    retention.ms, up to the first segment that is not. A segment without timestamps is as old as its file.
     """
     count = live.num_rows
     if count == 0:
@@ -67,28 +67,26 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
 
 
 def newest_ms(live: pa.Table) -> np.ndarray:
-    """int64[n]: the largest timestamp of each segment; the file's time where no record has one."""
+    """int64[n]: the largest timestamp of each segment, or the file's time if no record has a timestamp."""
     largest = live.column("max_timestamp_ms").to_numpy()
     values: np.ndarray = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
     return values
 
 
 def is_sealed(live: pa.Table) -> np.ndarray:
-    """bool[n]: which rows are no part of an active segment."""
+    """bool[n]: which rows are sealed segments. The others belong to an active segment."""
     values: np.ndarray = pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
     return values
 
 
 def partition_runs(owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(first row, number of rows) of each partition, where `owner` is the sorted partition of every row, of one at
-    least.
-    """
+    """(first row, number of rows) of each partition. `owner`: the partition of each row, sorted, at least one row."""
     first_row = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
     return first_row, np.diff(np.append(first_row, len(owner)))
 
 
 def prefix(flags: np.ndarray, first_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Keeps of each partition's flags those before its first False."""
+    """Clears each partition's flags from its first False on."""
     misses = np.cumsum(~flags)
     before = misses[first_row] - ~flags[first_row]
     values: np.ndarray = misses == np.repeat(before, rows)

@@ -1,7 +1,7 @@
-"""Retention: whole sealed segments leave a partition's head by age, by size, or because they lie below the log start.
+"""Retention: whole sealed segments leave a partition's log because of their age, of its size, or of the log start.
 
-Which these are is plan.py's business; where a whole log directory must stay under a size, watermark.py adds to
-them. The active segment is never touched.
+plan.py says which segments these are. max_bytes.py adds to them if a whole log directory must stay under a size. The
+active segment is never touched.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.retention.max_bytes import (
+    MIN_RETENTION_MS,
+    MaxBytesPlan,
+    plan_log_directory,
+    with_max_bytes,
+)
 from spark_segments.maintenance.retention.plan import MAX_BYTES, REASONS, Expired, newest_ms, plan_retention
-from spark_segments.maintenance.retention.watermark import MIN_RETENTION_MS, Watermark, watermark, with_watermark
 from spark_segments.maintenance.selection import selected_topics
 
 if TYPE_CHECKING:
@@ -40,62 +45,62 @@ def retain(
 ) -> Report:
     """Applies retention.ms, retention.bytes and the log start to one topic or all. Files stay until vacuum.
 
-    With `max_bytes`, further sealed segments go until the live files of all topics (see watermark.py) have no more
-    bytes: the oldest over all partitions of all topics whose cleanup.policy has delete, whatever their retention.ms,
-    but none that has a record younger than `min_retention_ms`. The report says in `shortened_to_ms` of a partition how
-    low retention.ms would have had to be for the same, and in `over_bytes` by how much the size was missed. What leaves
-    is planned once for all topics and then one commit a topic: of several runs at a time none takes what another run
+    With `max_bytes`, further sealed segments go until the live files of all topics (see max_bytes.py) have no more
+    bytes. The oldest segments of all topics whose cleanup.policy has delete go first, whatever their retention.ms, but
+    no segment with a record younger than `min_retention_ms`. A partition's line in the report says in `shortened_to_ms`
+    which retention.ms would have removed the same, and the report in `over_bytes` by how much the size was missed. All
+    topics are planned together, then each topic is one commit. If several runs overlap, no run removes what another run
     has made unnecessary.
 
-    It moves no data, so there is nothing for `spark` to do or `progress` to tell; they are there because all jobs take
-    them. Raises InvalidOptionError for a `topic` with `max_bytes`, or one of them below 0.
+    The job moves no data: it takes `spark` and `progress` because all jobs do, and uses neither. Raises
+    InvalidOptionError for a `topic` together with `max_bytes`, and for a negative `max_bytes` or `min_retention_ms`.
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     if max_bytes is not None and topic is not None:
-        raise InvalidOptionError("max_bytes is of a whole log directory", expected="no topic", found=topic)
+        raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=topic)
     topics: Iterable[Snapshot] = (snapshot for snapshot, _ in selected_topics(log, topic, report, load=False))
-    mark = None
+    limit = None
     if max_bytes is not None:
         topics = [*topics]
-        mark = watermark(log, topics, max_bytes, min_retention_ms, now_ms)
+        limit = plan_log_directory(log, topics, max_bytes, min_retention_ms, now_ms)
     for snapshot in topics:
         try:
-            before, expired = _retain_topic(log, snapshot, now_ms, dry_run, mark)
+            before, expired = _retain_topic(log, snapshot, now_ms, dry_run, limit)
             _note(report, before, expired, now_ms)
-            if mark is not None:
-                mark.note(before, expired)
+            if limit is not None:
+                limit.note(before, expired)
         except SegmentsError as error:
             report.fail(snapshot.topic, None, error)
-            if mark is not None:
-                mark.note_failed(snapshot)
-    if mark is not None:
-        report.figures.update(mark.figures())
+            if limit is not None:
+                limit.note_failed(snapshot)
+    if limit is not None:
+        report.figures.update(limit.figures())
     return report.finish()
 
 
 def _retain_topic(
-    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, mark: Watermark | None
+    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, limit: MaxBytesPlan | None
 ) -> tuple[Snapshot, Expired]:
-    """What leaves a topic, and the snapshot that it leaves."""
+    """(the snapshot that rows are removed from, the rows that are removed)"""
     if not dry_run:
         commit = log.manifest(snapshot.topic).commit(
-            lambda current: _change(current, _expired(log, current, now_ms, mark), log.storage.now_ms())
+            lambda current: _change(current, _expired(log, current, now_ms, limit), log.storage.now_ms())
         )
         snapshot = commit.snapshot_before
         if commit.change is None:
             return snapshot, Expired(np.empty(0, np.int64), np.empty(0, np.int8))
-    return snapshot, _expired(log, snapshot, now_ms, mark)
+    return snapshot, _expired(log, snapshot, now_ms, limit)
 
 
-def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, mark: Watermark | None) -> Expired:
-    # By the snapshot's own configuration: a topic that was altered a moment ago keeps what it is to keep from now on.
+def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, limit: MaxBytesPlan | None) -> Expired:
+    # The snapshot's configuration decides: a topic that was altered a moment ago keeps what it must keep from now on.
     config = topic_config(snapshot.config, log.defaults)
     starts = snapshot.partitions.column("log_start_offset").to_numpy()
     expired = plan_retention(snapshot.live, starts, config, now_ms)
     # By topic id: a topic that was made again meanwhile has other segments.
-    ends = mark.ends.get(snapshot.topic_id) if mark is not None and config.delete else None
-    return expired if ends is None else with_watermark(snapshot.live, expired, ends)
+    ends = limit.ends.get(snapshot.topic_id) if limit is not None and config.delete else None
+    return expired if ends is None else with_max_bytes(snapshot.live, expired, ends)
 
 
 def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | None:
@@ -147,7 +152,7 @@ def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> 
             dropped=dropped,
             segments=int(gone_segments[partition]),
             log_start_offset=int(next_offset[gone[last[partition]]]),
-            # More than so many ms have passed since the youngest record of them.
+            # More than this time has passed since the youngest record that was removed.
             **({"shortened_to_ms": now_ms - int(youngest[partition]) - 1} if MAX_BYTES in dropped else {}),
         )
 

@@ -1,7 +1,7 @@
-"""Which partitions have something to roll, from the manifest's rows alone, and why.
+"""The plan of a roll, from the manifest's rows alone: which partitions have something to roll or merge, and why.
 
-The rows cannot say between which batches a segment ends, only whether a segment may end: planned_segments.py looks
-there. A partition that is idle, or made of many small chunks, needs no such look.
+The rows cannot say between which batches a segment ends, only whether a segment may end: planned_segments.py reads the
+batch headers then. A partition that is idle, or made of many small chunks, needs no such look.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ IDLE = "idle"
 MERGE = "merge"
 
 MERGE_CHUNKS = 8
-"""How many neighbouring chunks become one, at least: a record is copied a logarithmic number of times before it is
-sealed."""
+"""The least number of neighbouring chunks that are merged: a record is copied a logarithmic number of times before it
+is sealed."""
 
 SMALL_SHARE = 1 / 16
-"""What part of segment.bytes a chunk has to be below to be merged with others: copying larger ones gains little."""
+"""A chunk is merged only if it is smaller than this part of segment.bytes: copying larger chunks gains little."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollRules:
-    """What of a topic's configuration decides where its segments end. Times in ms, sizes in bytes."""
+    """The settings of a topic that decide where its segments end. Times in ms, sizes in bytes."""
 
     topic_id: str
     segment_bytes: int
@@ -73,15 +73,18 @@ class RollRules:
 
     @property
     def full_index_bytes(self) -> int:
-        """So many bytes of log may bring an index to its limit; fewer cannot."""
+        """The fewest bytes of log that may bring an index to its limit."""
         entries = min(self.segment_index_bytes // OFFSET_ENTRY_BYTES, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
-        # More than index.interval.bytes lie between two entries, and a whole batch anyway.
+        # More than index.interval.bytes lie between two entries, and at least one batch.
         return max(0, entries) * max(self.index_interval_bytes + 1, BATCH_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A partition with something to roll or merge, and why: rows [first_row, first_row + rows) of the plan's chunks."""
+class PartitionToRoll:
+    """A partition with something to roll or merge, and why.
+
+    Its chunks are rows [first_row, first_row + rows) of the plan's `chunks`.
+    """
 
     partition: int
     reasons: tuple[str, ...]
@@ -91,24 +94,24 @@ class Due:
     log_bytes: int
 
     @property
-    def needs_look(self) -> bool:
-        """Whether a segment may end within a chunk: then batch headers are to be read."""
+    def needs_headers(self) -> bool:
+        """Whether a segment may end within a chunk. Then batch headers must be read."""
         return not {IDLE, MERGE}.issuperset(self.reasons)
 
 
 @dataclass(frozen=True, slots=True)
 class RollPlan:
-    """`chunks`: the rows of all active segments, by partition and offset; `due`: what is to be done with them."""
+    """`chunks`: rows of all active segments, sorted by partition and offset. `partitions`: those with work to do."""
 
     chunks: pa.Table
-    due: list[Due]
+    partitions: list[PartitionToRoll]
 
-    def chunks_of(self, one: Due) -> tuple[Segment, ...]:
+    def chunks_of(self, one: PartitionToRoll) -> tuple[Segment, ...]:
         return tuple(segments_of(self.chunks.slice(one.first_row, one.rows)))
 
 
 def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
-    """The partitions with something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
+    """Which partitions have something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
     chunks = live.filter(pc.equal(live.column("state"), CHUNK)).combine_chunks()
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
@@ -143,11 +146,11 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     }
     for row in np.flatnonzero(rows >= MERGE_CHUNKS):
         sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
-        found[MERGE][row] = bool(merges(sizes, rules.segment_bytes))
+        found[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes))
     names = list(found)
     flags = np.column_stack(list(found.values())) & (size > 0)[:, None]
-    due = [
-        Due(
+    found_partitions = [
+        PartitionToRoll(
             int(partitions[row]),
             tuple(name for name, flag in zip(names, flags[row].tolist(), strict=True) if flag),
             int(first[row]),
@@ -157,14 +160,14 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
         )
         for row in np.flatnonzero(flags.any(axis=1))
     ]
-    return RollPlan(chunks, due)
+    return RollPlan(chunks, found_partitions)
 
 
-def merges(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
-    """[start, end) runs of chunks, given by their bytes, to be put into one: MERGE_CHUNKS or more neighbours that are
-    small, none larger than the rest of the run together.
+def runs_to_merge(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
+    """The [start, end) runs of chunks that are merged into one chunk each. `sizes`: the bytes of each chunk.
 
-    So a chunk is merged only with as much as itself, and a byte copied O(log(segment.bytes)) times.
+    A run has MERGE_CHUNKS or more small neighbours, none of which is larger than all others of the run together. So a
+    chunk is merged only with at least its own size in other chunks, and a byte is copied O(log(segment.bytes)) times.
     """
     limit = segment_bytes * SMALL_SHARE
     runs = []

@@ -1,4 +1,4 @@
-"""Where a partition's active segment is to be cut: Kafka's rolling rule, over the batch headers of its chunks."""
+"""The segments that an active segment becomes: Kafka's rolling rule, over the batch headers of its chunks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from dataclasses import dataclass, replace
 
 from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.reader import windows
-from spark_segments.maintenance.rolling.plan import RollRules, merges
+from spark_segments.maintenance.rolling.plan import RollRules, runs_to_merge
 from spark_segments.storage import Storage
 
 FULL_SHARE = 0.9
-"""A chunk that fills a segment to this part is sealed as it is, by its row alone, rather than copied to make up the
-rest."""
+"""A chunk that fills this part of a segment is sealed by its row alone. It is not copied to fill up the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of the active segment that becomes one file: what `chunks` hold of [base_offset, next_offset)."""
+class PlannedSegment:
+    """Offsets [base_offset, next_offset) of an active segment, which `chunks` hold and which become one file.
+
+    Not `sealed`: the file is a merged chunk and stays in the active segment.
+    """
 
     partition: int
     base_offset: int
@@ -30,19 +32,52 @@ class Piece:
 
     @property
     def is_one_chunk(self) -> bool:
-        """Whether it is a file already."""
+        """Whether a chunk is this file already."""
         chunk = self.chunks[0]
         return len(self.chunks) == 1 and (chunk.base_offset, chunk.next_offset) == (self.base_offset, self.next_offset)
 
     @property
     def log_bytes(self) -> int:
-        """About how much is to be copied."""
-        return sum(_part(chunk, self.base_offset, self.next_offset) for chunk in self.chunks)
+        """About how many bytes are to be copied."""
+        return sum(_bytes_within(chunk, self.base_offset, self.next_offset) for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
-class _Growing:
-    """The last segment while chunks are added to it. `created_ms`: of its first chunk; `exact`: index entries count."""
+class RolledPartition:
+    """What becomes of one partition's active segment: its `chunks`, the planned segments, and the files of those
+    segments that had to be copied.
+    """
+
+    partition: int
+    chunks: tuple[Segment, ...]
+    planned: list[PlannedSegment]
+    copies: dict[PlannedSegment, Segment]
+
+    @property
+    def replaced_chunks(self) -> list[Segment]:
+        """The chunks that the planned segments replace, and empty chunks: an import may have brought an empty file."""
+        inside = {chunk.path for planned in self.planned for chunk in planned.chunks}
+        return [chunk for chunk in self.chunks if chunk.path in inside or chunk.log_bytes == 0]
+
+    @property
+    def files(self) -> list[Segment]:
+        """The rows that the planned segments become."""
+        return [self.copies.get(planned) or replace(planned.chunks[0], state=SEALED) for planned in self.planned]
+
+    def change(self, removed_ms: int) -> tuple[list[Segment], list[Segment]]:
+        """(rows to add, rows to replace)"""
+        sealed = {row.path: row for row in self.files}
+        return (
+            list(self.copies.values()),
+            [sealed.get(chunk.path) or chunk.removed(removed_ms) for chunk in self.replaced_chunks],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _LastSegment:
+    """The last segment while chunks are added to it. `created_ms`: of its first chunk. `exact`: index entries are
+    counted.
+    """
 
     segment: OpenSegment
     created_ms: int
@@ -50,82 +85,83 @@ class _Growing:
     exact: bool = True
 
 
-def find_pieces(storage: Storage, chunks: Sequence[Segment], rules: RollRules, now_ms: int) -> list[Piece]:
-    """The segments that `chunks` (a partition's active segment, in order) make at `now_ms`, and the runs of what stays
-    active that are to be merged. What is in no piece stays as it is.
+def plan_segments(storage: Storage, chunks: Sequence[Segment], rules: RollRules, now_ms: int) -> list[PlannedSegment]:
+    """The segments that a partition's active segment becomes at `now_ms`, and the chunks that are to be merged in the
+    part that stays active. `chunks` are the active segment's, in order. A chunk that is in no planned segment stays as
+    it is.
 
-    Reads headers only of chunks in which a segment may have to end.
+    Batch headers are read only of chunks in which a segment may have to end.
     """
     chunks = [chunk for chunk in chunks if chunk.log_bytes]
     if not chunks:
         return []
-    cuts, last = _cuts(storage, chunks, rules)
+    offsets, last = _roll_offsets(storage, chunks, rules)
     end = chunks[-1].next_offset
-    edges = [chunks[0].base_offset, *cuts, end]
-    pieces = [_piece(chunks, start, stop, sealed=True) for start, stop in itertools.pairwise(edges)]
+    edges = [chunks[0].base_offset, *offsets, end]
+    planned = [_planned(chunks, start, stop, sealed=True) for start, stop in itertools.pairwise(edges)]
     opened_ms = max(last.segment.first_batch_max_timestamp_ms, last.created_ms)
     if now_ms - opened_ms > rules.roll_ms(chunks[0].partition, edges[-2]):
-        return pieces
-    rest = pieces.pop()
+        return planned
+    rest = planned.pop()
     starts = [max(chunk.base_offset, rest.base_offset) for chunk in rest.chunks]
-    runs = merges([_part(chunk, rest.base_offset, end) for chunk in rest.chunks], rules.segment_bytes)
+    runs = runs_to_merge([_bytes_within(chunk, rest.base_offset, end) for chunk in rest.chunks], rules.segment_bytes)
     if starts[0] > rest.chunks[0].base_offset and (not runs or runs[0][0] > 0):
-        # What a cut leaves of a chunk is copied: the row of a file of its own has true figures.
+        # The rest of a chunk whose beginning was sealed is copied, so that a row with exact figures names it.
         runs.insert(0, (0, 1))
     stops = [*starts[1:], end]
-    merged = [_piece(chunks, starts[first], stops[stop - 1], sealed=False) for first, stop in runs]
-    return pieces + merged
+    merged = [_planned(chunks, starts[first], stops[stop - 1], sealed=False) for first, stop in runs]
+    return planned + merged
 
 
-def _piece(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) -> Piece:
+def _planned(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) -> PlannedSegment:
     inside = tuple(chunk for chunk in chunks if chunk.base_offset < stop and chunk.next_offset > start)
-    return Piece(chunks[0].partition, start, stop, inside, sealed)
+    return PlannedSegment(chunks[0].partition, start, stop, inside, sealed)
 
 
-def _part(chunk: Segment, start: int, stop: int) -> int:
-    """About how many bytes of a chunk lie in [start, stop)."""
+def _bytes_within(chunk: Segment, start: int, stop: int) -> int:
+    """About how many bytes of a chunk have offsets in [start, stop)."""
     offsets = min(chunk.next_offset, stop) - max(chunk.base_offset, start)
     return chunk.log_bytes * offsets // max(1, chunk.next_offset - chunk.base_offset)
 
 
-def _cuts(storage: Storage, chunks: Sequence[Segment], rules: RollRules) -> tuple[list[int], _Growing]:
-    """Log offsets at which a new segment begins, within the chunks and between them, and the last segment."""
-    cuts: list[int] = []
-    # An index that may fill up decides by its exact entries, so every batch counts from the first on.
+def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules) -> tuple[list[int], _LastSegment]:
+    """(log offsets at which a new segment begins, within the chunks or between them; the last segment)"""
+    offsets: list[int] = []
+    # If an index may fill up, its exact entries decide: every batch is looked at, from the first one on.
     exact = sum(chunk.log_bytes for chunk in chunks) >= rules.full_index_bytes
-    growing = _Growing(OpenSegment(chunks[0].base_offset), chunks[0].created_ms, exact=exact)
+    last = _LastSegment(OpenSegment(chunks[0].base_offset), chunks[0].created_ms, exact=exact)
     for chunk in chunks:
-        if growing.segment.size_bytes == 0:
-            growing = _Growing(OpenSegment(chunk.base_offset), chunk.created_ms, exact=exact)
-        if is_full(chunk, rules):
-            if growing.segment.size_bytes:
-                cuts.append(chunk.base_offset)
-            whole = _grown(_Growing(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
+        if last.segment.size_bytes == 0:
+            last = _LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms, exact=exact)
+        if fills_a_segment(chunk, rules):
+            if last.segment.size_bytes:
+                offsets.append(chunk.base_offset)
+            whole = _with_chunk(_LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
             if chunk is chunks[-1]:
-                return cuts, whole
-            cuts.append(chunk.next_offset)
-            growing = _Growing(OpenSegment(chunk.next_offset), chunk.created_ms, exact=exact)
-        elif exact or _may_end(_grown(growing, chunk), chunk, rules):
-            found, growing = _scan(storage, chunk, rules, growing)
-            cuts.extend(found)
+                return offsets, whole
+            offsets.append(chunk.next_offset)
+            last = _LastSegment(OpenSegment(chunk.next_offset), chunk.created_ms, exact=exact)
+        elif exact or _may_roll(_with_chunk(last, chunk), chunk, rules):
+            found, last = _scan(storage, chunk, rules, last)
+            offsets.extend(found)
         else:
-            growing = _grown(growing, chunk)
-    return cuts, growing
+            last = _with_chunk(last, chunk)
+    return offsets, last
 
 
-def _grown(growing: _Growing, chunk: Segment) -> _Growing:
-    """The segment with the whole of a chunk added; index entries are not counted."""
-    segment = growing.segment
+def _with_chunk(last: _LastSegment, chunk: Segment) -> _LastSegment:
+    """The segment with all of a chunk added. Index entries are not counted."""
+    segment = last.segment
     first_timestamp = segment.first_batch_max_timestamp_ms if segment.size_bytes else chunk.first_batch_max_timestamp_ms
     return replace(
-        growing,
+        last,
         segment=OpenSegment(segment.base_offset, segment.size_bytes + chunk.log_bytes, first_timestamp),
-        largest_timestamp_ms=max(growing.largest_timestamp_ms, chunk.max_timestamp_ms),
+        largest_timestamp_ms=max(last.largest_timestamp_ms, chunk.max_timestamp_ms),
     )
 
 
-def _may_end(grown: _Growing, chunk: Segment, rules: RollRules) -> bool:
-    """Whether a segment that `chunk` was the last to be added to may have to end within it, or before."""
+def _may_roll(grown: _LastSegment, chunk: Segment, rules: RollRules) -> bool:
+    """Whether the segment has to end within its last chunk, `chunk`, or before it."""
     segment = grown.segment
     first_timestamp = segment.first_batch_max_timestamp_ms
     waited_ms = chunk.created_ms - grown.created_ms
@@ -138,20 +174,24 @@ def _may_end(grown: _Growing, chunk: Segment, rules: RollRules) -> bool:
     )
 
 
-def is_full(chunk: Segment, rules: RollRules) -> bool:
-    """Whether a chunk is as good as a segment: no more than one, and another batch like its own would hardly fit."""
+def fills_a_segment(chunk: Segment, rules: RollRules) -> bool:
+    """Whether a chunk can be sealed by its row: it fills a segment so far that another batch like its own would hardly
+    fit, and no segment has to end within it.
+    """
     room = rules.segment_bytes - chunk.log_bytes
     enough = max(rules.segment_bytes * (1 - FULL_SHARE), 1.5 * chunk.log_bytes / max(1, chunk.batches))
     if room > enough or 2 * chunk.log_bytes < rules.segment_bytes or chunk.log_bytes >= rules.full_index_bytes:
         return False
-    return not _may_end(_grown(_Growing(OpenSegment(chunk.base_offset), chunk.created_ms), chunk), chunk, rules)
+    return not _may_roll(
+        _with_chunk(_LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms), chunk), chunk, rules
+    )
 
 
-def _scan(storage: Storage, chunk: Segment, rules: RollRules, growing: _Growing) -> tuple[list[int], _Growing]:
-    """Adds a chunk batch by batch: where new segments begin in it, and the last segment."""
-    cuts: list[int] = []
+def _scan(storage: Storage, chunk: Segment, rules: RollRules, last: _LastSegment) -> tuple[list[int], _LastSegment]:
+    """Adds a chunk batch by batch. (log offsets at which new segments begin in it; the last segment)"""
+    offsets: list[int] = []
     shift = chunk.offset_shift
-    segment = growing.segment
+    segment = last.segment
     for window in windows(storage, chunk, check_crc=False):
         batches = window.batches
         batches = batches.take(
@@ -166,12 +206,12 @@ def _scan(storage: Storage, chunk: Segment, rules: RollRules, growing: _Growing)
             jitter_ms=lambda base_offset: rules.jitter_ms(chunk.partition, base_offset),
             open_segment=segment,
             offset_shift=shift,
-            waited_ms=0 if cuts else chunk.created_ms - growing.created_ms,
+            waited_ms=0 if offsets else chunk.created_ms - last.created_ms,
         )
-        cuts.extend(int(batches.base_offset[row]) + shift for row in rolls.rows)
+        offsets.extend(int(batches.base_offset[row]) + shift for row in rolls.rows)
         segment = rolls.open
     largest = chunk.max_timestamp_ms
-    if cuts:
-        return cuts, replace(growing, segment=segment, created_ms=chunk.created_ms, largest_timestamp_ms=largest)
-    largest = max(growing.largest_timestamp_ms, largest)
-    return cuts, replace(growing, segment=segment, largest_timestamp_ms=largest)
+    if offsets:
+        return offsets, replace(last, segment=segment, created_ms=chunk.created_ms, largest_timestamp_ms=largest)
+    largest = max(last.largest_timestamp_ms, largest)
+    return offsets, replace(last, segment=segment, largest_timestamp_ms=largest)

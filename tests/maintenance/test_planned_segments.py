@@ -19,7 +19,7 @@ from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
-from spark_segments.maintenance.rolling.planned_segments import find_pieces
+from spark_segments.maintenance.rolling.planned_segments import plan_segments
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, append_in_batches, append_one_by_one, live, records, topic_with
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table
@@ -133,15 +133,15 @@ def test_active_segments_are_cut_where_kafka_would_have_rolled(chunks, rules, st
         storage = Storage(directory)
         rows = write_chunks(storage, rules, chunks, start)
         expected = model(rules, chunks, start)
-        pieces = find_pieces(storage, rows, rules, now_ms=0)
+        pieces = plan_segments(storage, rows, rules, now_ms=0)
         sealed = [piece for piece in pieces if piece.sealed]
         assert [piece.base_offset for piece in sealed] == expected[:-1]
         assert [piece.next_offset for piece in sealed] == expected[1:]
-        due = plan_roll(table(rows), rules, now_ms=0).due
+        due = plan_roll(table(rows), rules, now_ms=0).partitions
         if len(expected) > 1:
-            assert due and due[0].needs_look
+            assert due and due[0].needs_headers
         # A clock that has gone on seals what is left, too.
-        pieces = find_pieces(storage, rows, rules, now_ms=NEVER_MS)
+        pieces = plan_segments(storage, rows, rules, now_ms=NEVER_MS)
         assert [piece.base_offset for piece in pieces if piece.sealed] == expected
 
 
@@ -151,7 +151,7 @@ def test_pieces_follow_each_other_and_hold_whole_batches(chunks, rules):
     with tempfile.TemporaryDirectory() as directory:
         storage = Storage(directory)
         rows = write_chunks(storage, rules, chunks, 0)
-        pieces = find_pieces(storage, rows, rules, now_ms=0)
+        pieces = plan_segments(storage, rows, rules, now_ms=0)
         starts = {int(one) + row.offset_shift for row in rows for one in headers(storage, row).base_offset} | {
             rows[-1].next_offset
         }
@@ -181,7 +181,7 @@ def test_chunks_of_full_size_are_sealed_by_their_rows_alone(log):
     append_in_batches(log, "orders", records(500), 1024)
     chunks = live(log, "orders")
     assert len(chunks) > 3
-    pieces = find_pieces(NoReads(), chunks, rules_of(log), now_ms=0)
+    pieces = plan_segments(NoReads(), chunks, rules_of(log), now_ms=0)
     assert all(piece.is_one_chunk and piece.sealed for piece in pieces)
     assert [piece.chunks[0] for piece in pieces] == chunks[:-1]
 
@@ -193,7 +193,7 @@ def test_a_full_chunk_between_small_ones_ends_their_segment(log):
     append_one_by_one(log, "orders", records(3))
     chunks = live(log, "orders")
     assert [chunk.records for chunk in chunks[:3]] == [1, 1, 1] and chunks[3].records > 100
-    first_part = find_pieces(log.storage, chunks, rules_of(log), now_ms=0)
+    first_part = plan_segments(log.storage, chunks, rules_of(log), now_ms=0)
     assert (first_part[0].base_offset, first_part[0].next_offset, len(first_part[0].chunks)) == (0, 3, 3)
     assert first_part[1].is_one_chunk and first_part[1].chunks == (chunks[3],)
 
@@ -203,9 +203,9 @@ def test_headers_are_read_only_where_a_segment_may_end(log):
     append_one_by_one(log, "orders", records(20))
     chunks = live(log, "orders")
     rules = rules_of(log)
-    pieces = find_pieces(NoReads(), chunks, rules, now_ms=0)
+    pieces = plan_segments(NoReads(), chunks, rules, now_ms=0)
     assert [(piece.sealed, len(piece.chunks)) for piece in pieces] == [(False, 20)]
-    pieces = find_pieces(NoReads(), chunks, rules, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    pieces = plan_segments(NoReads(), chunks, rules, now_ms=log.storage.now_ms() + 8 * DAY_MS)
     assert [(piece.sealed, len(piece.chunks)) for piece in pieces] == [(True, 20)]
 
 
@@ -228,11 +228,11 @@ def test_what_is_left_after_a_cut_is_idle_by_its_own_time(log):
     old = [dataclasses.replace(row, created_ms=now_ms - 14 * DAY_MS) for row in live(log, "orders")[:2]]
     chunks = [*old, *live(log, "orders")[2:]]
     rules = rules_of(log)
-    (due,) = plan_roll(table(chunks), rules, now_ms).due
+    (due,) = plan_roll(table(chunks), rules, now_ms).partitions
     assert due.reasons == ("segment.ms", "idle")
-    pieces = find_pieces(log.storage, chunks, rules, now_ms)
+    pieces = plan_segments(log.storage, chunks, rules, now_ms)
     assert [(piece.base_offset, piece.next_offset, piece.sealed) for piece in pieces] == [(0, 2, True)]
-    pieces = find_pieces(log.storage, chunks, rules, now_ms + DAY_MS + 100)
+    pieces = plan_segments(log.storage, chunks, rules, now_ms + DAY_MS + 100)
     assert [(piece.base_offset, piece.next_offset, piece.sealed) for piece in pieces] == [(0, 2, True), (2, 4, True)]
 
 
@@ -243,5 +243,5 @@ def test_a_segment_without_timestamps_waits_by_its_files(log, waited_ms, cut):
     first, second = live(log, "orders")
     chunks = [first, dataclasses.replace(second, created_ms=first.created_ms + waited_ms)]
     assert (first.first_batch_max_timestamp_ms, first.max_timestamp_ms) == (-1, -1)
-    pieces = find_pieces(log.storage, chunks, rules_of(log), now_ms=first.created_ms)
+    pieces = plan_segments(log.storage, chunks, rules_of(log), now_ms=first.created_ms)
     assert [(piece.base_offset, piece.next_offset) for piece in pieces] == ([(0, 1)] if cut else [])

@@ -1,4 +1,4 @@
-"""The moments of due.py are the first at which the jobs' plans say so."""
+"""The moments of topic_forecast.py are the first at which the jobs' plans say so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import plan_compaction
-from spark_segments.maintenance.explanation.next_jobs import NEVER, topic_due
+from spark_segments.maintenance.explanation.topic_forecast import NEVER, forecast_topic
 from spark_segments.maintenance.removal.vacuum import expired_rows
 from spark_segments.maintenance.retention.plan import plan_retention
 from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
@@ -68,35 +68,38 @@ def topic_of(parts: Sequence[Any], config: Mapping[str, Any]) -> tuple[Snapshot,
 @given(st.lists(parts, min_size=1, max_size=3), configs, st.integers(60, 130))
 def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_ms):
     made, config = topic_of(parts, overrides)
-    due = topic_due(made, config, now_ms)
+    forecast = forecast_topic(made, config, now_ms)
     start = np.zeros(len(parts), np.int64)
 
     def retained(at_ms: int) -> set[int]:
         return set(plan_retention(made.live, start, config, at_ms).rows.tolist())
 
-    assert set(due.taken) == retained(now_ms)
-    for number, at_ms in enumerate(due.retain_ms.tolist()):
-        if number in due.taken:
+    assert set(forecast.expired) == retained(now_ms)
+    for number, at_ms in enumerate(forecast.retain_ms.tolist()):
+        if number in forecast.expired:
             continue
         assert at_ms == NEVER or (number in retained(at_ms) and number not in retained(at_ms - 1))
         assert at_ms < NEVER or number not in retained(2**62)
 
     rules = RollRules.of(TOPIC_ID, config)
-    for number, at_ms in enumerate(due.idle_ms.tolist()):
+    for number, at_ms in enumerate(forecast.idle_ms.tolist()):
         idle = [
-            any(one.partition == number and IDLE in one.reasons for one in plan_roll(made.live, rules, moment_ms).due)
+            any(
+                one.partition == number and IDLE in one.reasons
+                for one in plan_roll(made.live, rules, moment_ms).partitions
+            )
             for moment_ms in (at_ms - 1, at_ms)
         ]
         assert idle == [False, at_ms < NEVER]
-    assert set(due.roll) == {one.partition for one in plan_roll(made.live, rules, now_ms).due}
+    assert set(forecast.roll) == {one.partition for one in plan_roll(made.live, rules, now_ms).partitions}
 
     def late(partition: int, at_ms: int) -> bool:
         plan = plan_compaction(made.live, made.partitions, config, at_ms)
         return any(one.partition == partition and one.picked for one in plan)
 
     if config.compact:
-        for number, at_ms in enumerate(due.late_ms.tolist()):
-            if at_ms < NEVER and due.compact[number].cleanable_bytes > 0:
+        for number, at_ms in enumerate(forecast.max_lag_ms.tolist()):
+            if at_ms < NEVER and forecast.compact[number].cleanable_bytes > 0:
                 assert [late(number, at_ms - 1), late(number, at_ms)] == [False, True]
 
 
@@ -111,7 +114,9 @@ def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_i
         return candidate.first_uncleanable_offset
 
     dirty = made.partitions.column("first_dirty_offset")[0].as_py()
-    for one, at_ms in zip(segments_of(made.live), topic_due(made, config, now_ms).cleanable_ms.tolist(), strict=True):
+    for one, at_ms in zip(
+        segments_of(made.live), forecast_topic(made, config, now_ms).cleanable_ms.tolist(), strict=True
+    ):
         if one.state != "sealed":
             assert at_ms == NEVER
         elif one.next_offset <= dirty:
@@ -125,14 +130,14 @@ def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_i
 @given(parts, st.integers(0, 120))
 def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
     made, config = topic_of([part], {"retention.bytes": limit, "retention.ms": -1})
-    due = topic_due(made, config, 100)
+    forecast = forecast_topic(made, config, 100)
     end = made.partitions.column("log_end_offset")[0].as_py()
 
     def taken(grown: int) -> set[int]:
         rows = [*segments_of(made.live), row(end, end + 1, state="chunk", log_bytes=grown)]
         return set(plan_retention(table(rows), np.zeros(1, np.int64), config, 100).rows.tolist())
 
-    for number, grow in enumerate(due.retain_bytes.tolist()):
+    for number, grow in enumerate(forecast.retain_bytes.tolist()):
         if grow < NEVER:
             assert number in taken(grow)
             assert grow == 0 or number not in taken(grow - 1)
@@ -152,10 +157,10 @@ def test_vacuum_comes_for_the_first_removed_segment_when_its_delay_is_over(remov
     ]
     partitions = [Partition(TOPIC_ID, number, 100, 100, 100, 100) for number in range(3)]
     made, config = snapshot("orders", {"file.delete.delay.ms": str(delay_ms)}, rows, partitions)
-    due = topic_due(made, config, 1000)
-    for number, at_ms in enumerate(due.vacuum_ms.tolist()):
+    forecast = forecast_topic(made, config, 1000)
+    for number, at_ms in enumerate(forecast.vacuum_ms.tolist()):
         mine = made.segments.filter(pc.equal(made.segments.column("partition"), number))
-        assert (due.removed[number], due.removed_bytes[number]) == (mine.num_rows, 7 * mine.num_rows)
+        assert (forecast.removed[number], forecast.removed_bytes[number]) == (mine.num_rows, 7 * mine.num_rows)
         if at_ms < NEVER:
             assert expired_rows(mine, config, at_ms).num_rows > 0
             assert at_ms == 0 or expired_rows(mine, config, at_ms - 1).num_rows == 0

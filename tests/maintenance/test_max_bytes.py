@@ -18,8 +18,8 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.maintenance import Report, retain, roll, vacuum
+from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
-from spark_segments.maintenance.retention.watermark import plan_watermark, share_of, with_watermark
 from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
 from tests.maintenance.rows import chunk, row, run, table
@@ -70,7 +70,7 @@ def taken(
     for parts, overrides in topics:
         there, config = table(one for part in parts for one in part), topic_config(overrides)
         expired = plan_retention(there, np.zeros(len(parts), np.int64), config, NOW_MS)
-        shares.append(share_of(there, expired, config, NOW_MS, min_retention_ms, len(parts)))
+        shares.append(topic_sizes(there, expired, config, NOW_MS, min_retention_ms, len(parts)))
         planned.append((there, expired))
     assert sum(share.live_bytes for share in shares) == sum(
         size(one) for parts, _ in topics for part in parts for one in part
@@ -80,8 +80,8 @@ def taken(
         for name in ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes")
     )
     found = []
-    for (there, expired), ends in zip(planned, plan_watermark(shares, max_bytes), strict=True):
-        all_of_it = with_watermark(there, expired, ends)
+    for (there, expired), ends in zip(planned, plan_max_bytes(shares, max_bytes), strict=True):
+        all_of_it = with_max_bytes(there, expired, ends)
         paths = there.column("path").to_pylist()
         found.append([(paths[at], REASONS[why]) for at, why in zip(all_of_it.rows, all_of_it.reason, strict=True)])
     return found
@@ -283,15 +283,15 @@ def test_ordinary_retention_comes_first_and_may_be_enough(full):
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
     """Has `work` done after a run has planned, before it commits."""
-    watermark = RETAIN.watermark
+    plan_log_directory = RETAIN.plan_log_directory
 
     def plan_then(*arguments):
-        found = watermark(*arguments)
-        monkeypatch.setattr(RETAIN, "watermark", watermark)
+        found = plan_log_directory(*arguments)
+        monkeypatch.setattr(RETAIN, "plan_log_directory", plan_log_directory)
         work()
         return found
 
-    monkeypatch.setattr(RETAIN, "watermark", plan_then)
+    monkeypatch.setattr(RETAIN, "plan_log_directory", plan_then)
 
 
 def test_two_at_once_take_what_one_would_take(full, tmp_path, monkeypatch):

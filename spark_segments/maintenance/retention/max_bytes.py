@@ -1,8 +1,9 @@
-"""Keeping a whole log directory under a size: what retention takes beyond what is due, oldest first over all topics.
+"""Keeping a whole log directory under a size: the segments that go beyond what has expired, oldest first over all
+topics.
 
-The size is that of the files which are live: .log, .index, .timeindex and .txnindex of every segment and chunk of every
-topic. A file that has left the log counts no more, although it takes its space until vacuum deletes it, once
-file.delete.delay.ms has passed; nor do the manifest, and files that nothing names.
+The size is that of all live files: .log, .index, .timeindex and .txnindex of every segment and chunk of every topic. A
+file that has left the log does not count, although it takes up space until vacuum deletes it, once file.delete.delay.ms
+has passed. The manifest does not count, nor do files that no row names.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ from spark_segments.maintenance.retention.plan import (
 )
 
 MIN_RETENTION_MS = 86_400_000
-"""The floor unless another is given: a day, as long as Redpanda keeps records on its disks by default."""
+"""The default floor: a day, as long as Redpanda keeps records on its disks by default."""
 
 _NOTHING = -1
 _SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What is left of one topic once retention has taken what is due.
+class TopicSizes:
+    """The sizes of a topic's segments once retention has removed what has expired.
 
-    Segments that may go, in log order: `partition`, `next_offset` and `size_bytes` (int64[n]), and `going_ms`
-    (int64[n]): the largest timestamp of a segment and those before it, for it goes with them or after them. Bytes that
-    must stay, by why: in the active segment, because a segment of the partition up to there is younger than the floor,
-    because the topic is only compacted. `partitions`: how many the topic has.
+    Segments that may go, in log order: `partition`, `next_offset`, `size_bytes` and `going_ms` (int64[n] each).
+    `going_ms` is the largest timestamp of a segment and all before it: it goes with them or after them. Bytes that must
+    stay, by reason: `active_bytes` are in active segments; `young_bytes` are in segments with a record younger than the
+    floor, or after such a segment; `compacted_bytes` are those of a topic that is only compacted. `partitions`: how
+    many the topic has.
     """
 
     partitions: int
@@ -61,10 +63,10 @@ class Share:
         return int(self.size_bytes.sum()) + self.active_bytes + self.young_bytes + self.compacted_bytes
 
 
-def share_of(
+def topic_sizes(
     live: pa.Table, expired: Expired, config: TopicConfig, now_ms: int, min_retention_ms: int, partitions: int
-) -> Share:
-    """A topic's share, of its live rows (sorted by partition and offset) without the `expired` ones."""
+) -> TopicSizes:
+    """The sizes of a topic, from its live rows (sorted by partition and offset) without the `expired` rows."""
     owner = live.column("partition").to_numpy()
     left = np.ones(live.num_rows, bool)
     left[expired.rows] = False
@@ -77,7 +79,7 @@ def share_of(
             np.maximum.accumulate(going_ms[start:end], out=going_ms[start:end])
         may_go = left & prefix(~left | (~active & (now_ms - going_ms > min_retention_ms)), first_row, rows)
     stays = int(sizes[~may_go & ~active].sum())
-    return Share(
+    return TopicSizes(
         partitions,
         owner[may_go].astype(np.int64),
         live.column("next_offset").to_numpy()[may_go],
@@ -89,31 +91,31 @@ def share_of(
     )
 
 
-def plan_watermark(shares: Sequence[Share], max_bytes: int) -> list[np.ndarray]:
-    """Up to where each topic's partitions go so that all shares together are within `max_bytes`: int64[partitions] a
-    topic, of next offsets, -1 where nothing goes.
+def plan_max_bytes(topics: Sequence[TopicSizes], max_bytes: int) -> list[np.ndarray]:
+    """Which segments go so that all topics together are within `max_bytes`: for each topic int64[partitions], the next
+    offset of the last segment that goes; -1 if none goes.
 
-    The oldest segments of all go first, and no more than need be; ties go by topic, partition and offset. Where all
-    that may go is not enough, all of it goes.
+    The oldest segments of all topics go first, and no more than necessary. Ties go by topic, partition and offset. If
+    removing everything that may go is not enough, all of it goes.
     """
-    ends = [np.full(share.partitions, _NOTHING) for share in shares]
-    over = sum(share.live_bytes for share in shares) - max_bytes
+    ends = [np.full(topic.partitions, _NOTHING) for topic in topics]
+    over = sum(topic.live_bytes for topic in topics) - max_bytes
     if over <= 0:
         return ends
-    oldest_first = np.argsort(np.concatenate([share.going_ms for share in shares]), kind="stable")
-    running = np.cumsum(np.concatenate([share.size_bytes for share in shares])[oldest_first])
+    oldest_first = np.argsort(np.concatenate([topic.going_ms for topic in topics]), kind="stable")
+    running = np.cumsum(np.concatenate([topic.size_bytes for topic in topics])[oldest_first])
     taken = np.zeros(len(oldest_first), bool)
     taken[oldest_first[: np.searchsorted(running, over) + 1]] = True
-    of_topics = np.split(taken, np.cumsum([len(share.size_bytes) for share in shares])[:-1])
-    for end, share, mine in zip(ends, shares, of_topics, strict=True):
-        np.maximum.at(end, share.partition[mine], share.next_offset[mine])
+    of_topics = np.split(taken, np.cumsum([len(topic.size_bytes) for topic in topics])[:-1])
+    for end, topic, mine in zip(ends, topics, of_topics, strict=True):
+        np.maximum.at(end, topic.partition[mine], topic.next_offset[mine])
     return ends
 
 
-def with_watermark(live: pa.Table, expired: Expired, ends: np.ndarray) -> Expired:
-    """The expired rows, and the sealed ones that end at or below `ends`, as `plan_watermark` gives them for the topic.
+def with_max_bytes(live: pa.Table, expired: Expired, ends: np.ndarray) -> Expired:
+    """The expired rows and the sealed rows that end at or below `ends`, which `plan_max_bytes` gives for the topic.
 
-    Ends that were planned of an earlier snapshot take no more than was planned: what is gone by now is not made up for.
+    If `ends` were planned from an earlier snapshot, no more goes than was planned.
     """
     if live.num_rows == 0:
         return expired
@@ -133,9 +135,11 @@ def file_bytes(rows: pa.Table) -> np.ndarray:
 
 
 @dataclass(slots=True)
-class Watermark:
-    """A limit for a log directory while retention goes by it: `ends` and `planned_bytes`, which were live when it was
-    planned, by topic id, and the figures for the report.
+class MaxBytesPlan:
+    """The plan that keeps a log directory under a size, and what came of it.
+
+    By topic id: `ends`, see `plan_max_bytes`, and `planned_bytes`, which were live at the plan. The rest are figures
+    for the report.
     """
 
     max_bytes: int
@@ -146,19 +150,19 @@ class Watermark:
     waiting_bytes: int = 0
 
     def note(self, before: Snapshot, expired: Expired) -> None:
-        """Counts what a topic has left, and what has left it."""
+        """Counts the bytes that a topic has left, and those that were removed."""
         sizes = file_bytes(before.live)
         gone = int(sizes[expired.rows].sum())
         self.live_bytes += int(sizes.sum()) - gone
         self.waiting_bytes += gone
 
     def note_failed(self, snapshot: Snapshot) -> None:
-        """Counts a topic that could not be changed, as it was."""
+        """Counts a topic that could not be changed with the bytes that it had."""
         self.live_bytes += self.planned_bytes.get(snapshot.topic_id, 0)
 
     def figures(self) -> dict[str, int]:
-        """For the report. `over_bytes`: by how much the limit was missed; `held_…`: what could not go, and why;
-        `waiting_bytes`: what has left the log and waits for vacuum.
+        """Figures for the report. `over_bytes`: by how much the limit was missed. `held_…`: bytes that could not go, by
+        reason. `waiting_bytes`: bytes that have left the log and wait for vacuum.
         """
         return {
             "max_bytes": self.max_bytes,
@@ -169,35 +173,35 @@ class Watermark:
         }
 
 
-def watermark(
+def plan_log_directory(
     log: LogDir, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int, now_ms: int
-) -> Watermark:
-    """Plans for all topics of a log directory, `snapshots` being those that are not deleted.
+) -> MaxBytesPlan:
+    """Plans for all topics of a log directory. `snapshots`: those of all topics that are not deleted.
 
-    One that cannot be read is left out. Raises InvalidOptionError for a limit or a floor below 0.
+    A topic that cannot be read is left out. Raises InvalidOptionError for a negative limit or floor.
     """
     for name, value in (("max_bytes", max_bytes), ("min_retention_ms", min_retention_ms)):
         if value < 0:
             raise InvalidOptionError(f"{name} is below 0", expected="≥ 0", found=value)
-    found = Watermark(max_bytes)
-    shares: dict[str, Share] = {}
+    found = MaxBytesPlan(max_bytes)
+    sizes: dict[str, TopicSizes] = {}
     for snapshot in snapshots:
         try:
             live = live_rows(snapshot.load_segments())
             live_bytes = int(file_bytes(live).sum())
             found.waiting_bytes += _all_bytes(snapshot) - live_bytes
-        except SegmentsError:  # retention meets it, too, and reports it
+        except SegmentsError:  # retention meets the same error and reports it
             continue
         found.planned_bytes[snapshot.topic_id] = live_bytes
         config = topic_config(snapshot.config, log.defaults)
         starts = snapshot.partitions.column("log_start_offset").to_numpy()
         expired = plan_retention(live, starts, config, now_ms)
-        shares[snapshot.topic_id] = share_of(live, expired, config, now_ms, min_retention_ms, len(starts))
-    for share in shares.values():
-        found.held["held_active_bytes"] += share.active_bytes
-        found.held["held_young_bytes"] += share.young_bytes
-        found.held["held_compacted_bytes"] += share.compacted_bytes
-    found.ends = dict(zip(shares, plan_watermark([*shares.values()], max_bytes), strict=True))
+        sizes[snapshot.topic_id] = topic_sizes(live, expired, config, now_ms, min_retention_ms, len(starts))
+    for one in sizes.values():
+        found.held["held_active_bytes"] += one.active_bytes
+        found.held["held_young_bytes"] += one.young_bytes
+        found.held["held_compacted_bytes"] += one.compacted_bytes
+    found.ends = dict(zip(sizes, plan_max_bytes([*sizes.values()], max_bytes), strict=True))
     there = {snapshot.topic for snapshot in snapshots}
     for name in log.storage.directories(MANIFEST_DIRECTORY):
         if name not in there:
@@ -206,7 +210,7 @@ def watermark(
 
 
 def _all_bytes(snapshot: Snapshot) -> int:
-    """Of all files that the manifest names: removed ones, and those of deleted topics of this name, too."""
+    """The bytes of all files that the manifest names, those of removed rows and of deleted topics of this name too."""
     return int(file_bytes(snapshot.source.read(None)).sum())
 
 

@@ -1,7 +1,7 @@
-"""What the jobs do with a topic next, and when: by the jobs' own plans, and the first moment at which these change.
+"""A forecast of a topic: what each job does with it next, and when, by the jobs' own plans.
 
-With nothing appended, that is: a segment may roll because it is full, and retention.bytes take one, whenever records
-come.
+The forecast supposes that nothing is appended. New records can fill a segment, so that it rolls, or exceed
+retention.bytes, at any time.
 """
 
 from __future__ import annotations
@@ -17,67 +17,67 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import REMOVED, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.maintenance.compaction.plan import Candidate, plan_compaction
+from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
 from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
 from spark_segments.maintenance.retention.plan import REASONS, newest_ms, plan_retention
-from spark_segments.maintenance.rolling.plan import Due, RollRules, plan_roll
+from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll
 
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDue:
-    """What is due of one topic, and when the rest is.
+class TopicForecast:
+    """What the jobs do with a topic now, and when they do the rest.
 
-    Partitions are rows of `snapshot.partitions`, not numbers: Kafka's directories may have gaps. Of the live rows
-    (n, sorted): `owner` int64[n], the partition; `taken` {row: reason} what retention takes now; `retain_ms` int64[n],
+    Partitions are rows of `snapshot.partitions`, not numbers: Kafka's directories may have gaps. Of the live rows (n,
+    sorted): `owner` int64[n], the partition; `expired` {row: reason} what retention takes now; `retain_ms` int64[n],
     when retention.ms takes the others; `retain_bytes` int64[n], how much must be appended before retention.bytes does;
     NEVER where it does not. `cleanable_ms` int64[n] is when min.compaction.lag.ms lets cleaning go to the end of a
     sealed one, NEVER for the others. `roll` has the partitions that roll now; `idle_ms` int64[partitions] is when an
-    active segment to which nothing is appended does. `compact` has the partitions with sealed segments; `late_ms`
+    active segment to which nothing is appended does. `compact` has the partitions with sealed segments; `max_lag_ms`
     int64[partitions] is when max.compaction.lag.ms is over for what is dirty in them. `removed` and `removed_bytes`
     int64[partitions] are the segments that wait for vacuum, `vacuum_ms` is when the first of them goes.
     """
 
     owner: np.ndarray
-    taken: dict[int, str]
+    expired: dict[int, str]
     retain_ms: np.ndarray
     retain_bytes: np.ndarray
     cleanable_ms: np.ndarray
-    roll: dict[int, Due]
+    roll: dict[int, PartitionToRoll]
     idle_ms: np.ndarray
-    compact: dict[int, Candidate]
-    late_ms: np.ndarray
+    compact: dict[int, CompactionCandidate]
+    max_lag_ms: np.ndarray
     removed: np.ndarray
     removed_bytes: np.ndarray
     vacuum_ms: np.ndarray
 
 
-def topic_due(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicDue:
-    """Asks the plans about every partition of a topic."""
+def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicForecast:
+    """Asks the jobs' plans about every partition of a topic."""
     partitions = snapshot.partitions
     count = partitions.num_rows
     live = _by_row(snapshot.live, partitions)
     owner = live.column("partition").to_numpy()
     sealed = live.column("state").to_numpy(zero_copy_only=False) == SEALED
     expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
-    taken = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
+    going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
     rules = RollRules.of(snapshot.topic_id, config)
     removed = _by_row(snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED)), partitions)
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
     np.minimum.at(vacuum_ms, gone_owner, vacuum_moments(removed, config))
-    return TopicDue(
+    return TopicForecast(
         owner,
-        taken,
+        going,
         _retain_ms(live, owner, sealed, expired.rows, config),
         _retain_bytes(live, owner, sealed, count, config),
         _cleanable_ms(live, owner, sealed, partitions, config),
-        {one.partition: one for one in plan_roll(live, rules, now_ms).due},
+        {one.partition: one for one in plan_roll(live, rules, now_ms).partitions},
         _idle_ms(live, owner, sealed, count, rules),
         {one.partition: one for one in candidates},
-        _late_ms(live, owner, sealed, candidates, count, config),
+        _max_lag_ms(live, owner, sealed, candidates, count, config),
         np.bincount(gone_owner, minlength=count),
         np.bincount(gone_owner, _numbers(removed, "log_bytes"), minlength=count).astype(np.int64),
         vacuum_ms,
@@ -85,7 +85,7 @@ def topic_due(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicDue:
 
 
 def _by_row(segments: pa.Table, partitions: pa.Table) -> pa.Table:
-    """Segment rows whose partition is the row in `partitions`."""
+    """The segment rows, with the row of their partition in `partitions` in place of its number."""
     numbers = segments.column("partition").to_numpy()
     rows = np.searchsorted(partitions.column("partition").to_numpy(), numbers)
     place = segments.schema.get_field_index("partition")
@@ -93,14 +93,14 @@ def _by_row(segments: pa.Table, partitions: pa.Table) -> pa.Table:
 
 
 def _retain_ms(
-    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, taken: np.ndarray, config: TopicConfig
+    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, expired: np.ndarray, config: TopicConfig
 ) -> np.ndarray:
-    """A segment goes with or after all before it: the latest moment of its own and theirs."""
+    """When retention.ms removes each segment: not before its own moment, nor before that of any segment before it."""
     moments = np.full(live.num_rows, NEVER)
     if not config.delete or config.retention_ms < 0:
         return moments
     waits = sealed.copy()
-    waits[taken] = False
+    waits[expired] = False
     rows = np.flatnonzero(waits)
     own = later(newest_ms(live)[rows], config.retention_ms)
     for start, end in _runs(owner[rows]):
@@ -110,7 +110,7 @@ def _retain_ms(
 
 
 def _retain_bytes(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: int, config: TopicConfig) -> np.ndarray:
-    """Once a segment and all before it are gone, retention.bytes must still be there."""
+    """How much must be appended until retention.bytes are left without a segment and all before it."""
     grows = np.full(live.num_rows, NEVER)
     if not config.delete or config.retention_bytes < 0:
         return grows
@@ -123,7 +123,7 @@ def _retain_bytes(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: 
 
 
 def _idle_ms(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: int, rules: RollRules) -> np.ndarray:
-    """When the clock rolls the active segment: see `plan_roll`."""
+    """When the clock rolls each active segment: see `plan_roll`."""
     moments = np.full(count, NEVER)
     chunks = np.flatnonzero(~sealed)
     base = np.zeros(count, np.int64)
@@ -139,7 +139,7 @@ def _idle_ms(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: int, 
 def _cleanable_ms(
     live: pa.Table, owner: np.ndarray, sealed: np.ndarray, partitions: pa.Table, config: TopicConfig
 ) -> np.ndarray:
-    """A dirty segment is cleaned with or after all dirty ones before it: see `plan_compaction`. 0 for clean ones."""
+    """When cleaning may reach the end of each segment, and of all before it. 0 for clean segments."""
     moments = np.where(sealed & config.compact, 0, NEVER)
     if not config.compact or config.min_compaction_lag_ms <= 0:
         return moments
@@ -152,11 +152,11 @@ def _cleanable_ms(
     return moments
 
 
-def _late_ms(
+def _max_lag_ms(
     live: pa.Table,
     owner: np.ndarray,
     sealed: np.ndarray,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[CompactionCandidate],
     count: int,
     config: TopicConfig,
 ) -> np.ndarray:
@@ -173,13 +173,13 @@ def _late_ms(
 
 
 def vacuum_moments(removed: pa.Table, config: TopicConfig) -> np.ndarray:
-    """int64[n]: when vacuum takes the file of each removed row, 0 where it has begun to: see `expired_rows`."""
+    """int64[n]: when vacuum deletes the file of each removed row, 0 where it has begun to: see `expired_rows`."""
     removed_ms = _numbers(removed, "removed_ms")
     return np.where(removed_ms == BEING_DELETED_MS, 0, later(removed_ms, config.file_delete_delay_ms))
 
 
 def later(since_ms: np.ndarray | int, wait_ms: int) -> np.ndarray:
-    """int64[]: the first ms at which more than `wait_ms` have passed, NEVER where a clock does not get there."""
+    """int64[]: the first moment at which more than `wait_ms` have passed; NEVER if no clock reaches it."""
     step_ms = min(wait_ms, NEVER - 1) + 1
     return np.where(since_ms > NEVER - step_ms, NEVER, since_ms + step_ms)
 

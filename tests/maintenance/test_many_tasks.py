@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,22 +16,24 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.format.cleaner.transactions import WholeLogNeededError
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll, vacuum
-from spark_segments.maintenance.compaction import parallel_round as clean_by_tasks
+from spark_segments.maintenance.compaction import many_tasks
 from spark_segments.maintenance.compaction import plan as compact_plan
+from spark_segments.maintenance.compaction.many_tasks import ManyTasks, rewriting_tasks, slices
 from spark_segments.maintenance.compaction.map_file import read_map, write_map
-from spark_segments.maintenance.compaction.parallel_round import CleanByTasks, runs, slices
-from spark_segments.maintenance.compaction.partition_cleaner import CleanResult, clean_partition
-from spark_segments.maintenance.compaction.plan import count_large
-from spark_segments.maintenance.compaction.round import CleanedRound, CleanSettings, Round
+from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
+from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, for_many_tasks
+from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
 from spark_segments.storage import Storage
 from tests import golden_files
 from tests.maintenance.appending import contents, live, under_policy
 from tests.maintenance.rows import run
 
+COMPACT = sys.modules["spark_segments.maintenance.compaction.compact"]
 NOW_MS = 1_700_000_000_000
 MIB = 1 << 20
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0"}
@@ -51,25 +54,25 @@ def prices(log) -> LogDir:
     return log
 
 
-def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanSettings:
-    return CleanSettings(topic, log.snapshot(topic).topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
+def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanerSettings:
+    return CleanerSettings(topic, log.snapshot(topic).topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
 
 
 def clean_by(
     log: LogDir, tasks: int, *, map_bytes: int = MIB, slice_bytes: int | None = None, merged_bytes: int | None = None
-) -> CleanResult:
-    clean = CleanByTasks(tasks, slice_bytes or map_bytes, merged_bytes or map_bytes)
-    return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean=clean)
+) -> PartitionResult:
+    clean_round = ManyTasks(tasks, slice_bytes or map_bytes, merged_bytes or map_bytes)
+    return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean_round=clean_round)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7, 100])
 def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     found = clean_by(prices, tasks)
     (expected,) = compact(copy, now_ms=NOW_MS).partitions
     assert (found.rounds, found.indexed, found.first_dirty_offset) == (1, 1000, 1000)
-    assert found.counts.records_kept == expected["records_out"] < found.counts.records_read == expected["records_in"]
+    assert found.stats.records_kept == expected["records_out"] < found.stats.records_read == expected["records_in"]
     assert contents(prices, "prices") == contents(copy, "prices")
     sizes = [
         [(row.base_offset, row.next_offset, row.log_bytes) for row in live(log, "prices")] for log in (prices, copy)
@@ -94,7 +97,7 @@ def test_what_does_not_fit_the_maps_is_read_by_one_task_or_left_to_a_further_rou
     prices, monkeypatch, map_entries, slice_entries, merged_entries, in_one_round
 ):
     """There are 83 keys in the dirty head."""
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     before = contents(prices, "prices")
     newest = {row["key"]: row for row in before if row["key"] is not None and row["offset"] < 1000}
     map_bytes, slice_bytes, merged_bytes = [
@@ -110,36 +113,60 @@ def test_what_does_not_fit_the_maps_is_read_by_one_task_or_left_to_a_further_rou
 @pytest.mark.parametrize("with_index", [True, False])
 def test_a_partition_with_transactions_is_left_to_one_task(tmp_path, monkeypatch, with_index):
     """Where the index says so, and where only the batches do."""
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
     log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "2"})
     log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
     snapshot = log.snapshot("txnc")
     end_offset = snapshot.live_of(0)[-1].base_offset
-    work = Round(
+    work = RoundPlan(
         settings_of(log, "txnc"), log.config("txnc"), snapshot.partition(0), snapshot.live_of(0), 0, end_offset
     )
     assert any(row.txn_index_bytes for row in work.live)
     if not with_index:
         work = replace(work, live=[replace(row, txn_index_bytes=0) for row in work.live])
-    assert CleanByTasks(2, MIB, MIB)(log.storage, work) is None
+    with pytest.raises(WholeLogNeededError):
+        ManyTasks(2, MIB, MIB)(log.storage, work)
+    assert live(log, "txnc") == snapshot.live_of(0)
+
+
+@pytest.mark.parametrize("planned_for_many", [False, True])
+def test_one_task_cleans_a_partition_with_transactions_whatever_was_planned(tmp_path, monkeypatch, planned_for_many):
+    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "2"})
+    log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
+    if planned_for_many:
+        monkeypatch.setattr(COMPACT, "for_many_tasks", lambda candidates, slots: [True] * len(candidates))
     (line,) = compact(log, now_ms=NOW_MS).partitions
-    assert line["action"] == "compact" and line["rounds"] == 1
+    assert (line["action"], line["rounds"]) == ("compact", 1)
+    assert line["dropped"]["aborted"] > 0
+
+
+def test_the_plan_gives_a_large_partition_with_aborted_transactions_to_one_task():
+    large = CompactionCandidate(0, 0, 100, 0, 1 << 30, True, "forced")
+    assert for_many_tasks([large, replace(large, partition=1, cleanable_bytes=1 << 29)], 4) == [True, True]
+    assert for_many_tasks([replace(large, has_aborted=True), replace(large, cleanable_bytes=1 << 29)], 4) == [
+        False,
+        True,
+    ]
 
 
 def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch):
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     bound = 50 * BYTES_PER_SLOT
-    settings, by_tasks = settings_of(prices, "prices", bound), CleanByTasks(2, bound, bound)
+    settings, by_tasks = settings_of(prices, "prices", bound), ManyTasks(2, bound, bound)
 
-    def one_round(storage: Storage, work: Round) -> CleanedRound | None:
-        return by_tasks(storage, work) if work.first_dirty_offset == 0 else None
+    def one_round(storage: Storage, work: RoundPlan) -> RoundResult:
+        if work.first_dirty_offset > 0:
+            raise WholeLogNeededError("The log has a transaction marker")
+        return by_tasks(storage, work)
 
-    first = clean_partition(prices.storage, settings, 0, 1000, clean=one_round)
-    assert (first.rounds, first.unfinished) == (1, True) and 0 < first.first_dirty_offset < 1000
+    first = clean_partition(prices.storage, settings, 0, 1000, clean_round=one_round)
+    assert first.rounds == 1 and isinstance(first.error, WholeLogNeededError)
+    assert 0 < first.first_dirty_offset < 1000
     both = clean_partition(prices.storage, settings, 0, 1000, so_far=first)
-    assert (both.unfinished, both.first_dirty_offset) == (False, 1000)
-    assert both.rounds > 1 and both.counts.records_read > first.counts.records_read
+    assert (both.error, both.first_dirty_offset) == (None, 1000)
+    assert both.rounds > 1 and both.stats.records_read > first.stats.records_read
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8), data=st.data())
@@ -171,7 +198,7 @@ def test_slices_are_all_bytes_once_in_order_and_of_one_size(sizes, data):
 )
 def test_groups_are_done_in_runs_of_some_size(least_bytes, sizes):
     groups = [[one] for one in run([5, 1, 1, 9, 2])]
-    found = runs(groups, least_bytes)
+    found = rewriting_tasks(groups, least_bytes)
     assert [[group[0].log_bytes for group in each] for each in found] == sizes
     assert list(itertools.chain(*found)) == groups
 
@@ -214,7 +241,7 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
 
 
 def test_a_damaged_segment_leaves_the_partition_as_it_was(prices, monkeypatch):
-    monkeypatch.setattr(clean_by_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
     log = LogDir.open(prices.uri, defaults={"log.cleaner.threads": "2"})
     before = live(log, "prices")

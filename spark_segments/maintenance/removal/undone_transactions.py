@@ -1,7 +1,8 @@
-"""Which transactions a restore takes back, and what the manifest has to say of their applications afterwards.
+"""The transactions that a restore undoes, and what the manifest has to remember of their applications afterwards.
 
-A transaction is an application id and a version that came with an append; one that is not above the application's last
-adds nothing. A restore takes their records out of the log, but the manifest goes on to remember them.
+A transaction is an application id and a version that came with an append. A transaction whose version is not above the
+application's last version adds nothing. A restore takes the records of transactions out of the log, but the manifest
+still remembers the transactions.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 
 FORGOTTEN = -1
-"""The version of an application that starts anew: below every version that a writer can have."""
+"""The last version of an application that starts anew. It is below every version that an append may have."""
 
 _THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
+class UndoneTransactions:
     """The transactions of an application whose records are not in the log after a restore.
 
-    `versions`: those above the restored version, rising. `kept_version`: the application's last one up to there, whose
-    records are in the log; None where it had none.
+    `versions`: the versions of these transactions, rising. `kept_version`: the application's last version whose records
+    are in the log; None if there is none.
     """
 
     app_id: str
@@ -35,24 +36,26 @@ class TakenBack:
 
 @dataclass(slots=True)
 class _Application:
-    """An application above a version: what it sent since, and what the manifest remembers as its last version."""
+    """What an application sent after a version of the manifest, and what the manifest remembers as its last."""
 
     kept_version: int | None
     last_version: int
     versions: list[int] = field(default_factory=list)
 
     def follow(self, operation: str | None, version: int) -> None:
-        """Takes the next commit that has a transaction of the application."""
+        """Counts the next commit that has a transaction of the application."""
         self.last_version = version
-        if operation == RESTORE:  # it forgot, or remembers again
+        if operation == RESTORE:  # it made the manifest forget later versions, or remember them again
             self.versions = [one for one in self.versions if one <= version]
         if version > (FORGOTTEN if self.kept_version is None else self.kept_version) and version not in self.versions:
             self.versions.append(version)
 
 
-def transactions_above(log: TopicLog, wanted: Snapshot, current: Snapshot) -> tuple[list[TakenBack], dict[str, int]]:
-    """What a restore of `wanted` on top of `current` takes back, by application id; and {application id: version} of
-    those whose records come back although they were forgotten: they have to be remembered again.
+def transactions_since(
+    log: TopicLog, wanted: Snapshot, current: Snapshot
+) -> tuple[list[UndoneTransactions], dict[str, int]]:
+    """(the transactions that a restore of `wanted` on top of `current` undoes, by application id; {application id:
+    version} to be remembered again, because records that were forgotten come back)
     """
     versions = range(wanted.version + 1, current.version + 1)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -66,15 +69,15 @@ def transactions_above(log: TopicLog, wanted: Snapshot, current: Snapshot) -> tu
                 kept = state.last_transaction(app_id)
                 found[app_id] = _Application(None if kept == FORGOTTEN else kept, version)
             found[app_id].follow(operation, version)
-    taken = [TakenBack(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]
+    undone = [UndoneTransactions(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]
     again = {
         name: one.kept_version
         for name, one in found.items()
         if one.kept_version is not None and one.last_version < one.kept_version
     }
-    return [one for one in taken if one.versions], again
+    return [one for one in undone if one.versions], again
 
 
-def forgetting(taken: Sequence[TakenBack]) -> dict[str, int]:
-    """{application id: version} that lets all of these transactions be sent again."""
-    return {one.app_id: FORGOTTEN if one.kept_version is None else one.kept_version for one in taken}
+def versions_to_forget(undone: Sequence[UndoneTransactions]) -> dict[str, int]:
+    """{application id: version} that the manifest must remember so that these transactions can be sent again."""
+    return {one.app_id: FORGOTTEN if one.kept_version is None else one.kept_version for one in undone}
