@@ -33,9 +33,9 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import (
-    CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEALED,
@@ -255,19 +255,12 @@ def _export(
 def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_Output]:
     """Sealed rows each by itself, chunks together up to segment.bytes."""
     leader_epoch = row.leader_epoch if row.leader_epochs else None
-    chunks: list[Segment] = []
-    for segment in snapshot.live_of(row.partition):
-        if segment.state == SEALED:
-            yield _Output((segment,), leader_epoch)
-            continue
-        assert segment.state == CHUNK
-        size = sum(chunk.log_bytes for chunk in chunks)
-        if chunks and size + segment.log_bytes > config.segment_bytes:
-            yield _Output(tuple(chunks), leader_epoch)
-            chunks = []
-        chunks.append(segment)
-    if chunks:
-        yield _Output(tuple(chunks), leader_epoch)
+
+    def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
+        return SEALED in (rows[-1].state, segment.state) or total + segment.log_bytes > config.segment_bytes
+
+    for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
+        yield _Output(tuple(rows), leader_epoch)
 
 
 def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:

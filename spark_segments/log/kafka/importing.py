@@ -24,6 +24,7 @@ from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, 
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.kafka.import_plan import CopyTask, PartitionPlan, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
@@ -231,17 +232,14 @@ def _holds_batch(tail: np.ndarray) -> bool:
 
 def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[CopyTask]]:
     """What is committed together. Copies that replace all rows of a partition are never told apart."""
-    wave: list[CopyTask] = []
-    size = 0
-    for plan in plans.values():
-        for number, task in enumerate(plan.tasks):
-            wave.append(task)
-            size += task.row.log_bytes
-            if size >= WAVE_BYTES and not (plan.replaces_all and number < len(plan.tasks) - 1):
-                yield wave
-                wave, size = [], 0
-    if wave:
-        yield wave
+
+    def begins(wave: list[tuple[int, CopyTask]], total: int, numbered: tuple[int, CopyTask]) -> bool:
+        number, _ = numbered
+        return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1][0] == number)
+
+    numbered = ((number, task) for number, plan in plans.items() for task in plan.tasks)
+    for wave in in_bins(numbered, lambda one: one[1].row.log_bytes, begins):
+        yield [task for _, task in wave]
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of, segments_of
@@ -301,15 +302,10 @@ def _look_deep(
 
 
 def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
-    groups: list[list[SegmentTask]] = []
-    size = 0
-    for task in tasks:
-        if not groups or spark is None or size + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(task)
-        size += task.segment.log_bytes
-    return groups
+    def begins(_: list[SegmentTask], total: int, task: SegmentTask) -> bool:
+        return spark is None or total + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES
+
+    return list(in_bins(tasks, lambda task: task.segment.log_bytes, begins))
 
 
 def _check_keys(
