@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.compression import LZ4, SNAPPY, decompress
+from spark_segments.format.compression import LZ4, SNAPPY, decompress, decompress_into
 from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
     BASE_OFFSET,
@@ -28,7 +28,6 @@ from spark_segments.format.decoding.record_kernels import (
     SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
-from spark_segments.format.kernels.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
 from spark_segments.format.kernels.jit import njit
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
@@ -173,17 +172,16 @@ class _Opener:
 
     def __init__(self, source: pa.Buffer, sections: np.ndarray, file_position: int, path: str) -> None:
         self._source, self._sections, self._file_position, self._path = source, sections, file_position, path
-        self._memory: pa.Buffer | None = None
+        self._bytes = memoryview(source).cast("B")
+        self._memory: np.ndarray | None = None
         self._buffers: list[pa.Buffer] = []
 
     def open(self, first: int, wanted_bytes: int) -> None:
         """Opens sections from `first` on, to about `wanted_bytes`, and makes them describe what came out."""
         wanted_bytes = min(wanted_bytes, OPENED_BYTES)
         run = self._sections[first : first + _MOST_OPENED]
-        if run[0, CODEC] in (LZ4, SNAPPY):
-            self._memory = self._memory or pa.allocate_buffer(OPENED_BYTES)
-            if _open_blocks(run, self._memory.address, OPENED_BYTES, wanted_bytes):
-                return
+        if run[0, CODEC] in (LZ4, SNAPPY) and self._open_to_memory(run, wanted_bytes):
+            return
         positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
         sizes = (run[:, END] - run[:, ADDRESS]).tolist()
         buffers = self._buffers
@@ -199,36 +197,29 @@ class _Opener:
         opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
         opened[:, CODEC] = _OPENED
 
-
-@njit
-def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
-    """How many sections were opened: at least `wanted_bytes`, up to one that needs more room, or something else."""
-    limit = memory + memory_bytes
-    wanted = memory + wanted_bytes
-    for row in range(len(sections)):
-        codec = sections[row, CODEC]
-        if row > 0 and memory >= wanted:
-            return row
-        source = sections[row, ADDRESS]
-        end = sections[row, END]
-        size = np.int64(-1)
-        if codec == LZ4:
-            most = lz4_most_bytes(source, end)
-            if most >= 0 and most <= limit - memory:
-                size = lz4_decompress(source, end, memory, memory + most)
-        elif codec == SNAPPY:
-            most, _, _ = snappy_size(source, end)
-            if most >= 0 and most <= limit - memory:
-                size = snappy_decompress(source, end, memory, memory + most)
-                if size != most:
-                    return row
-        if size < 0:
-            return row
-        sections[row, ADDRESS] = memory
-        sections[row, END] = memory + size
-        sections[row, CODEC] = _OPENED
-        memory += size
-    return len(sections)
+    def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:
+        """Opens what there is of LZ4 and snappy at the start of `run`; False where the first section is another kind or
+        larger than the memory.
+        """
+        if self._memory is None:
+            self._memory = np.empty(OPENED_BYTES, np.uint8)
+        memory = memoryview(self._memory)
+        starts = (run[:, POSITION] - self._file_position + RECORDS_POSITION).tolist()
+        sizes = (run[:, END] - run[:, ADDRESS]).tolist()
+        ends = [0]
+        for start, size, codec in zip(starts, sizes, run[:, CODEC].tolist(), strict=True):
+            if codec not in (LZ4, SNAPPY) or (ends[-1] >= wanted_bytes and len(ends) > 1):
+                break
+            written = decompress_into(codec, self._bytes[start : start + size], memory[ends[-1] :])
+            if written is None:
+                break
+            ends.append(ends[-1] + written)
+        opened = run[: len(ends) - 1]
+        opened[:, ADDRESS] = ends[:-1]
+        opened[:, END] = ends[1:]
+        opened[:, [ADDRESS, END]] += self._memory.__array_interface__["data"][0]
+        opened[:, CODEC] = _OPENED
+        return len(opened) > 0
 
 
 @njit
