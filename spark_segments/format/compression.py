@@ -274,7 +274,7 @@ def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
         return None
     out = pa.allocate_buffer(most_bytes, resizable=True)
     try:
-        size = _fill_from_lz4(section, blocks, memoryview(np.frombuffer(out, np.uint8)))
+        size = _fill_from_lz4(section, blocks, np.frombuffer(out, np.uint8).data)
     except (cramjam.DecompressionError, _DamagedError):
         return None
     out.resize(size, shrink_to_fit=False)
@@ -285,7 +285,7 @@ def _lz4_blocks(section: memoryview) -> list[tuple[int, int, bool]] | None:
     """(start, end, whether it is stored as it is) of each block of one frame as Kafka writes it, None for others."""
     if section[: len(LZ4_FRAME_HEADER)] != LZ4_FRAME_HEADER:
         return None
-    blocks = []
+    blocks: list[tuple[int, int, bool]] = []
     position, end = len(LZ4_FRAME_HEADER), len(section)
     while position + 4 <= end:
         size = int.from_bytes(section[position : position + 4], "little")
@@ -320,7 +320,7 @@ def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
         raise _DamagedError(f"more than {limit} bytes from {buffer.size}")
     out = pa.allocate_buffer(size)
     try:
-        _fill_from_snappy(section, blocks, memoryview(np.frombuffer(out, np.uint8)))
+        _fill_from_snappy(section, blocks, np.frombuffer(out, np.uint8).data)
     except cramjam.DecompressionError as error:
         raise _DamagedError("a block does not give what it states") from error
     return out
@@ -331,7 +331,7 @@ def _snappy_blocks(section: memoryview) -> list[tuple[int, int, int]]:
     end = len(section)
     if section[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return [(0, end, _snappy_stated(section, 0, end))] if end else []
-    blocks = []
+    blocks: list[tuple[int, int, int]] = []
     position = 0
     while position < end:
         if section[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:

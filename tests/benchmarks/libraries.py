@@ -24,6 +24,7 @@ from spark_segments.format.decoding import batch_groups
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS
+from spark_segments.format.window import Window
 from tests.golden_files import log_files
 
 BATCH_BYTES = (16 << 10, 128 << 10)
@@ -97,7 +98,7 @@ def _golden() -> Iterator[Record]:
     for path in (path for name in GOLDEN for path in log_files(name)):
         stored = pa.py_buffer(path.read_bytes())
         batches = scan_batches(stored).batches
-        for part in decode_batches(stored, batches, topic="", partition=0, columns=("key", "value")):
+        for part in decode_batches(Window(stored, batches), topic="", partition=0, columns=("key", "value")):
             records += zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True)
     while True:
         yield from records
@@ -155,7 +156,7 @@ def _seconds(codec: str, library: Decompress | None, stored: pa.Buffer) -> float
             compression._decompress_snappy = library
     try:
         started = time.thread_time()
-        for _ in decode_batches(stored, scan_batches(stored).batches, topic="", partition=0):
+        for _ in decode_batches(Window(stored, scan_batches(stored).batches), topic="", partition=0):
             pass
         return time.thread_time() - started
     finally:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.decoding import sections
 from spark_segments.format.sidecars.producer_state import ProducerState
+from spark_segments.format.window import Window
 from tests.format import plain_cleaner
 from tests.format.directory_cleaner import clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches
@@ -156,7 +157,7 @@ def check_rounds(
 
         state = ProducerState()
         for segment in log.segments:
-            state.add(segment.data, segment.batches)
+            state.add(Window(segment.data, segment.batches))
         entries = [entry for entry in state.entries() if live and entry.producer_id != 9]
 
         cleaned = clean_log(

@@ -12,6 +12,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import LZ4, SNAPPY, decompress_into
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.window import Window
 from tests.format.twin_encode import Record, batch_bytes
 
 FUZZ = settings(max_examples=500, deadline=None)
@@ -126,5 +127,5 @@ def test_a_match_does_not_reach_into_the_batch_before():
     scan = scan_batches(bytes(data), check_crc=False)
     assert len(scan.batches) == 2
     with pytest.raises(CorruptBatchError) as caught:
-        list(decode_batches(bytes(data), scan.batches, path="x.log", topic="t", partition=0))
+        list(decode_batches(Window(bytes(data), scan.batches, path="x.log"), topic="t", partition=0))
     assert caught.value.position == len(good)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -50,6 +49,7 @@ from spark_segments.format.layout import (
     RECORDS_POSITION,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 
 _LARGEST_INT64 = 2**63 - 1
 _GROUP = 1024  # the least room for records that the kernel wants
@@ -116,35 +116,25 @@ class Cleaned:
     aborted: AbortedTransactions
 
 
-def clean_batches(
-    buffer: Any,
-    batches: BatchTable,
-    cleaning: CleaningRound,
-    transactions: CleanedTransactions,
-    *,
-    file_position: int = 0,
-    path: str = "",
-    offset_shift: int = 0,
-) -> Iterator[Cleaned]:
-    """Cleans `batches` (CRCs checked), which follow those cleaned with the same `transactions` before.
+def clean_batches(window: Window, cleaning: CleaningRound, transactions: CleanedTransactions) -> Iterator[Cleaned]:
+    """Cleans the batches of a window (CRCs checked), which follow those cleaned with the same `transactions` before.
 
     They come in parts, in order, each with as much as `sections` decompresses at a time: however well a log compresses,
-    no more of it is in memory. buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the
-    offsets of its bytes. Batches of magic 0 and 1 become such of magic 2. Raises CorruptBatchError for records damaged
-    in spite of their CRC.
+    no more of it is in memory. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError for records
+    damaged in spite of their CRC.
     """
-    bytes_read = batches.size
-    buffer, batches, file_position, converted = as_magic_2(buffer, batches, file_position=file_position, path=path)
-    discardable, aborted = transactions.read(
-        buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
-    )
+    bytes_read = window.batches.size
+    given, window = window, as_magic_2(window)
+    converted = window is not given
+    batches, offset_shift, path = window.batches, window.offset_shift, window.path
+    discardable, aborted = transactions.read(window)
     action = _actions(batches, cleaning, discardable, offset_shift)
     unread = action & READ == 0
     count = batches.count.astype(np.int64)
-    for part in sections(buffer, batches, file_position=file_position, path=path, wanted=~unread):
+    for part in sections(window, wanted=~unread):
         rows = slice(part.first, part.last)
         columns = Batches(
-            address=address_of(buffer) + batches.position[rows] - file_position,
+            address=address_of(window.data) + window.starts[rows],
             size=batches.size[rows],
             start=part.start,
             end=part.end,
@@ -156,7 +146,7 @@ def clean_batches(
             action=action[rows],
             codec=_codecs(batches, cleaning)[rows],
         )
-        sources: list[np.ndarray] = [byte_view(buffer)]
+        sources: list[np.ndarray] = [byte_view(window.data)]
         tally = np.zeros(COUNTS, np.int64)
         data = _joined(*_clean(columns, cleaning, tally, sources, batches, part, path), sources)
         table = _scanned(data)

@@ -19,6 +19,7 @@ from spark_segments.format.cleaner.record_keys import HAS_KEY, bad_record, key_r
 from spark_segments.format.decoding.sections import Sections, as_magic_2, sections
 from spark_segments.format.kernels.jit import njit, prefetch_near
 from spark_segments.format.kernels.key_hash import hash_of, multiply_high, seeded_secret
+from spark_segments.format.window import Window
 
 BYTES_PER_SLOT = 24
 
@@ -77,36 +78,22 @@ class OffsetMap:
         low, high = np.uint64(number & (1 << 64) - 1), np.uint64(number >> 64)
         return int(latest_offset(self.slots, np.uint64(self.capacity), low, high))
 
-    def put_batches(
-        self,
-        buffer: Any,
-        batches: BatchTable,
-        *,
-        file_position: int = 0,
-        path: str = "",
-        offset_shift: int = 0,
-        end_offset: int | None = None,
-        exclude: np.ndarray | None = None,
-    ) -> bool:
-        """Puts the keyed records of `batches` (magic 2) from `start_offset` up to `end_offset`; False: the map is full.
+    def put_batches(self, window: Window, *, end_offset: int | None = None, exclude: np.ndarray | None = None) -> bool:
+        """Puts the keyed records of a window from `start_offset` up to `end_offset`; False: the map is full.
 
-        buffer[0] is byte `file_position` of the file `path`; `offset_shift` is added to the offsets of its bytes.
         Control batches and those of `exclude` (bool[n], aborted) are passed over. The attribute `end_offset` then says
         how far the map goes: past the last batch, or, when full, up to the record for which there was no room.
         """
         if self.full:
             return False
         bound = _LARGEST_INT64 if end_offset is None else end_offset
+        batches, offset_shift = window.batches, window.offset_shift
         past_last = int(batches.last_offset[-1]) + offset_shift + 1 if len(batches) else self.end_offset
-        if exclude is not None:
-            batches = batches.take(~exclude)
-        buffer, batches, file_position, _ = as_magic_2(buffer, batches, file_position=file_position, path=path)
-        wanted = ~batches.is_control & (batches.count > 0)
-        wanted &= batches.last_offset + offset_shift >= self.start_offset
-        wanted &= batches.base_offset + offset_shift < bound
-        batches = batches.take(wanted)
-        for part in sections(buffer, batches, file_position=file_position, path=path):
-            self._put(part, batches.take(slice(part.first, part.last)), offset_shift, bound, path)
+        window = as_magic_2(window if exclude is None else window.take(~exclude))
+        batches = window.batches
+        window = window.take(~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound))
+        for part in sections(window):
+            self._put(part, window.batches.take(slice(part.first, part.last)), offset_shift, bound, window.path)
             if self.full:
                 return False
         self.advance(min(bound, past_last))

@@ -6,14 +6,12 @@ data of an aborted one go at once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.control import ABORT, COMMIT, NO_MARKER, read_markers
 from spark_segments.format.kernels.jit import njit
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 
 _NONE = -1
 
@@ -44,15 +42,14 @@ class CleanedTransactions:
         self._aborted = _rows(both, order)
         self._observed = np.concatenate([self._observed, np.zeros(int(new.sum()), np.bool_)])[order]
 
-    def read(
-        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
-    ) -> tuple[np.ndarray, AbortedTransactions]:
+    def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
         """Walks the batches that come next: (bool[n], which may be discarded; transactions for the new index).
 
         A data batch may be if its transaction was aborted; a control batch if no data of its transaction was met or the
         cleaner has emptied it before. The transactions are those with an abort marker among the batches and data that
         was met: the rewritten segment's index names them, until all of their data are gone.
         """
+        batches, offset_shift = window.batches, window.offset_shift
         discardable = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches.is_control | batches.is_transactional)
         if not len(rows):
@@ -60,7 +57,7 @@ class CleanedTransactions:
         batches = batches.take(rows)
         control = batches.is_control
         kind = np.full(len(rows), NO_MARKER, np.int64)
-        markers = read_markers(buffer, batches.take(control), file_position=file_position, path=path)
+        markers = read_markers(window.with_batches(batches.take(control)))
         kind[control] = markers.type
         producer_ids = np.unique(np.concatenate([batches.producer_id, self._aborted.producer_id, self._committed]))
         committed = np.isin(producer_ids, self._committed)

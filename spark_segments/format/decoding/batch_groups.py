@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import LZ4, SNAPPY, decompress, decompress_into
 from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
@@ -28,7 +27,7 @@ from spark_segments.format.decoding.record_kernels import (
     SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
-from spark_segments.format.kernels.jit import njit
+from spark_segments.format.kernels.jit import byte_view, njit
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -36,6 +35,7 @@ from spark_segments.format.layout import (
     RECORDS_POSITION,
     TIMESTAMP_TYPE_MASK,
 )
+from spark_segments.format.window import Window
 
 _LARGEST = 2**63 - 1
 # Arrow's offsets are int32: with all that is read ahead, a RecordBatch stays below 2^31 bytes, as a batch does anyway.
@@ -75,28 +75,19 @@ class Wanted(NamedTuple):
     topic: str
     first_offset: int
     end_offset: int
-    offset_shift: int
     with_control: bool
     target_bytes: int
 
 
-def portions(
-    view: np.ndarray,
-    batches: BatchTable,
-    excluded: np.ndarray | None,
-    wanted: Wanted,
-    *,
-    file_position: int,
-    path: str,
-) -> Iterator[Portion]:
-    """The portions of all batches (of magic 2) that may have wanted records.
+def portions(window: Window, excluded: np.ndarray | None, wanted: Wanted) -> Iterator[Portion]:
+    """The portions of all batches of a window (magic 2) that may have wanted records.
 
     Raises CorruptBatchError where a batch cannot be decompressed, or counts records or offsets that cannot be.
     """
-    sections = _sections(view, batches, excluded, wanted, file_position, path)
+    sections = _sections(window, excluded, wanted)
     target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    opener = _Opener(pa.py_buffer(view), sections, file_position, path)
+    opener = _Opener(window, sections)
     first = filled = 0
     while first < len(sections):
         room = target_bytes - filled
@@ -106,7 +97,7 @@ def portions(
         if state == _LYING:
             raise CorruptBatchError(
                 "A record batch counts more records than its bytes can hold",
-                path=path,
+                path=window.path,
                 position=int(sections[last, POSITION]),
                 expected=f"at most {(sections[last, END] - sections[last, ADDRESS]) // SMALLEST_RECORD}",
                 found=int(sections[last, COUNT]),
@@ -124,22 +115,16 @@ def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
     return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
 
 
-def _sections(
-    view: np.ndarray,
-    batches: BatchTable,
-    excluded: np.ndarray | None,
-    wanted: Wanted,
-    file_position: int,
-    path: str,
-) -> np.ndarray:
+def _sections(window: Window, excluded: np.ndarray | None, wanted: Wanted) -> np.ndarray:
+    view, batches, shift = byte_view(window.data), window.batches, window.offset_shift
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
     sections = np.empty((len(batches), SECTION_FIELDS), np.int64)
     rows, problem, row = _select(
         view.__array_interface__["data"][0],
         len(view),
-        file_position,
-        wanted.offset_shift,
+        window.position,
+        shift,
         wanted.first_offset,
         wanted.end_offset,
         wanted.with_control,
@@ -159,9 +144,9 @@ def _sections(
     if problem == _BAD_OFFSETS:
         raise CorruptBatchError(
             "The offsets of a record batch are not those of a log",
-            path=path,
+            path=window.path,
             position=int(batches.position[row]),
-            expected=f"{max(0, -wanted.offset_shift)} to {_LARGEST - max(0, wanted.offset_shift)}",
+            expected=f"{max(0, -shift)} to {_LARGEST - max(0, shift)}",
             found=f"{batches.base_offset[row]} to {batches.last_offset[row]}",
         )
     return sections[:rows]
@@ -170,9 +155,9 @@ def _sections(
 class _Opener:
     """Decompresses sections, to memory that it takes again and again."""
 
-    def __init__(self, source: pa.Buffer, sections: np.ndarray, file_position: int, path: str) -> None:
-        self._source, self._sections, self._file_position, self._path = source, sections, file_position, path
-        self._bytes = memoryview(source).cast("B")
+    def __init__(self, window: Window, sections: np.ndarray) -> None:
+        self._window, self._sections = window, sections
+        self._bytes = byte_view(window.data).data
         self._memory: np.ndarray | None = None
         self._buffers: list[pa.Buffer] = []
 
@@ -189,8 +174,9 @@ class _Opener:
         for position, codec, size in zip(positions, codecs, sizes, strict=True):
             if codec <= 0 or (wanted_bytes <= 0 and buffers):
                 break
-            compressed = self._source.slice(position - self._file_position + RECORDS_POSITION, size)
-            buffers.append(decompress(codec, compressed, path=self._path, position=position))
+            start = position - self._window.position + RECORDS_POSITION
+            compressed = self._bytes[start : start + size]
+            buffers.append(decompress(codec, compressed, path=self._window.path, position=position))
             wanted_bytes -= buffers[-1].size
         opened = run[: len(buffers)]
         opened[:, ADDRESS] = [buffer.address for buffer in buffers]
@@ -203,8 +189,8 @@ class _Opener:
         """
         if self._memory is None:
             self._memory = np.empty(OPENED_BYTES, np.uint8)
-        memory = memoryview(self._memory)
-        starts = (run[:, POSITION] - self._file_position + RECORDS_POSITION).tolist()
+        memory = self._memory.data
+        starts = (run[:, POSITION] - self._window.position + RECORDS_POSITION).tolist()
         sizes = (run[:, END] - run[:, ADDRESS]).tolist()
         ends = [0]
         for start, size, codec in zip(starts, sizes, run[:, CODEC].tolist(), strict=True):

@@ -20,6 +20,7 @@ from spark_segments.format.sidecars.index import (
     raw_entries,
 )
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
+from spark_segments.format.window import Window
 from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,
@@ -182,7 +183,8 @@ class _LogReader:
         batches = scan_batches(data, file_position=batch.position, path=self.path, check_crc=False).batches
         if not len(batches):
             return NO_TIMESTAMP
-        (_, records), *_ = with_records(data, batch.position, batches.take(slice(0, 1)), self.path, True)
+        first = Window(data, batches.take(slice(0, 1)), batch.position, self.path)
+        (_, records), *_ = with_records(first, True)
         return max((record.get("timestamp", NO_TIMESTAMP) for record in records), default=NO_TIMESTAMP)
 
 

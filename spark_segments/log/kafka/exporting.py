@@ -287,13 +287,7 @@ def _write_snapshots(
         if producers:
             for one in output.rows:
                 for window in windows(storage, one):
-                    state.add(
-                        window.data,
-                        window.batches,
-                        file_position=window.position,
-                        path=one.path,
-                        offset_shift=one.offset_shift,
-                    )
+                    state.add(window)
     if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
         # Appends of our own have no producers: what came with an import still holds.
         content = row.producer_snapshot or producer_snapshot_bytes(state.entries())

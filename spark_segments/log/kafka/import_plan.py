@@ -174,8 +174,7 @@ def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
         else:
             records = 0
             for window in windows(source, row, locate(source, row, begin), check_crc=False):
-                wanted = window.batches.last_offset >= begin
-                records += int(window.batches.count[wanted].sum())
+                records += int(window.between(begin, row.next_offset).batches.count.sum())
         if records < row.next_offset - max(row.base_offset, begin):
             return True
     return False

@@ -24,6 +24,7 @@ from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, 
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.kafka.import_plan import CopyTask, PartitionPlan, compare_with_kafka, plan_import
@@ -43,7 +44,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
-from spark_segments.log.segment.reader import Window, windows
+from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
 from spark_segments.storage import Storage
 
@@ -400,19 +401,18 @@ def _converted(copy: _Copy, topic: str, row: Segment, base_offset: int) -> Segme
         segment_index_bytes=copy.segment_index_bytes,
     )
     for window in windows(copy.source, row):
-        window = dataclasses.replace(window, batches=window.batches.take(window.batches.last_offset >= base_offset))
+        window = window.take(window.batches.last_offset >= base_offset)
         legacy = window.batches.magic < 2
         edges = [0, *(i for i in range(1, len(legacy)) if legacy[i] != legacy[i - 1]), len(legacy)]
         for start, stop in itertools.pairwise(edges):
-            batches = window.batches.take(slice(start, stop))
-            if not len(batches):
+            part = window.take(slice(start, stop))
+            if not len(part.batches):
                 continue
-            part = Window(window.data, window.position, batches)
             if legacy[start]:
-                encoded = to_magic2(window.data, batches, file_position=window.position, path=row.path)
-                part = Window(encoded.buffer, 0, encoded.batches)
-            for piece in trimmed(part, base_offset, row.path):
-                data, batches = rebased(piece, piece.batches, 0)
+                encoded = to_magic2(part)
+                part = Window(encoded.buffer, encoded.batches, path=row.path)
+            for piece in trimmed(part, base_offset):
+                data, batches = rebased(piece)
                 writer.append(data, batches)
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
     written = writer.close(topic_id=row.topic_id, created_ms=row.created_ms, state=row.state)

@@ -17,6 +17,7 @@ from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.index import IndexBuilder
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
@@ -249,7 +250,7 @@ class ChunkWriter:
 
 def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:
     """How many records of `batches`, whose positions count from `data[0]`, have a null value."""
-    values = decode_batches(data, batches, topic="", partition=0, columns=("value",))
+    values = decode_batches(Window(data, batches), topic="", partition=0, columns=("value",))
     return sum(records.column(0).null_count for records in values)
 
 

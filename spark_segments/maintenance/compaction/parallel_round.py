@@ -20,11 +20,11 @@ import numpy as np
 
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import run_tasks, try_tasks
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.clean import CleanCounts
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.reader import locate, locate_position, windows
 from spark_segments.maintenance.compaction.group_rewrite import Group
@@ -260,9 +260,8 @@ class _TransactionMet(Exception):
 class _NoTransactions(CleanedTransactions):
     """What is known of transactions where there are none."""
 
-    def read(
-        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
-    ) -> tuple[np.ndarray, AbortedTransactions]:
+    def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
+        batches = window.batches
         if batches.is_control.any():
             raise _TransactionMet
         return np.zeros(len(batches), np.bool_), AbortedTransactions.of()

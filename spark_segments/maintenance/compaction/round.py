@@ -17,9 +17,10 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import compression
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
-from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import Group, GroupRewrite, named
 from spark_segments.maintenance.compaction.plan import groups
@@ -142,26 +143,16 @@ def put_windows(
 
     Batches before `start_position` are passed over, and records from `end_offset` on.
     """
-    shift, indexed = segment.offset_shift, 0
+    indexed = 0
     for window in found:
-        batches = named(window, segment)
+        window = named(window, segment)
         if start_position > window.position:
-            batches = batches.take(batches.position >= start_position)
-        undone, _ = transactions.read(
-            window.data, batches, file_position=window.position, path=segment.path, offset_shift=shift
-        )
-        fits = offset_map.put_batches(
-            window.data,
-            batches,
-            file_position=window.position,
-            path=segment.path,
-            offset_shift=shift,
-            end_offset=end_offset,
-            exclude=undone & ~batches.is_control,
-        )
-        read = batches.last_offset + shift >= offset_map.start_offset
-        read &= batches.base_offset + shift < offset_map.end_offset
-        indexed += int(batches.count[read].sum())
+            window = window.take(window.batches.position >= start_position)
+        undone, _ = transactions.read(window)
+        exclude = undone & ~window.batches.is_control
+        fits = offset_map.put_batches(window, end_offset=end_offset, exclude=exclude)
+        read = window.overlaps(offset_map.start_offset, offset_map.end_offset)
+        indexed += int(window.batches.count[read].sum())
         if not fits:
             break
     return indexed
@@ -203,15 +194,7 @@ def rewrite_group(
     with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
         for segment in group:
             for window in windows(storage, segment):
-                for cleaned in clean_batches(
-                    window.data,
-                    named(window, segment),
-                    cleaning,
-                    transactions,
-                    file_position=window.position,
-                    path=segment.path,
-                    offset_shift=segment.offset_shift,
-                ):
+                for cleaned in clean_batches(named(window, segment), cleaning, transactions):
                     rewrite.add(segment, cleaned)
                     counts += cleaned.counts
         return rewrite.close(), counts
