@@ -32,7 +32,7 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.format.sidecars.txn_index import txn_index_bytes
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import (
@@ -47,6 +47,8 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file
+from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.storage import Storage
 
@@ -85,8 +87,7 @@ class _Write:
     source: Storage
     target: Storage
     topic: str
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
 
     def __call__(self, output: _Output) -> _Written:
         row = output.rows[0]
@@ -96,7 +97,7 @@ class _Write:
             copy_file(self.source, row.path, self.target, stem + LOG_SUFFIX, row.log_bytes)
             copy_file(self.source, row.index_path, self.target, stem + INDEX_SUFFIX, row.index_bytes)
             copy_file(self.source, row.time_index_path, self.target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-            aborted = _aborted(self.source, row)
+            aborted = read_txn_index(self.source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
             if len(aborted):
                 self.target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
         else:
@@ -108,8 +109,7 @@ class _Write:
                 output.rows[-1].next_offset,
                 sealed=False,
                 leader_epoch=output.leader_epoch,
-                index_interval_bytes=self.index_interval_bytes,
-                segment_index_bytes=self.segment_index_bytes,
+                limits=self.limits,
                 target=self.target,
                 stem=stem,
             )
@@ -135,13 +135,6 @@ def _look(source: Storage, output: _Output) -> _Look:
             found.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
             found.records += int(window.batches.count.sum())
     return found
-
-
-def _aborted(storage: Storage, row: Segment) -> AbortedTransactions:
-    if not row.txn_index_bytes:
-        return AbortedTransactions.of()
-    data = storage.read(row.txn_index_path, 0, row.txn_index_bytes)
-    return parse_txn_index(data, path=row.txn_index_path).shifted(row.offset_shift)
 
 
 @dataclass
@@ -227,7 +220,7 @@ def _export(
 ) -> dict[str, Any]:
     partitions = partitions_of(snapshot.partitions)
     outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
-    write = _Write(storage, target, snapshot.topic, config.index_interval_bytes, config.segment_index_bytes)
+    write = _Write(storage, target, snapshot.topic, SegmentLimits.of(config))
     tasks = [output for mine in outputs.values() for output in mine]
     written = run_tasks(write, tasks, spark, progress=progress)
     with_producers = {one.partition for one in written if one.has_producers}

@@ -44,6 +44,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
 from spark_segments.storage import Storage
@@ -64,8 +65,7 @@ class _Copy:
 
     source: Storage
     target: Storage
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
 
     def __call__(self, task: CopyTask) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
@@ -83,8 +83,7 @@ class _Copy:
                 sealed=row.state != CHUNK,
                 leader_epoch=None,
                 target=self.target,
-                index_interval_bytes=self.index_interval_bytes,
-                segment_index_bytes=self.segment_index_bytes,
+                limits=self.limits,
             )
             copied = dataclasses.replace(copied, created_ms=row.created_ms)
             if partly and task.aborted is None:
@@ -128,7 +127,7 @@ def import_topic(
     plans = plan_import(source.storage, current, found, comparisons)
     task_count = sum(len(plan.tasks) for plan in plans.values())
     landing = _Landing(manifest, found, current, plans)
-    copy = _Copy(source.storage, storage, config.index_interval_bytes, config.segment_index_bytes)
+    copy = _Copy(source.storage, storage, SegmentLimits.of(config))
     done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
     copied_count = 0
 
@@ -397,8 +396,7 @@ def _converted(copy: _Copy, topic: str, row: Segment, base_offset: int) -> Segme
         topic,
         row.partition,
         base_offset,
-        index_interval_bytes=copy.index_interval_bytes,
-        segment_index_bytes=copy.segment_index_bytes,
+        limits=copy.limits,
     )
     for window in windows(copy.source, row):
         window = window.take(window.batches.last_offset >= base_offset)

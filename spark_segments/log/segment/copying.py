@@ -11,11 +11,12 @@ import pyarrow as pa
 from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.patch import rebase
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.trim import batch_from
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
-from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.files import read_file, read_txn_index
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
@@ -33,8 +34,7 @@ def copy_batches(
     *,
     sealed: bool,
     leader_epoch: int | None,
-    index_interval_bytes: int,
-    segment_index_bytes: int,
+    limits: SegmentLimits,
     target: Storage | None = None,
     stem: str | None = None,
 ) -> Segment:
@@ -51,8 +51,7 @@ def copy_batches(
         topic,
         first.partition,
         base_offset,
-        index_interval_bytes=index_interval_bytes,
-        segment_index_bytes=segment_index_bytes,
+        limits=limits,
         stem=stem,
     ) as writer:
         for source in sources:
@@ -70,8 +69,7 @@ def copy_batches(
                 )
             if whole and known:
                 writer.add_tombstones(source.tombstones)
-            if source.txn_index_bytes:
-                writer.add_aborted(aborted_in(storage, source, start, end))
+            writer.add_aborted(aborted_in(storage, source, start, end))
         created_ms = _created_ms(sources, sealed)
         row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
@@ -91,8 +89,7 @@ def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
 
 def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> AbortedTransactions:
     """The entries of a segment's .txnindex whose marker lies in [start, end); all offsets are the log's."""
-    data = read_file(storage, source.txn_index_path, 0, source.txn_index_bytes)
-    entries = parse_txn_index(data, path=source.txn_index_path).shifted(source.offset_shift)
+    entries = read_txn_index(storage, source.txn_index_path, source.txn_index_bytes, source.offset_shift)
     return entries.take((entries.last_offset >= start) & (entries.last_offset < end))
 
 

@@ -31,6 +31,7 @@ from spark_segments.log.kafka.recovered import LeaderEpochs
 from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.segment.walk import Step, walk
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
@@ -62,8 +63,7 @@ class SegmentTask:
     segment: Segment
     log_start_offset: int
     leader_epochs: LeaderEpochs
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
     by_kafka: bool
 
 
@@ -119,7 +119,7 @@ class _Look:
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
         self._builder: IndexBuilder | None = IndexBuilder(
-            segment.name_offset, task.index_interval_bytes, task.segment_index_bytes
+            segment.name_offset, task.limits.index_interval_bytes, task.limits.segment_index_bytes
         )
 
     def run(self) -> SegmentFacts:
@@ -445,7 +445,7 @@ class _Look:
 
     def _rebuilt_with_others(self, index_bytes: int, time_index_bytes: int) -> list[tuple[bytes, bytes]]:
         """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
-        intervals: set[int | None] = {self._task.index_interval_bytes}
+        intervals: set[int | None] = {self._task.limits.index_interval_bytes}
         if self._index_check is not None:
             intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
         # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.

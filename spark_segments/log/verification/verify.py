@@ -23,6 +23,7 @@ from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.findings import ERROR, WARNING, Finding, Findings
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
@@ -276,8 +277,7 @@ def _look_deep(
             segment,
             partitions[segment.partition].log_start_offset,
             partitions[segment.partition].leader_epochs,
-            config.index_interval_bytes,
-            config.segment_index_bytes,
+            SegmentLimits.of(config),
             by_kafka,
         )
         for segment in segments_of(snapshot.live)
@@ -356,8 +356,7 @@ def _repair(
                         snapshot.topic,
                         one.segment,
                         aborted[one.segment.path],
-                        config.index_interval_bytes,
-                        config.segment_index_bytes,
+                        SegmentLimits.of(config),
                     )
                 )
     if not tasks:

@@ -18,6 +18,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.copying import rebased
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage
@@ -127,8 +128,7 @@ class GroupRewrite:
             self._topic,
             self._group[0].partition,
             base_offset,
-            index_interval_bytes=self._config.index_interval_bytes,
-            segment_index_bytes=self._config.segment_index_bytes,
+            limits=SegmentLimits.of(self._config),
         )
 
     def _finish(self, next_offset: int) -> None:

@@ -16,10 +16,11 @@ from spark_segments.format.cleaner.clean import CleanCounts, CleaningRound, clea
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import compression
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
+from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import Group, GroupRewrite, named
@@ -202,9 +203,9 @@ def rewrite_group(
 
 def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:
     """All aborted transactions of a partition, with the log's offsets."""
-    found = []
-    for segment in segments:
-        if segment.txn_index_bytes:
-            data = storage.read(segment.txn_index_path, 0, segment.txn_index_bytes)
-            found.append(parse_txn_index(data, path=segment.txn_index_path).shifted(segment.offset_shift))
-    return AbortedTransactions.concatenate(found)
+    return AbortedTransactions.concatenate(
+        [
+            read_txn_index(storage, segment.txn_index_path, segment.txn_index_bytes, segment.offset_shift)
+            for segment in segments
+        ]
+    )

@@ -74,8 +74,7 @@ class _CopyPiece:
             piece.next_offset,
             sealed=piece.sealed,
             leader_epoch=task.leader_epoch,
-            index_interval_bytes=self.rules.index_interval_bytes,
-            segment_index_bytes=self.rules.segment_index_bytes,
+            limits=self.rules.limits,
         )
 
 
