@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.decoding import sections
+from spark_segments.format.decoding import record_sections
 from spark_segments.format.sidecars.producer_state import ProducerState
 from spark_segments.format.window import Window
 from tests.format import plain_cleaner
@@ -99,10 +99,10 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     batches_a_call=st.sampled_from([1, 2, 3, 1000]),
     live=st.booleans(),
     codec=st.sampled_from([None, None, 0, 4]),
-    part_bytes=st.sampled_from([1, 100, sections.TARGET_BYTES]),
+    part_bytes=st.sampled_from([1, 100, record_sections.TARGET_BYTES]),
 )
 def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec, part_bytes):
-    with mock.patch.object(sections, "TARGET_BYTES", part_bytes):
+    with mock.patch.object(record_sections, "TARGET_BYTES", part_bytes):
         check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
 
 

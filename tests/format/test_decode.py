@@ -257,7 +257,7 @@ def test_records_are_clipped_to_the_offsets_asked_for(columns):
 
 
 @pytest.mark.parametrize("target_bytes", [0, 1, 300, 1000, 10_000])
-def test_portions_of_any_size_hold_the_same_records(target_bytes):
+def test_groups_of_any_size_hold_the_same_records(target_bytes):
     parts = list(
         decode_batches(Window(LOG, scan_batches(LOG).batches), topic="t", partition=0, target_bytes=target_bytes)
     )

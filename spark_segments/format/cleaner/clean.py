@@ -37,7 +37,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
-from spark_segments.format.decoding.sections import Sections, address_of, as_magic_2, sections
+from spark_segments.format.decoding.record_sections import RecordSections, address_of, as_magic_2, record_sections
 from spark_segments.format.kernels.crc import crc32c
 from spark_segments.format.kernels.jit import COPY_SLACK, byte_view
 from spark_segments.format.layout import (
@@ -119,9 +119,9 @@ class Cleaned:
 def clean_batches(window: Window, cleaning: CleaningRound, transactions: CleanedTransactions) -> Iterator[Cleaned]:
     """Cleans the batches of a window (CRCs checked), which follow those cleaned with the same `transactions` before.
 
-    They come in parts, in order, each with as much as `sections` decompresses at a time: however well a log compresses,
-    no more of it is in memory. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError for records
-    damaged in spite of their CRC.
+    They come in parts, in order, each with as much as `record_sections` decompresses at a time: however well a log
+    compresses, no more of it is in memory. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError
+    for records damaged in spite of their CRC.
     """
     bytes_read = window.batches.size
     given, window = window, as_magic_2(window)
@@ -131,7 +131,7 @@ def clean_batches(window: Window, cleaning: CleaningRound, transactions: Cleaned
     action = _actions(batches, cleaning, discardable, offset_shift)
     unread = action & READ == 0
     count = batches.count.astype(np.int64)
-    for part in sections(window, wanted=~unread):
+    for part in record_sections(window, wanted=~unread):
         rows = slice(part.first, part.last)
         columns = Batches(
             address=address_of(window.data) + window.starts[rows],
@@ -201,7 +201,7 @@ def _clean(
     tally: np.ndarray,
     sources: list[np.ndarray],
     batches: BatchTable,
-    part: Sections,
+    part: RecordSections,
     path: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Addresses and sizes of what is left of one part; `sources` grows by the memory that they are in."""

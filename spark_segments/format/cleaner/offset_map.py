@@ -16,7 +16,7 @@ import numpy as np
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.record_keys import HAS_KEY, bad_record, key_rows, read_keys
-from spark_segments.format.decoding.sections import Sections, as_magic_2, sections
+from spark_segments.format.decoding.record_sections import RecordSections, as_magic_2, record_sections
 from spark_segments.format.kernels.jit import njit, prefetch_near
 from spark_segments.format.kernels.key_hash import hash_of, multiply_high, seeded_secret
 from spark_segments.format.window import Window
@@ -92,14 +92,14 @@ class OffsetMap:
         window = as_magic_2(window if exclude is None else window.take(~exclude))
         batches = window.batches
         window = window.take(~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound))
-        for part in sections(window):
+        for part in record_sections(window):
             self._put(part, window.batches.take(slice(part.first, part.last)), offset_shift, bound, window.path)
             if self.full:
                 return False
         self.advance(min(bound, past_last))
         return True
 
-    def _put(self, part: Sections, batches: BatchTable, offset_shift: int, bound: int, path: str) -> None:
+    def _put(self, part: RecordSections, batches: BatchTable, offset_shift: int, bound: int, path: str) -> None:
         base_offsets = batches.base_offset + offset_shift
         counts = batches.count.astype(np.int64)
         rows = key_rows(max(_GROUP, int(counts.max())))

@@ -1,7 +1,7 @@
-"""Which records are read together: the wanted batches of a scan as sections (see record_kernels.py), cut into portions.
+"""Which records are read together: the wanted batches of a scan as sections (see record_kernels.py), cut into groups.
 
-A RecordBatch is made of one portion, or of several where batches are compressed: these are decompressed when their
-portion comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
+A RecordBatch is made of one group, or of several where batches are compressed: these are decompressed when their
+group comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spark_segments.format.window import Window
 _LARGEST = 2**63 - 1
 # Arrow's offsets are int32: with all that is read ahead, a RecordBatch stays below 2^31 bytes, as a batch does anyway.
 _MOST_TARGET_BYTES = 1 << 27
-# Where few of the bytes read are wanted, a portion may read this many times its target.
+# Where few of the bytes read are wanted, a group may read this many times its target.
 _READ_AHEAD = 4
 
 # What is decompressed at a time, of so many batches at most: less costs more calls, more does not stay in a cache.
@@ -53,8 +53,8 @@ _FOREIGN, _BAD_OFFSETS = 1, 2
 _FULL, _COMPRESSED, _LYING = 0, 1, 2
 
 
-class Portion(NamedTuple):
-    """Sections to be read together, all of one timestamp type; good until the next portion is asked for."""
+class BatchGroup(NamedTuple):
+    """Sections to be read together, all of one timestamp type; good until the next group is asked for."""
 
     sections: np.ndarray
     rows: int  # what their batches count, and may have
@@ -67,7 +67,7 @@ class Portion(NamedTuple):
         return int(self.sections[0, TIMESTAMP_STEP])
 
 
-class Wanted(NamedTuple):
+class WantedRecords(NamedTuple):
     """What is wanted of batches: records in [first_offset, end_offset), offsets of the log."""
 
     schema: pa.Schema
@@ -79,8 +79,8 @@ class Wanted(NamedTuple):
     target_bytes: int
 
 
-def portions(window: Window, excluded: np.ndarray | None, wanted: Wanted) -> Iterator[Portion]:
-    """The portions of all batches of a window (magic 2) that may have wanted records.
+def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> Iterator[BatchGroup]:
+    """The groups of all batches of a window (magic 2) that may have wanted records.
 
     Raises CorruptBatchError where a batch cannot be decompressed, or counts records or offsets that cannot be.
     """
@@ -104,7 +104,7 @@ def portions(window: Window, excluded: np.ndarray | None, wanted: Wanted) -> Ite
             )
         filled += size
         is_last = state == _FULL or filled >= target_bytes
-        yield Portion(sections[first:last], rows, payload_bytes, size, is_last)
+        yield BatchGroup(sections[first:last], rows, payload_bytes, size, is_last)
         first, filled = last, 0 if is_last else filled
 
 
@@ -115,7 +115,7 @@ def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
     return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
 
 
-def _sections(window: Window, excluded: np.ndarray | None, wanted: Wanted) -> np.ndarray:
+def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> np.ndarray:
     view, batches, shift = byte_view(window.data), window.batches, window.offset_shift
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
@@ -246,7 +246,7 @@ def _select(
 
 @njit
 def _extend(sections, first, target_bytes, payload_share, row_bytes):
-    """The portion from `first` on, until it is full, or a section is compressed, or one lies.
+    """The group from `first` on, until it is full, or a section is compressed, or one lies.
 
     (last, about the size of its columns, rows, payload_bytes, state)
     """

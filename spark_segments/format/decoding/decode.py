@@ -1,6 +1,6 @@
 """Batches → Arrow, for whoever reads a log.
 
-Wanted batches are cut into portions (batch_groups.py). Kernels (record_kernels.py) read the records of a portion into
+Wanted batches are cut into groups (batch_groups.py). Kernels (record_kernels.py) read the records of a group into
 columns (columns.py). Entries of magic 0 and 1 are left to message_sets.py.
 """
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding import record_kernels as records
-from spark_segments.format.decoding.batch_groups import Wanted, portions
-from spark_segments.format.decoding.columns import Columns
+from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups
+from spark_segments.format.decoding.columns import DecodedColumns
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.legacy.message_sets import decode_legacy
 from spark_segments.format.window import Window
@@ -46,7 +46,7 @@ def decode_batches(
     read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad batch, in
     place of the RecordBatch that would have held its records.
     """
-    wanted = Wanted(
+    wanted = WantedRecords(
         _schema(tuple(columns)),
         frozenset(columns),
         topic,
@@ -70,17 +70,17 @@ def decode_batches(
                 target_bytes=target_bytes,
             )
             continue
-        filling: Columns | None = None
-        for portion in portions(some, excluded, wanted):
-            if filling is not None and not filling.has_room(portion):
+        filling: DecodedColumns | None = None
+        for group in batch_groups(some, excluded, wanted):
+            if filling is not None and not filling.has_room(group):
                 yield from filling.record_batches()
                 filling = None
             if filling is None:
-                filling = Columns(portion, wanted, partition)
-            outcome = filling.read(portion)
+                filling = DecodedColumns(group, wanted, partition)
+            outcome = filling.read(group)
             if outcome.problem:
-                raise records.corrupt(outcome, window.path, int(portion.sections[outcome.section, records.POSITION]))
-            if portion.is_last:
+                raise records.corrupt(outcome, window.path, int(group.sections[outcome.section, records.POSITION]))
+            if group.is_last:
                 yield from filling.record_batches()
                 filling = None
 

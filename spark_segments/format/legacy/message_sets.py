@@ -214,7 +214,7 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
     position, magic, attributes = int(batches.position[row]), int(batches.magic[row]), int(batches.attributes[row])
     codec = attributes & CODEC_MASK
     start = position - window.position
-    columns = _Columns.empty(1)
+    columns = _MessageColumns.empty(1)
     _, _, problem = _walk(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
     if problem:
         raise _corrupt(_PROBLEMS[problem], path, position)
@@ -241,7 +241,7 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _MessageColumns:
     offset: np.ndarray
     timestamp: np.ndarray
     timestamp_type: np.ndarray
@@ -254,9 +254,9 @@ class _Columns:
     valid: np.ndarray
 
     @staticmethod
-    def empty(rows: int) -> _Columns:
+    def empty(rows: int) -> _MessageColumns:
         dtypes = ("i8", "i8", "i4", "i1", "i8", "i8", "i8", "i8", "i8", "?")
-        return _Columns(*(np.empty(rows, dtype) for dtype in dtypes))
+        return _MessageColumns(*(np.empty(rows, dtype) for dtype in dtypes))
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -276,14 +276,14 @@ def _steps(
     previous = -1
     inside = wrapper is not None
     while start < end:
-        columns = _Columns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
+        columns = _MessageColumns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
         limit = len(columns.offset)
         count, start, problem = _walk(data, start, end, limit, step_bytes, inside, previous, *columns.arrays)
         if problem:
             raise _corrupt(_PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
         if count == 0:
             return
-        columns = _Columns(*(array[:count] for array in columns.arrays))
+        columns = _MessageColumns(*(array[:count] for array in columns.arrays))
         previous = int(columns.offset[-1])
         if wrapper is not None:
             columns = _as_wrapped(columns, wrapper)
@@ -291,7 +291,7 @@ def _steps(
         row += 0 if inside else int(count)
 
 
-def _as_wrapped(columns: _Columns, wrapper: _Wrapper) -> _Columns:
+def _as_wrapped(columns: _MessageColumns, wrapper: _Wrapper) -> _MessageColumns:
     timestamp, timestamp_type = columns.timestamp, columns.timestamp_type
     if wrapper.timestamp_type is not None:
         with_timestamp = columns.magic == 1

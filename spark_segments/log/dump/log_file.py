@@ -24,8 +24,8 @@ from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,
     DumpOptions,
+    DumpSource,
     Entry,
-    Source,
     base_offset_of,
     error_entry,
     plain_path,
@@ -39,7 +39,7 @@ RECORD_ROWS = 4096
 _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
-def dump_log(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Batches, each followed by its records; then what is behind the last one, and gaps between offsets."""
     name = plain_path(path).rsplit("/", 1)[-1]
     if name.endswith(".log"):

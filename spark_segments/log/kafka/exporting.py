@@ -59,7 +59,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class _ExportedSegment:
     """One segment to be written: the rows that make it, and the epoch of batches without one (None: they stay so)."""
 
     rows: tuple[Segment, ...]
@@ -89,7 +89,7 @@ class _Write:
     topic: str
     limits: SegmentLimits
 
-    def __call__(self, output: _Output) -> _Written:
+    def __call__(self, output: _ExportedSegment) -> _Written:
         row = output.rows[0]
         stem = f"{self.topic}-{row.partition}/{output.base_offset:020d}"
         scan = _look(self.source, output)
@@ -117,7 +117,7 @@ class _Write:
 
 
 @dataclass(slots=True)
-class _Look:
+class _HeaderLook:
     """What a walk over the batch headers of a segment tells. `as_it_is`: its files are Kafka's already."""
 
     as_it_is: bool
@@ -125,9 +125,9 @@ class _Look:
     records: int = 0
 
 
-def _look(source: Storage, output: _Output) -> _Look:
+def _look(source: Storage, output: _ExportedSegment) -> _HeaderLook:
     row = output.rows[0]
-    found = _Look(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
+    found = _HeaderLook(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
     for one in output.rows:
         for window in windows(source, one):
             if output.leader_epoch is not None and (window.batches.leader_epoch < 0).any():
@@ -245,7 +245,7 @@ def _export(
     }
 
 
-def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_Output]:
+def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:
     """Sealed rows each by itself, chunks together up to segment.bytes."""
     leader_epoch = row.leader_epoch if row.leader_epochs else None
 
@@ -253,7 +253,7 @@ def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterato
         return SEALED in (rows[-1].state, segment.state) or total + segment.log_bytes > config.segment_bytes
 
     for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
-        yield _Output(tuple(rows), leader_epoch)
+        yield _ExportedSegment(tuple(rows), leader_epoch)
 
 
 def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
@@ -263,7 +263,7 @@ def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
 
 
 def _write_snapshots(
-    storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_Output], producers: bool
+    storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_ExportedSegment], producers: bool
 ) -> None:
     """A .snapshot at each segment but the first, and at the log end: the one that was imported, else a new one."""
     directory = f"{topic}-{row.partition}"

@@ -27,7 +27,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
-from spark_segments.log.kafka.import_plan import CopyTask, PartitionPlan, compare_with_kafka, plan_import
+from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.manifest import Change, Manifest
@@ -67,7 +67,7 @@ class _Copy:
     target: Storage
     limits: SegmentLimits
 
-    def __call__(self, task: CopyTask) -> Segment:
+    def __call__(self, task: SegmentCopy) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
             return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))
@@ -230,10 +230,10 @@ def _holds_batch(tail: np.ndarray) -> bool:
     return False
 
 
-def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[CopyTask]]:
+def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
     """What is committed together. Copies that replace all rows of a partition are never told apart."""
 
-    def begins(wave: list[tuple[int, CopyTask]], total: int, numbered: tuple[int, CopyTask]) -> bool:
+    def begins(wave: list[tuple[int, SegmentCopy]], total: int, numbered: tuple[int, SegmentCopy]) -> bool:
         number, _ = numbered
         return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1][0] == number)
 
@@ -251,7 +251,7 @@ class _Landing:
     before: Snapshot
     plans: Mapping[int, PartitionPlan]
 
-    def commit(self, copies: Sequence[tuple[CopyTask, Segment]], *, last: bool = False) -> None:
+    def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
         """`last`: nothing more comes. Raises SegmentsError where somebody else has changed what the plan was for."""
 
         def plan(current: Snapshot) -> Change | None:
@@ -278,7 +278,7 @@ class _Landing:
     def _land(
         self,
         current: Snapshot,
-        copies: Sequence[tuple[CopyTask, Segment]],
+        copies: Sequence[tuple[SegmentCopy, Segment]],
         added: list[Segment],
         replaced: list[Segment],
     ) -> None:

@@ -18,7 +18,7 @@ WINDOW_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WalkStep:
     """One window of a walk, and what lies behind its batches: more of the log, unless a field says otherwise."""
 
     window: Window  # good batches; none where the walk ends at once
@@ -45,7 +45,7 @@ def walk(
     most_window_bytes: int | None = None,
     offset_shift: int = 0,
     check_crc: bool = True,
-) -> Iterator[Step]:
+) -> Iterator[WalkStep]:
     """The batches that begin in [start_position, end_position) of the first `log_bytes` of a file.
 
     `start_position` must be the start of a batch. `read(position, length)` gives the file's bytes, fewer where it ends.
@@ -69,7 +69,7 @@ def walk(
         if position > end_position:
             window = window.take(window.batches.position < end_position)
         error = scan.error if position < end_position else None
-        yield Step(window, position, data.size, is_short, scan.needed, error)
+        yield WalkStep(window, position, data.size, is_short, scan.needed, error)
         if error is not None or not scan.consumed:
             return
         window_bytes = min(window_bytes * 2, most)

@@ -33,7 +33,7 @@ from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
-from spark_segments.log.segment.walk import Step, walk
+from spark_segments.log.segment.walk import WalkStep, walk
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage
@@ -86,10 +86,10 @@ def verify_segment(storage: Storage, task: SegmentTask) -> list[Finding]:
 
 def look_at(storage: Storage, task: SegmentTask) -> SegmentFacts:
     """The same, with what other segments need to be judged."""
-    return _Look(storage, task).run()
+    return _SegmentLook(storage, task).run()
 
 
-class _Look:
+class _SegmentLook:
     def __init__(self, storage: Storage, task: SegmentTask) -> None:
         self._storage = storage
         self._task = task
@@ -172,7 +172,7 @@ class _Look:
                 self._damage("The file is missing", self._position, f"{end} bytes", "no file")
                 return
 
-    def _walk(self, read: Callable[..., pa.Buffer], position: int = 0, *, check_crc: bool = True) -> Iterator[Step]:
+    def _walk(self, read: Callable[..., pa.Buffer], position: int = 0, *, check_crc: bool = True) -> Iterator[WalkStep]:
         segment = self._segment
         return walk(
             partial(read, segment.path),
@@ -473,7 +473,7 @@ class _Look:
         return said.shifted(segment.offset_shift)
 
 
-def _size_of_bad_batch(step: Step) -> int:
+def _size_of_bad_batch(step: WalkStep) -> int:
     """How far to go on from a batch whose checksum fails while its header may be right; 0 where it cannot be."""
     start = step.end_position - step.window.position
     scan = scan_batches(step.window.data.slice(start), check_crc=False, limit_bytes=1)

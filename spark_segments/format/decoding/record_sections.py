@@ -26,7 +26,7 @@ TARGET_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Sections:
+class RecordSections:
     """The records of rows first … last - 1 of a table, each from address `start` up to address `end`."""
 
     first: int
@@ -41,7 +41,7 @@ def address_of(buffer: Any) -> int:
     return int(byte_view(buffer).__array_interface__["data"][0])
 
 
-def sections(window: Window, *, wanted: np.ndarray | None = None) -> Iterator[Sections]:
+def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iterator[RecordSections]:
     """The sections of all batches of a window (magic 2), in order.
 
     A row that is not `wanted` (bool[n]) is not decompressed and has an empty section. Raises CorruptBatchError where a
@@ -78,7 +78,7 @@ def _checked(
     end: np.ndarray,
     buffers: list[Any],
     path: str,
-) -> Sections:
+) -> RecordSections:
     """Kernels make room by the batches' counts, so a count is believed only where so many records can be."""
     rows = slice(first, last)
     room = (end[rows] - start[rows]) // SMALLEST_RECORD
@@ -92,7 +92,7 @@ def _checked(
             expected=f"at most {room[row]} records",
             found=int(batches.count[first + row]),
         )
-    return Sections(first, last, start[rows], end[rows], buffers)
+    return RecordSections(first, last, start[rows], end[rows], buffers)
 
 
 def as_magic_2(window: Window) -> Window:
