@@ -1,9 +1,9 @@
 """LZ4 and snappy batches to Arrow by each library that can decompress them, over several kinds of records.
 
 Every library is put in the place of the package's own way, so that the whole decode is measured: headers, CRC,
-decompression, records. The package decompresses with cramjam to memory that is there already; "new memory" is cramjam
-with memory for each batch. CPU time of the one thread counts, since neighbours of a machine do not lengthen it; a ratio
-is of the best turns. MB/s count the batches' bytes before compression.
+decompression, records. The package reads LZ4 with cramjam and snappy with a kernel, to memory that is there already;
+"cramjam" has memory for each batch. CPU time of the one thread counts, since neighbours of a machine do not lengthen
+it; a ratio is of the best turns. MB/s count the batches' bytes before compression.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cramjam
+import numpy as np
 import pyarrow as pa
 
 from spark_segments.format import compression
 from spark_segments.format.batches import scan_batches
+from spark_segments.format.compression import LZ4
 from spark_segments.format.decoding import batch_groups
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
+from tests.benchmarks.spark import record_batches
 from tests.golden_files import log_files
 
 BATCH_BYTES = (16 << 10, 128 << 10)
@@ -104,7 +108,14 @@ def _golden() -> Iterator[Record]:
         yield from records
 
 
-CORPORA = {"JSON": _json, "Avro": _avro, "log lines": _log_lines, "golden": _golden}
+def _half_digits() -> Iterator[Record]:
+    """The records of the benchmark `codec`."""
+    while True:
+        for part in record_batches(50_000, 100, seed=1):
+            yield from zip(part["key"].to_pylist(), part["value"].to_pylist(), strict=True)
+
+
+CORPORA = {"half digits": _half_digits, "JSON": _json, "Avro": _avro, "log lines": _log_lines, "golden": _golden}
 
 
 def _rows(records: Iterator[Record], size: int) -> pa.RecordBatch:
@@ -128,18 +139,43 @@ def _stream(buffer: pa.Buffer, limit: int) -> None:
     """Leaves the section to Arrow's stream, which needs no size."""
 
 
+def _snappy_blocks(section: memoryview) -> Iterator[tuple[memoryview, int]]:
+    """(block, bytes that it states) of xerial's framing as the package writes it."""
+    position = len(compression.XERIAL_HEADER)
+    while position < len(section):
+        start = position + 4
+        position = start + int.from_bytes(section[position:start], "big")
+        block = section[start:position]
+        stated = block[0] & 0x7F
+        for byte in range(1, 5):
+            if block[byte - 1] < 0x80:
+                break
+            stated |= (block[byte] & 0x7F) << 7 * byte
+        yield block, stated
+
+
+def _snappy_by_cramjam(buffer: pa.Buffer, limit: int) -> pa.Buffer:
+    blocks = list(_snappy_blocks(memoryview(buffer).cast("B")))
+    out = pa.allocate_buffer(sum(stated for _, stated in blocks))
+    room, at = np.frombuffer(out, np.uint8).data, 0
+    for block, stated in blocks:
+        cramjam.snappy.decompress_raw_into(block, room[at : at + stated])
+        at += stated
+    return out
+
+
 def _snappy_by_arrow(buffer: pa.Buffer, limit: int) -> pa.Buffer:
-    blocks = compression._snappy_blocks(memoryview(buffer).cast("B"))
+    blocks = _snappy_blocks(memoryview(buffer).cast("B"))
     codec = pa.Codec("snappy")
-    return pa.py_buffer(b"".join(codec.decompress(buffer[start:end], stated) for start, end, stated in blocks))
+    return pa.py_buffer(b"".join(codec.decompress(block, stated) for block, stated in blocks))
 
 
-# None: the package's own way, cramjam to memory that is there already.
+# None: the package's own way.
 LIBRARIES: dict[str, dict[str, Decompress | None]] = {
-    "lz4": {"package": None, "new memory": compression._decompress_lz4, "Arrow": _stream},
+    "lz4": {"package": None, "cramjam": compression._decompress_lz4, "Arrow": _stream},
     "snappy": {
         "package": None,
-        "new memory": compression._decompress_snappy,
+        "cramjam": _snappy_by_cramjam,
         "Arrow": _snappy_by_arrow,
     },
 }
@@ -147,17 +183,17 @@ LIBRARIES: dict[str, dict[str, Decompress | None]] = {
 
 def _seconds(codec: str, library: Decompress | None, stored: pa.Buffer) -> float:
     """CPU seconds that a decode takes with a library in the package's place."""
-    kept = batch_groups.decompress_into, compression._decompress_snappy, compression._AT_ONCE[compression.LZ4]
-    if library is not None:
-        batch_groups.decompress_into = lambda *_: None
-        if codec == "lz4":
-            compression._AT_ONCE[compression.LZ4] = library
-        else:
-            compression._decompress_snappy = library
+    kept = batch_groups.lz4_into, batch_groups.SNAPPY, compression._decompress_snappy, compression._AT_ONCE[LZ4]
+    if library is not None and codec == "lz4":
+        batch_groups.lz4_into = lambda *_: None
+        compression._AT_ONCE[LZ4] = library
+    elif library is not None:
+        batch_groups.SNAPPY = -1
+        compression._decompress_snappy = library
     try:
         started = time.thread_time()
         for _ in decode_batches(Window(stored, scan_batches(stored).batches), topic="", partition=0):
             pass
         return time.thread_time() - started
     finally:
-        batch_groups.decompress_into, compression._decompress_snappy, compression._AT_ONCE[compression.LZ4] = kept
+        batch_groups.lz4_into, batch_groups.SNAPPY, compression._decompress_snappy, compression._AT_ONCE[LZ4] = kept

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.compression import LZ4, SNAPPY, decompress, decompress_into
+from spark_segments.format.compression import LZ4, SNAPPY, decompress, lz4_into
 from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
     BASE_OFFSET,
@@ -28,6 +28,7 @@ from spark_segments.format.decoding.record_kernels import (
     TIMESTAMP_STEP,
 )
 from spark_segments.format.kernels.jit import byte_view, njit
+from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -184,28 +185,52 @@ class _Opener:
         opened[:, CODEC] = _OPENED
 
     def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:
-        """Opens what there is of LZ4 and snappy at the start of `run`; False where the first section is another kind or
-        larger than the memory.
+        """Opens what there is of the first section's codec, LZ4 or snappy, at the start of `run`.
+
+        False where the first section is of a kind that is left to libraries, or larger than the memory.
         """
         if self._memory is None:
             self._memory = np.empty(OPENED_BYTES, np.uint8)
+        address = self._memory.__array_interface__["data"][0]
+        if run[0, CODEC] == SNAPPY:
+            return bool(_open_snappy(run, address, OPENED_BYTES, wanted_bytes))
         memory = self._memory.data
         starts = (run[:, POSITION] - self._window.position + RECORDS_POSITION).tolist()
         sizes = (run[:, END] - run[:, ADDRESS]).tolist()
         ends = [0]
         for start, size, codec in zip(starts, sizes, run[:, CODEC].tolist(), strict=True):
-            if codec not in (LZ4, SNAPPY) or (ends[-1] >= wanted_bytes and len(ends) > 1):
+            if codec != LZ4 or (ends[-1] >= wanted_bytes and len(ends) > 1):
                 break
-            written = decompress_into(codec, self._bytes[start : start + size], memory[ends[-1] :])
+            written = lz4_into(self._bytes[start : start + size], memory[ends[-1] :])
             if written is None:
                 break
             ends.append(ends[-1] + written)
         opened = run[: len(ends) - 1]
         opened[:, ADDRESS] = ends[:-1]
         opened[:, END] = ends[1:]
-        opened[:, [ADDRESS, END]] += self._memory.__array_interface__["data"][0]
+        opened[:, [ADDRESS, END]] += address
         opened[:, CODEC] = _OPENED
         return len(opened) > 0
+
+
+@njit
+def _open_snappy(sections, memory, memory_bytes, wanted_bytes):
+    """How many sections were opened: at least `wanted_bytes`, up to one that needs more room, or something else."""
+    limit = memory + memory_bytes
+    wanted = memory + wanted_bytes
+    for row in range(len(sections)):
+        if sections[row, CODEC] != SNAPPY or (row > 0 and memory >= wanted):
+            return row
+        source = sections[row, ADDRESS]
+        end = sections[row, END]
+        size, _, _ = snappy_size(source, end)
+        if size < 0 or size > limit - memory or snappy_decompress(source, end, memory, memory + size) != size:
+            return row
+        sections[row, ADDRESS] = memory
+        sections[row, END] = memory + size
+        sections[row, CODEC] = _OPENED
+        memory += size
+    return len(sections)
 
 
 @njit

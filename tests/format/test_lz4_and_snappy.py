@@ -1,4 +1,4 @@
-"""LZ4 and snappy sections of Kafka's kind, decompressed to memory that is there already."""
+"""LZ4 and snappy to memory that is there already: what libraries write is read, and bounds hold for any bytes."""
 
 import lz4.block
 import lz4.frame
@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.compression import LZ4, SNAPPY, decompress_into
+from spark_segments.format.compression import lz4_into
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
 from spark_segments.format.window import Window
+from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
 
 FUZZ = settings(max_examples=500, deadline=None)
-OUTPUT_BYTES = 1 << 20
+INPUT, OUTPUT = Guarded(1 << 20), Guarded(1 << 20)
 BEYOND = bytes([0xA5]) * 64
 HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 
@@ -44,12 +46,26 @@ def xerial(data: bytes, block_bytes: int = 32768) -> bytes:
 
 
 def read(codec: str, compressed: bytes) -> bytes | None:
+    return read_lz4(compressed) if codec == "lz4" else read_snappy(compressed)
+
+
+def read_lz4(compressed: bytes) -> bytes | None:
     """What is written to memory that goes on behind the room that was handed over."""
-    out = np.frombuffer(bytearray(OUTPUT_BYTES) + BEYOND, np.uint8)
-    room = memoryview(out)[:OUTPUT_BYTES]
-    written = decompress_into(LZ4 if codec == "lz4" else SNAPPY, memoryview(compressed), room)
-    assert out[OUTPUT_BYTES:].tobytes() == BEYOND
+    out = np.frombuffer(bytearray(OUTPUT.size) + BEYOND, np.uint8)
+    written = lz4_into(memoryview(compressed), out.data[: OUTPUT.size])
+    assert out[OUTPUT.size :].tobytes() == BEYOND
     return None if written is None else out[:written].tobytes()
+
+
+def read_snappy(compressed: bytes) -> bytes | None:
+    """What the kernel gives from memory that ends with the data to memory that ends with what they state."""
+    source = INPUT.end - len(INPUT.hold(compressed))
+    size, _, _ = snappy_size(source, INPUT.end)
+    if not 0 <= size <= OUTPUT.size:
+        return None
+    written = snappy_decompress(source, INPUT.end, OUTPUT.end - size, OUTPUT.end)
+    assert written <= size
+    return OUTPUT.tail(size)[:written] if written >= 0 else None
 
 
 def damaged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
@@ -79,14 +95,20 @@ def test_damaged_blocks_give_what_other_bindings_give_or_nothing(data, changes):
     assert found is None or changed[:8] == b"\x82SNAPPY\0" or found == snappy.uncompress(changed)
 
 
-@pytest.mark.parametrize("codec", ["lz4", "snappy"])
-def test_too_little_room_is_left_to_a_caller_that_makes_more(codec):
+@pytest.mark.parametrize("size", [4, 5, 18, 19, 24, 25, 31, 32, 33, 63, 64, 65, 200])
+def test_copies_of_every_distance_and_size(size):
+    for distance in (*range(1, 70), 1000):
+        start = np.random.default_rng(distance).bytes(distance)
+        data = (start * (size // distance + 2))[: distance + size] + b"-and some bytes at the end"
+        assert read("snappy", snappy.compress(data)) == data
+
+
+def test_too_little_room_is_left_to_a_caller_that_makes_more():
     data = b"a record" * 10_000
-    section = memoryview(kafka_lz4(data) if codec == "lz4" else xerial(data))
-    number = LZ4 if codec == "lz4" else SNAPPY
-    needed = 2 * 65_536 if codec == "lz4" else len(data)  # the last block of LZ4 may be full
-    assert decompress_into(number, section, memoryview(bytearray(needed - 1))) is None
-    assert decompress_into(number, section, memoryview(bytearray(needed))) == len(data)
+    section = memoryview(kafka_lz4(data))
+    needed = 2 * 65_536  # the last block may be full
+    assert lz4_into(section, memoryview(bytearray(needed - 1))) is None
+    assert lz4_into(section, memoryview(bytearray(needed))) == len(data)
 
 
 @FUZZ
