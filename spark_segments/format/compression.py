@@ -1,6 +1,6 @@
 """Compression of the records section of a batch: the five codecs of Kafka, framed as Kafka's Java classes frame them.
 
-Two framings are written and read here by hand: LZ4 frames of independent 64 KiB blocks (Arrow's own `lz4` links its
+Two framings are written here by hand: LZ4 frames of independent 64 KiB blocks (Arrow's own `lz4` links its
 blocks, which Kafka's Java reader rejects) and xerial's framing of snappy. Reading takes more than writing gives: any
 LZ4 frame, several frames in a row, raw snappy. The choice of a topic's codec is made elsewhere.
 """
