@@ -55,9 +55,8 @@ def clean(
     cleaning = CleaningRound(
         offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
     )
-    (cleaned,) = clean_batches(
-        Window(data, scanned(data), offset_shift=offset_shift), cleaning, transactions or CleanedTransactions()
-    )
+    window = Window(data, scanned(data), offset_shift=offset_shift)
+    (cleaned,) = clean_batches(window, cleaning, transactions or CleanedTransactions())
     return cleaned
 
 
