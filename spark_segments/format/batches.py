@@ -15,21 +15,28 @@ from spark_segments.format.kernels.crc import crc32c_range
 from spark_segments.format.kernels.jit import byte_view, load_i8, load_i16, load_i32, load_i64, load_u8, load_u32, njit
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
     BATCH_LENGTH_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
     CONTROL_MASK,
     CRC_POSITION,
     DELETE_HORIZON_MASK,
+    LAST_OFFSET_DELTA_POSITION,
     LEADER_EPOCH_POSITION,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
     NO_TIMESTAMP_TYPE,
+    PRODUCER_EPOCH_POSITION,
+    PRODUCER_ID_POSITION,
+    RECORDS_COUNT_POSITION,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
@@ -277,12 +284,12 @@ def _scan(
                 computed = crc32c_range(data, position + ATTRIBUTES_POSITION, position + size)
                 if computed != stored:
                     return row, position, 0, _BAD_CRC, stored, computed
-            last_offset_delta = load_i32(data, position + 23)
+            last_offset_delta = load_i32(data, position + LAST_OFFSET_DELTA_POSITION)
             if last_offset_delta < 0:
                 return row, position, 0, _BAD_LAST_OFFSET, 0, last_offset_delta
             if base_offset < 0 or base_offset > _LARGEST_OFFSET - last_offset_delta:
                 return row, position, 0, _BAD_OFFSET, _LARGEST_OFFSET - last_offset_delta, base_offset
-            count = load_i32(data, position + 57)
+            count = load_i32(data, position + RECORDS_COUNT_POSITION)
             # Offsets rise, so there are no more records than offsets.
             if count < 0 or count > last_offset_delta + 1:
                 return row, position, 0, _BAD_COUNT, last_offset_delta + 1, count
@@ -290,11 +297,11 @@ def _scan(
             leader_epochs[row] = load_i32(data, position + LEADER_EPOCH_POSITION)
             crcs[row] = stored
             attributes[row] = load_i16(data, position + ATTRIBUTES_POSITION)
-            base_timestamps[row] = load_i64(data, position + 27)
-            max_timestamps[row] = load_i64(data, position + 35)
-            producer_ids[row] = load_i64(data, position + 43)
-            producer_epochs[row] = load_i16(data, position + 51)
-            base_sequences[row] = load_i32(data, position + 53)
+            base_timestamps[row] = load_i64(data, position + BASE_TIMESTAMP_POSITION)
+            max_timestamps[row] = load_i64(data, position + MAX_TIMESTAMP_POSITION)
+            producer_ids[row] = load_i64(data, position + PRODUCER_ID_POSITION)
+            producer_epochs[row] = load_i16(data, position + PRODUCER_EPOCH_POSITION)
+            base_sequences[row] = load_i32(data, position + BASE_SEQUENCE_POSITION)
             counts[row] = count
         else:
             if base_offset < 0:

@@ -1,8 +1,8 @@
 """Compression of the records section of a batch: the five codecs of Kafka, framed as Kafka's Java classes frame them.
 
-Two framings are written here by hand: LZ4 frames of independent 64 KiB blocks (Arrow's own `lz4` links its blocks,
-which Kafka's Java reader rejects) and xerial's framing of snappy. What is read is wider than what is written: any LZ4
-frame, several frames in a row, raw snappy. Which codec a topic's config asks for is not decided here.
+Two framings are written here by hand: LZ4 frames of independent 64 KiB blocks (Arrow's own `lz4` links its
+blocks, which Kafka's Java reader rejects) and xerial's framing of snappy. Reading takes more than writing gives: any
+LZ4 frame, several frames in a row, raw snappy. The choice of a topic's codec is made elsewhere.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
+import cramjam
+import numpy as np
 import pyarrow as pa
 import zstandard
 from zlib_ng import zlib_ng
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format.kernels.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
+from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
 from spark_segments.format.layout import CODEC_NAMES, CODECS
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = (CODECS[name] for name in ("none", "gzip", "snappy", "lz4", "zstd"))
@@ -34,7 +36,6 @@ LZ4_END_MARK = b"\x00\x00\x00\x00"
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
 XERIAL_BLOCK_BYTES = 32 * 1024
-
 
 _GZIP_WBITS = 31  # zlib's way to say: a gzip header and trailer
 _GZIP_TRAILER = struct.Struct("<II")  # CRC-32 and size of what was compressed
@@ -240,6 +241,71 @@ def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
     return int(min(max(8 * buffer.size, 64 * 1024), limit))
 
 
+def lz4_into(section: memoryview, out: memoryview) -> int | None:
+    """Bytes written to the start of `out` by an LZ4 frame as Kafka writes it.
+
+    Memory that is there already saves small batches a third of their time. None leaves the section to `decompress`,
+    which reads it or says why not: frames of other kinds, less room than it may need, and damage. `out` may be written
+    to even then. Both views are of bytes.
+    """
+    blocks = _lz4_blocks(section)
+    if blocks is None or len(blocks) * LZ4_BLOCK_BYTES > len(out):
+        return None
+    try:
+        return _fill_from_lz4(section, blocks, out)
+    except (cramjam.DecompressionError, _DamagedError):
+        return None
+
+
+def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
+    """None for what is left to the stream: frames of other kinds, and to say what is wrong with a damaged one."""
+    section = memoryview(buffer).cast("B")
+    blocks = _lz4_blocks(section)
+    if blocks is None:
+        return None
+    most_bytes = len(blocks) * LZ4_BLOCK_BYTES
+    if most_bytes > min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
+        return None
+    out = pa.allocate_buffer(most_bytes, resizable=True)
+    try:
+        size = _fill_from_lz4(section, blocks, np.frombuffer(out, np.uint8).data)
+    except (cramjam.DecompressionError, _DamagedError):
+        return None
+    out.resize(size, shrink_to_fit=False)
+    return out
+
+
+def _lz4_blocks(section: memoryview) -> list[tuple[int, int, bool]] | None:
+    """(start, end, whether it is stored as it is) of each block of one frame as Kafka writes it, None for others."""
+    if section[: len(LZ4_FRAME_HEADER)] != LZ4_FRAME_HEADER:
+        return None
+    blocks: list[tuple[int, int, bool]] = []
+    position, end = len(LZ4_FRAME_HEADER), len(section)
+    while position + 4 <= end:
+        size = int.from_bytes(section[position : position + 4], "little")
+        position += 4
+        if size == 0:
+            return blocks if position == end else None
+        next_position = position + (size & ~LZ4_STORED_BIT)
+        blocks.append((position, next_position, bool(size & LZ4_STORED_BIT)))
+        position = next_position
+    return None
+
+
+def _fill_from_lz4(section: memoryview, blocks: list[tuple[int, int, bool]], out: memoryview) -> int:
+    at = 0
+    for start, end, is_stored in blocks:
+        room = out[at : at + LZ4_BLOCK_BYTES]
+        if not is_stored:
+            at += cramjam.lz4.decompress_block_into(section[start:end], room, output_len=len(room))
+        elif end - start <= len(room):
+            room[: end - start] = section[start:end]
+            at += end - start
+        else:
+            raise _DamagedError("a stored block is larger than a block can be")
+    return at
+
+
 def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
     start, end = buffer.address, buffer.address + buffer.size
     size, stated, stored = snappy_size(start, end)
@@ -250,20 +316,6 @@ def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
     out = pa.allocate_buffer(size)
     if snappy_decompress(start, end, out.address, out.address + size) != size:
         raise _DamagedError("a block does not give what it states")
-    return out
-
-
-def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
-    """None for what is left to the library: frames of other kinds, and to say what is wrong with a damaged one."""
-    start, end = buffer.address, buffer.address + buffer.size
-    most_bytes = lz4_most_bytes(start, end)
-    if not 0 <= most_bytes <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
-        return None
-    out = pa.allocate_buffer(most_bytes, resizable=True)
-    size = lz4_decompress(start, end, out.address, out.address + most_bytes)
-    if size < 0:
-        return None
-    out.resize(size, shrink_to_fit=False)
     return out
 
 

@@ -7,15 +7,14 @@ epoch i32). Only the first record of a control batch counts, as in Kafka, and on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import decompress
 from spark_segments.format.kernels.jit import byte_view, load_i16, load_i32, njit, read_varint, read_varlong
 from spark_segments.format.layout import BATCH_OVERHEAD, LOG_APPEND_TIME
+from spark_segments.format.window import Window
 
 ABORT = 0
 COMMIT = 1
@@ -42,24 +41,22 @@ class Markers:
     timestamp: np.ndarray  # int64
 
 
-def read_markers(buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "") -> Markers:
-    """The markers of control batches: rows of a scan of `buffer`, whose first byte is byte `file_position` of `path`.
-
-    Raises CorruptBatchError for a record that is none.
-    """
+def read_markers(window: Window) -> Markers:
+    """The markers of a window's batches, which are control batches. Raises CorruptBatchError for other records."""
+    batches = window.batches
     rows = len(batches)
     markers = Markers(*(np.empty(rows, np.int64) for _ in range(3)))
-    starts = batches.position - file_position + BATCH_OVERHEAD
-    ends = batches.position - file_position + batches.size
+    starts = window.starts + BATCH_OVERHEAD
+    ends = window.starts + batches.size
     counts = batches.count.astype(np.int64)
-    _read(byte_view(buffer), starts, ends, counts, batches.base_timestamp, markers.type, markers.coordinator_epoch,
+    _read(byte_view(window.data), starts, ends, counts, batches.base_timestamp, markers.type, markers.coordinator_epoch,
           markers.timestamp)  # fmt: skip
     for row in np.flatnonzero((batches.codec != 0) & (counts > 0)):
         # Kafka never compresses them, but its format lets others do so.
         one = slice(row, row + 1)
-        compressed = memoryview(buffer).cast("B")[int(starts[row]) : int(ends[row])]
+        compressed = memoryview(window.data).cast("B")[int(starts[row]) : int(ends[row])]
         section = byte_view(
-            decompress(int(batches.codec[row]), compressed, path=path, position=int(batches.position[row]))
+            decompress(int(batches.codec[row]), compressed, path=window.path, position=int(batches.position[row]))
         )
         _read(section, np.zeros(1, np.int64), np.full(1, len(section)), counts[one], batches.base_timestamp[one],
               markers.type[one], markers.coordinator_epoch[one], markers.timestamp[one])  # fmt: skip
@@ -67,7 +64,7 @@ def read_markers(buffer: Any, batches: BatchTable, *, file_position: int = 0, pa
     if len(bad):
         raise CorruptBatchError(
             "A control batch has no control record",
-            path=path or None,
+            path=window.path or None,
             position=int(batches.position[bad[0]]),
             hint="Restore the file, or skip the batch's offsets",
         )

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import NONE, compress, decompress
 from spark_segments.format.kernels.crc import crc32c
 from spark_segments.format.kernels.jit import (
@@ -37,21 +36,22 @@ from spark_segments.format.layout import (
     TIMESTAMP_TYPE_MASK,
 )
 from spark_segments.format.sidecars.producer_state import sequence_after
+from spark_segments.format.window import Window
 
 _MAGIC = 2
 
 
-def batch_from(buffer: Any, batches: BatchTable, offset: int, *, file_position: int = 0, path: str = "") -> bytes:
-    """The only batch of `batches` (magic 2), which holds `offset`, with its records from there on, at their offsets.
+def batch_from(window: Window, offset: int) -> bytes:
+    """The only batch of a window (magic 2), which holds `offset` (of the file), with its records from there on.
 
-    Its last offset, leader epoch, producer, codec, delete horizon and timestamps stay; without a record that is left it
-    is an empty batch. buffer[0] is byte `file_position` of the file `path`. Raises CorruptBatchError for damaged
-    records.
+    The records keep their offsets. The last offset, leader epoch, producer, codec, delete horizon and timestamps stay;
+    without a record that is left it is an empty batch. Raises CorruptBatchError for damaged records.
     """
+    batches, path = window.batches, window.path
     [position], [base_offset], [last_offset] = batches.position, batches.base_offset, batches.last_offset
     assert base_offset < offset <= last_offset and batches.magic[0] == _MAGIC
-    start = int(position) - file_position
-    section = byte_view(buffer)[start + RECORDS_POSITION : start + int(batches.size[0])]
+    start = int(window.starts[0])
+    section = byte_view(window.data)[start + RECORDS_POSITION : start + int(batches.size[0])]
     codec = int(batches.codec[0])
     opened = byte_view(decompress(codec, section, path=path, position=int(position)))
     out = np.empty(len(opened) + 1, np.uint8)

@@ -17,9 +17,11 @@ import pyarrow as pa
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.legacy.message_sets import with_first_offsets
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.reader import WINDOW_BYTES, Window, locate, windows
+from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.storage import Storage
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
@@ -115,13 +117,9 @@ class _Part:
         if self.segment is None or self.window is None:
             return pa.table([])
         found = decode_batches(
-            self.window.data,
-            self.batches,
-            file_position=self.window.position,
-            path=self.segment.path,
+            self.window.with_batches(self.batches),
             topic=self.side.history.topic,
             partition=self.segment.partition,
-            offset_shift=self.segment.offset_shift,
             start_offset=max(self.limits[0], self.segment.base_offset),
             end_offset=min(self.limits[1], self.segment.next_offset),
             columns=_COLUMNS,
@@ -179,9 +177,7 @@ class _Side:
             for window in windows(
                 self.history.storage, segment, begin, first_window_bytes=WINDOW_BYTES, check_crc=False
             ):
-                batches = with_first_offsets(
-                    window.data, window.batches, file_position=window.position, path=segment.path
-                )
+                batches = with_first_offsets(window)
                 first, last = batches.base_offset + shift, batches.last_offset + shift
                 wanted = np.flatnonzero((last >= low) & (first < min(segment.next_offset, self._end)))
                 if not len(wanted):

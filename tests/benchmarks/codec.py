@@ -29,7 +29,8 @@ from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTE
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
-from spark_segments.log.segment.reader import WINDOW_BYTES
+from spark_segments.format.window import Window
+from spark_segments.log.segment.walk import WINDOW_BYTES
 from tests.benchmarks.measure import TURNS, Timings, in_turns
 from tests.benchmarks.spark import record_batches
 
@@ -203,7 +204,7 @@ def decode(stored: pa.Buffer) -> None:
     while position < stored.size:
         window = stored.slice(position, min(WINDOW_BYTES, stored.size - position))
         scan = scan_batches(window, file_position=position)
-        for _ in decode_batches(window, scan.batches, file_position=position, topic="orders", partition=1):
+        for _ in decode_batches(Window(window, scan.batches, position=position), topic="orders", partition=1):
             pass
         position += scan.consumed
 

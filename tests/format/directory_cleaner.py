@@ -16,6 +16,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.window import Window
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ def clean_log(
         if after.base_offset <= first_dirty_offset or offset_map.full:
             continue
         for batches in portions(segment.batches, batches_a_call):
-            discardable, _ = transactions.read(segment.data, batches)
-            offset_map.put_batches(segment.data, batches, exclude=discardable & ~batches.is_control)
+            discardable, _ = transactions.read(Window(segment.data, batches))
+            offset_map.put_batches(Window(segment.data, batches), exclude=discardable & ~batches.is_control)
         if not offset_map.full:
             offset_map.advance(after.base_offset)
 
@@ -114,7 +115,7 @@ def clean_log(
         own = [
             part
             for batches in portions(segment.batches, batches_a_call)
-            for part in clean_batches(segment.data, batches, cleaning, transactions)
+            for part in clean_batches(Window(segment.data, batches), cleaning, transactions)
         ]
         data = b"".join(part.data.tobytes() for part in own)
         cleaned.append(

@@ -18,6 +18,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerEntry
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from tests.format.legacy_messages import message, wrapper
 from tests.format.plain_decode import PlainBatch, plain_batches
 from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
@@ -50,13 +51,12 @@ def clean(
     """Cleans `data` by the map of `data` and of what is `newer` in the log."""
     offset_map = OffsetMap(1 << 16)
     for part, shift in ((data, offset_shift), (newer, 0)):
-        offset_map.put_batches(part, scanned(part), offset_shift=shift, end_offset=map_end_offset)
+        offset_map.put_batches(Window(part, scanned(part), offset_shift=shift), end_offset=map_end_offset)
     cleaning = RecordFilter(
         offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
     )
-    (cleaned,) = clean_batches(
-        data, scanned(data), cleaning, transactions or CleanedTransactions(), offset_shift=offset_shift
-    )
+    window = Window(data, scanned(data), offset_shift=offset_shift)
+    (cleaned,) = clean_batches(window, cleaning, transactions or CleanedTransactions())
     return cleaned
 
 
@@ -90,7 +90,7 @@ def test_what_lies_past_the_map_stays_whatever_it_is():
 def test_a_key_that_the_map_does_not_know_stays():
     data = batch_bytes([Record(b"1", b"a")])
     cleaning = RecordFilter(OffsetMap(1000, start_offset=1), NOW_MS, RETENTION_MS, 9, ActiveProducers.of())
-    (cleaned,) = clean_batches(data, scanned(data), cleaning, CleanedTransactions())
+    (cleaned,) = clean_batches(Window(data, scanned(data)), cleaning, CleanedTransactions())
     assert not cleaned.changed
 
 
@@ -311,8 +311,8 @@ def test_transactions_go_on_from_a_pickled_state():
     data = transaction(ABORT)
     batches = scanned(data)
     transactions = with_aborted((7, 0, 1, 2))
-    first, _ = transactions.read(data, batches.take([0]))
-    second, aborted = pickle.loads(pickle.dumps(transactions)).read(data, batches.take([1]))
+    first, _ = transactions.read(Window(data, batches.take([0])))
+    second, aborted = pickle.loads(pickle.dumps(transactions)).read(Window(data, batches.take([1])))
     assert (first.tolist(), second.tolist(), len(aborted)) == ([True], [False], 1)
 
 
@@ -363,16 +363,16 @@ def test_a_portion_of_a_file_is_found_by_its_position():
     )
     batches = scan_batches(second, file_position=len(first)).batches
     offset_map = OffsetMap(1000)
-    offset_map.put_batches(second, batches, file_position=len(first))
+    offset_map.put_batches(Window(second, batches, position=len(first)))
     cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
-    (cleaned,) = clean_batches(second, batches, cleaning, CleanedTransactions(), file_position=len(first))
+    (cleaned,) = clean_batches(Window(second, batches, position=len(first)), cleaning, CleanedTransactions())
     assert offsets(cleaned) == [2]
     assert cleaned.batches.position.tolist() == [0]
 
 
 def test_nothing_in_nothing_out():
     cleaning = RecordFilter(OffsetMap(1000), NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
-    assert list(clean_batches(b"", scanned(b""), cleaning, CleanedTransactions())) == []
+    assert list(clean_batches(Window(b"", scanned(b"")), cleaning, CleanedTransactions())) == []
 
 
 @pytest.mark.parametrize("codec", [None, 0])
@@ -383,9 +383,9 @@ def test_batches_that_compress_well_are_cleaned_in_parts(codec):
         for number in range(20)
     )
     offset_map = OffsetMap(1 << 16)
-    offset_map.put_batches(data, scanned(data))
+    offset_map.put_batches(Window(data, scanned(data)))
     cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of(), codec)
-    parts = list(clean_batches(data, scanned(data), cleaning, CleanedTransactions()))
+    parts = list(clean_batches(Window(data, scanned(data)), cleaning, CleanedTransactions()))
     assert [len(part.source) for part in parts] == [4, 4, 4, 4, 4]
     assert [offset for part in parts for offset in offsets(part)] == [*range(1, 38, 2), 38, 39]
     assert np.concatenate([part.source.position for part in parts]).tolist() == scanned(data).position.tolist()

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.decoding import sections
+from spark_segments.format.decoding import record_sections
 from spark_segments.format.sidecars.producer_state import ProducerState
+from spark_segments.format.window import Window
 from tests.format import plain_cleaner
 from tests.format.directory_cleaner import clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches
@@ -98,10 +99,10 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     batches_a_call=st.sampled_from([1, 2, 3, 1000]),
     live=st.booleans(),
     codec=st.sampled_from([None, None, 0, 4]),
-    part_bytes=st.sampled_from([1, 100, sections.TARGET_BYTES]),
+    part_bytes=st.sampled_from([1, 100, record_sections.TARGET_BYTES]),
 )
 def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec, part_bytes):
-    with mock.patch.object(sections, "TARGET_BYTES", part_bytes):
+    with mock.patch.object(record_sections, "TARGET_BYTES", part_bytes):
         check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
 
 
@@ -156,7 +157,7 @@ def check_rounds(
 
         state = ProducerState()
         for segment in log.segments:
-            state.add(segment.data, segment.batches)
+            state.add(Window(segment.data, segment.batches))
         entries = [entry for entry in state.entries() if live and entry.producer_id != 9]
 
         cleaned = clean_log(

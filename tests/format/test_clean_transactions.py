@@ -8,6 +8,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from tests.format.directory_cleaner import clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches
 from tests.format.twin_encode import ABORT, COMMIT, Record, marker_batch
@@ -46,7 +47,7 @@ class CleanedAgain(Log):
 
     def _append(self, data: bytes, last_offset: int, aborted: AbortedTransactions | None = None) -> None:
         super()._append(data, last_offset, aborted)
-        self.state.add(data, scan_batches(data).batches)
+        self.state.add(Window(data, scan_batches(data).batches))
 
     def lone_marker(self, producer_id: int) -> None:
         """The end of a transaction in which nothing was written here."""
@@ -63,7 +64,7 @@ class CleanedAgain(Log):
         """What a broker that has just loaded the log knows of its producers."""
         state = ProducerState()
         for segment in self.segments:
-            state.add(segment.data, segment.batches)
+            state.add(Window(segment.data, segment.batches))
         return state.entries()
 
     def clean(self, now_ms: int = NOW_MS, *, from_offset: int | None = None, max_keys: int = 1000) -> None:

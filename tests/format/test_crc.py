@@ -1,6 +1,10 @@
-"""CRC-32C against the published check value, the `crc32c` package and, over many lengths, both of our kernels."""
+"""CRC-32C: kernels with and without the processor's instruction, against published values and the crc32c package."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import crc32c as package
 import numpy as np
@@ -9,7 +13,7 @@ import pytest
 from spark_segments.format.kernels import crc
 from spark_segments.format.kernels.jit import byte_view
 
-KERNELS = {"instructions": crc.crc32c_range, "tables": crc.table_crc32c_range}
+KERNELS = {"instructions": crc.crc32c_range, "table": crc.table_crc32c_range}
 RANDOM = np.random.default_rng(7).integers(0, 256, 70_000, dtype=np.uint8).tobytes()
 
 
@@ -33,6 +37,23 @@ def test_lengths_around_the_interleaved_blocks_equal_the_package(kernel, around)
     view = byte_view(RANDOM)
     for size in (around - 9, around - 1, around, around + 1, around + 7, around + 8, around + 9):
         assert kernel(view, 3, 3 + size) == package.crc32c(RANDOM[3 : 3 + size])
+
+
+WITHOUT_INSTRUCTION = """
+import crc32c, numpy
+from spark_segments.format.kernels import crc
+from spark_segments.format.kernels.jit import byte_view
+assert crc.crc32c_range is crc.table_crc32c_range
+data = numpy.random.default_rng(1).bytes(10_000)
+assert crc.crc32c_range(byte_view(data), 7, 9_999) == crc32c.crc32c(data[7:9_999])
+"""
+
+
+def test_a_processor_without_the_instruction_takes_the_table():
+    """numba compiles for the oldest processor of its architecture when it is told to."""
+    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    done = subprocess.run([sys.executable, "-c", WITHOUT_INSTRUCTION], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_any_buffer_is_taken_without_a_copy_of_it_being_asked_for():

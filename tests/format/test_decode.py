@@ -22,6 +22,7 @@ from spark_segments.format.decoding.batch_groups import OPENED_BYTES
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.kernels.jit import COPY_SLACK
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
+from spark_segments.format.window import Window
 from tests.format.guarded import Guarded
 from tests.format.twin import DamageError, decode
 from tests.format.twin_encode import Record, batch_bytes, empty_batch, marker_batch, record_bytes, varint
@@ -34,7 +35,7 @@ START = 1_700_000_000_000
 FUZZ = settings(max_examples=400, deadline=None)
 
 
-def decoded(data, *, batches=None, path="x.log", file_position=0, **options) -> pa.Table:
+def decoded(data, *, batches=None, path="x.log", file_position=0, offset_shift=0, **options) -> pa.Table:
     """All records of `data` in one table; what is given for them is checked by Arrow itself."""
     if batches is None:
         scan = scan_batches(data, path=path, file_position=file_position)
@@ -42,7 +43,7 @@ def decoded(data, *, batches=None, path="x.log", file_position=0, **options) -> 
             raise scan.error
         batches = scan.batches
     options = {"topic": "orders", "partition": 3, "include_control": True, **options}
-    parts = list(decode_batches(data, batches, path=path, file_position=file_position, **options))
+    parts = list(decode_batches(Window(data, batches, file_position, path, offset_shift), **options))
     for part in parts:
         part.validate(full=True)
         assert part.num_rows > 0
@@ -162,7 +163,7 @@ def test_batches_without_records_give_none():
     record = batch_bytes([Record(b"v", offset=7)], base_offset=7)
     data = empty_batch(0, 6) + record + empty_batch(8, 8)
     assert decoded(data)["offset"].to_pylist() == [7]
-    assert list(decode_batches(data, scan_batches(data).batches.take([0, 2]), topic="t", partition=0)) == []
+    assert list(decode_batches(Window(data, scan_batches(data).batches.take([0, 2])), topic="t", partition=0)) == []
 
 
 def test_markers_are_records_of_control_batches():
@@ -256,8 +257,10 @@ def test_records_are_clipped_to_the_offsets_asked_for(columns):
 
 
 @pytest.mark.parametrize("target_bytes", [0, 1, 300, 1000, 10_000])
-def test_portions_of_any_size_hold_the_same_records(target_bytes):
-    parts = list(decode_batches(LOG, scan_batches(LOG).batches, topic="t", partition=0, target_bytes=target_bytes))
+def test_groups_of_any_size_hold_the_same_records(target_bytes):
+    parts = list(
+        decode_batches(Window(LOG, scan_batches(LOG).batches), topic="t", partition=0, target_bytes=target_bytes)
+    )
     assert pa.Table.from_batches(parts) == decoded(LOG, topic="t", partition=0)
     assert len(parts) >= (10 if target_bytes <= 1 else 5)  # at the changes of the timestamp type at least
     largest_batch = 6 * 200
@@ -266,7 +269,9 @@ def test_portions_of_any_size_hold_the_same_records(target_bytes):
 
 def test_many_small_batches_are_put_together():
     data = b"".join(batch_bytes([Record(b"x" * 100)], base_offset=offset) for offset in range(3000))
-    parts = list(decode_batches(data, scan_batches(data).batches, topic="t", partition=0, columns=["offset", "value"]))
+    parts = list(
+        decode_batches(Window(data, scan_batches(data).batches), topic="t", partition=0, columns=["offset", "value"])
+    )
     assert [part.num_rows for part in parts] == [3000]
     assert parts[0]["offset"].to_pylist() == list(range(3000))
 
@@ -274,7 +279,7 @@ def test_many_small_batches_are_put_together():
 def test_many_tiny_records_of_one_batch_become_several_parts():
     section = b"".join(record_bytes(Record(b""), 0, index) for index in range(270_000))
     data = batch_of(section, count=270_000)
-    parts = list(decode_batches(data, scan_batches(data).batches, topic="t" * 249, partition=0))
+    parts = list(decode_batches(Window(data, scan_batches(data).batches), topic="t" * 249, partition=0))
     assert max(part.num_rows for part in parts) <= 1 << 18
     assert np.array_equal(np.concatenate([part["offset"].to_numpy() for part in parts]), np.arange(270_000))
     assert parts[-1]["topic"][-1].as_py() == "t" * 249
@@ -283,7 +288,9 @@ def test_many_tiny_records_of_one_batch_become_several_parts():
 def test_parts_do_not_hold_more_memory_than_they_show():
     data = batch_bytes([Record(b"v" * 100, b"k" * 8, offset=offset) for offset in range(5000)])
     before = pa.total_allocated_bytes()
-    parts = list(decode_batches(data, scan_batches(data).batches, topic="t", partition=0, columns=["key", "offset"]))
+    parts = list(
+        decode_batches(Window(data, scan_batches(data).batches), topic="t", partition=0, columns=["key", "offset"])
+    )
     assert pa.total_allocated_bytes() - before < 2 * sum(part.nbytes for part in parts)
 
 

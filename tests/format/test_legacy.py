@@ -17,6 +17,7 @@ from spark_segments.format.compression import LZ4, decompress
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
 from spark_segments.format.legacy import message_sets as legacy
 from spark_segments.format.legacy.message_sets import decode_legacy, read_messages, with_first_offsets
+from spark_segments.format.window import Window
 from tests.format.legacy_messages import message, wrapper
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
 
@@ -24,10 +25,12 @@ TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 ATTRIBUTES_POSITION = 17
 
 
-def decoded(data: bytes, **options) -> list[dict]:
+def decoded(data: bytes, offset_shift: int = 0, **options) -> list[dict]:
     scan = scan_batches(data)
     assert scan.error is None and scan.consumed == len(data)
-    parts = decode_legacy(data, scan.batches, **{"topic": "t", "partition": 0, **options})
+    parts = decode_legacy(
+        Window(data, scan.batches, offset_shift=offset_shift), **{"topic": "t", "partition": 0, **options}
+    )
     return [record for part in parts for record in part.to_pylist()]
 
 
@@ -54,7 +57,7 @@ def test_first_offsets_and_counts_of_wrappers_are_kafkas(name):
     for path in log_files(name):
         data = path.read_bytes()
         expected = [batch for batch in expected_batches(name) if batch["segment"] == int(path.stem)]
-        batches = with_first_offsets(data, scan_batches(data).batches)
+        batches = with_first_offsets(Window(data, scan_batches(data).batches))
         assert batches.base_offset.tolist() == [batch["baseOffset"] for batch in expected]
         assert batches.count.tolist() == [batch["recordsIterated"] for batch in expected]
         assert batches.last_offset.tolist() == [batch["lastOffset"] for batch in expected]
@@ -72,7 +75,7 @@ def test_lz4_of_magic_0_has_the_broken_header_checksum_that_is_put_right():
             with pytest.raises(CorruptBatchError):
                 decompress(LZ4, frame, path="", position=0)
             refused += 1
-        assert len(list(read_messages(data, lz4))) == len(lz4)
+        assert len(list(read_messages(Window(data, lz4)))) == len(lz4)
     assert refused > 3
 
 
@@ -90,14 +93,14 @@ def test_ranges_cut_through_wrappers(name):
 def test_columns_come_as_asked_for():
     data = next(log_files("legacy-v1-0")).read_bytes()
     batches = scan_batches(data).batches
-    (part,) = decode_legacy(data, batches, topic="t", partition=7, columns=["timestampType", "headers", "key"])
+    (part,) = decode_legacy(Window(data, batches), topic="t", partition=7, columns=["timestampType", "headers", "key"])
     assert part.schema == pa.schema([RECORD_SCHEMA.field(name) for name in ("timestampType", "headers", "key")])
-    (part,) = decode_legacy(data, batches, topic="t", partition=7)
+    (part,) = decode_legacy(Window(data, batches), topic="t", partition=7)
     assert part.schema == RECORD_SCHEMA
     part.validate(full=True)
     excluded = np.arange(len(batches)) % 2 == 0
     kept = [record["offset"] for record in decoded(data, exclude=excluded)]
-    bounds = with_first_offsets(data, batches).take(~excluded)
+    bounds = with_first_offsets(Window(data, batches)).take(~excluded)
     assert kept == [offset for first, last in zip(bounds.base_offset, bounds.last_offset, strict=True)
                     for offset in range(first, last + 1)]  # fmt: skip
 
@@ -106,7 +109,7 @@ def test_parts_are_of_about_the_target_size_and_steps_do_not_show(monkeypatch):
     data = next(log_files("legacy-v1-0")).read_bytes()
     whole = decoded(data)
     monkeypatch.setattr(legacy, "STEP_MESSAGES", 3)
-    parts = list(decode_legacy(data, scan_batches(data).batches, topic="t", partition=0, target_bytes=5000))
+    parts = list(decode_legacy(Window(data, scan_batches(data).batches), topic="t", partition=0, target_bytes=5000))
     assert [record for part in parts for record in part.to_pylist()] == whole
     assert len(parts) > 3 and max(part.nbytes for part in parts) < 10_000
 
@@ -203,8 +206,9 @@ INNER = message(0, b"a")
 def test_damage_is_one_error_with_its_place(data, reason):
     good = message(1, b"good")
     with pytest.raises(CorruptBatchError, match=reason) as caught:
-        list(decode_legacy(good + data, scan_batches(good + data, file_position=100).batches, file_position=100,
-                           path="t-0/x.log", topic="t", partition=0))  # fmt: skip
+        batches = scan_batches(good + data, file_position=100).batches
+        window = Window(good + data, batches, position=100, path="t-0/x.log")
+        list(decode_legacy(window, topic="t", partition=0))
     assert (caught.value.path, caught.value.position) == ("t-0/x.log", 100 + len(good))
 
 
@@ -225,7 +229,7 @@ def test_a_bad_message_among_many_is_named():
 def test_a_wrapper_of_very_many_messages_is_read_in_steps():
     count = legacy.STEP_MESSAGES + 1000
     data = wrapper(count - 1, b"".join(message(offset, None, magic=0) for offset in range(count)), magic=0)
-    steps = [len(messages.offset) for messages in read_messages(data, scan_batches(data).batches)]
+    steps = [len(messages.offset) for messages in read_messages(Window(data, scan_batches(data).batches))]
     assert steps == [legacy.STEP_MESSAGES, 1000]
 
 
@@ -243,7 +247,7 @@ def test_any_bytes_give_records_or_one_error(data):
     scan = scan_batches(bytes(whole))
     batches = scan.batches.take(scan.batches.magic < 2)
     try:
-        for part in decode_legacy(bytes(whole), batches, topic="t", partition=0):
+        for part in decode_legacy(Window(bytes(whole), batches), topic="t", partition=0):
             part.validate(full=True)
     except CorruptBatchError as error:
         assert error.position is not None

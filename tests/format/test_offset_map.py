@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.format.window import Window
 from tests.format.twin_encode import COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import expected_records, log_files
 
@@ -27,10 +28,10 @@ def keyed(keys: list[bytes | None], *, base_offset: int = 0, **options) -> bytes
     return batch_bytes([Record(b"v", key) for key in keys], base_offset=base_offset, **options)
 
 
-def filled(data: bytes, memory_bytes: int = MANY, **options) -> OffsetMap:
-    put = {name: options.pop(name) for name in ("offset_shift", "end_offset", "exclude") if name in options}
+def filled(data: bytes, memory_bytes: int = MANY, offset_shift: int = 0, **options) -> OffsetMap:
+    put = {name: options.pop(name) for name in ("end_offset", "exclude") if name in options}
     offset_map = OffsetMap(memory_bytes, **options)
-    offset_map.put_batches(data, scanned(data), **put)
+    offset_map.put_batches(Window(data, scanned(data), offset_shift=offset_shift), **put)
     return offset_map
 
 
@@ -91,7 +92,7 @@ def test_a_golden_log_of_any_codec_and_magic(name):
     offset_map = OffsetMap(MANY)
     for path in log_files(name):
         data = path.read_bytes()
-        assert offset_map.put_batches(data, scanned(data))
+        assert offset_map.put_batches(Window(data, scanned(data)))
     assert len(offset_map) == len(expected)
     assert {key: offset_map.get(key) for key in expected} == expected
 
@@ -133,9 +134,9 @@ def test_a_full_map_ends_the_search_for_a_key_that_it_does_not_hold():
 def test_a_full_map_takes_nothing_more():
     data = keyed([b"a", b"b"])
     offset_map = OffsetMap(room_for(1), load_factor=1.0)
-    assert not offset_map.put_batches(data, scanned(data))
+    assert not offset_map.put_batches(Window(data, scanned(data)))
     more = keyed([b"a"], base_offset=2)
-    assert not offset_map.put_batches(more, scanned(more))
+    assert not offset_map.put_batches(Window(more, scanned(more)))
     assert (offset_map.get(b"a"), offset_map.end_offset) == (0, 1)
 
 
@@ -216,7 +217,7 @@ def test_a_map_can_be_taken_apart_and_put_together_again(piece_bytes):
     assert copy.merge_slots(lambda: arrays, offset_map.entries, offset_map.end_offset)
     assert [copy.get(b"%d" % number) for number in range(5000)] == [-1] * 7 + list(range(7, 5000))
     more = keyed([b"x"], base_offset=5000)
-    assert copy.put_batches(more, scanned(more))
+    assert copy.put_batches(Window(more, scanned(more)))
     assert (copy.get(b"x"), len(copy), copy.start_offset, copy.end_offset) == (5000, 4994, 7, 5001)
 
 
@@ -232,7 +233,7 @@ def test_a_portion_of_a_file_is_found_by_its_position():
     batches = scanned(data)
     first_size = int(batches.size[0])
     offset_map = OffsetMap(MANY)
-    offset_map.put_batches(data[first_size:], batches.take([1]), file_position=first_size)
+    offset_map.put_batches(Window(data[first_size:], batches.take([1]), position=first_size))
     assert (offset_map.get(b"a"), offset_map.get(b"b")) == (-1, 1)
 
 
@@ -261,7 +262,7 @@ def test_records_that_lie_under_a_good_crc_are_an_error_with_its_place(position,
     data = lying(keyed([b"a", b"b", b"c"]), position, replacement)
     offset_map = OffsetMap(MANY)
     with pytest.raises(CorruptBatchError) as error:
-        offset_map.put_batches(data, scanned(data), path="orders-0/0.log")
+        offset_map.put_batches(Window(data, scanned(data), path="orders-0/0.log"))
     assert (error.value.path, error.value.position) == ("orders-0/0.log", 0)
 
 

@@ -15,6 +15,7 @@ from spark_segments.format.sidecars.producer_state import (
     sequence_after,
     sequence_before,
 )
+from spark_segments.format.window import Window
 from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
 
@@ -44,7 +45,7 @@ def test_state_rebuilt_from_the_log_equals_kafkas_snapshots(name):
     for base_offset, buffer, batches in batches_of(name):
         if base_offset in expected:
             assert state.entries() == expected.pop(base_offset)
-        state.add(buffer, batches)
+        state.add(Window(buffer, batches))
         end_offset = int(batches.last_offset[-1]) + 1 if len(batches) else end_offset
     if end_offset:
         assert state.entries() == expected.pop(end_offset)
@@ -58,7 +59,7 @@ def test_walking_on_from_any_snapshot_gives_the_later_ones(name):
         state = ProducerState(entries)
         for base_offset, buffer, batches in batches_of(name):
             if base_offset >= start:
-                state.add(buffer, batches)
+                state.add(Window(buffer, batches))
         assert state.entries() == every[max(every)]
 
 
@@ -67,11 +68,11 @@ def test_walking_on_from_any_snapshot_gives_the_later_ones(name):
 def test_batches_may_come_in_pieces_of_any_size(sizes):
     _, buffer, batches = next(batches_of("txn-0"))
     whole, pieces = ProducerState(), ProducerState()
-    completed = whole.add(buffer, batches)
+    completed = whole.add(Window(buffer, batches))
     in_pieces = []
     start = 0
     for size in [*sizes, len(batches)]:
-        in_pieces += pieces.add(buffer, batches.take(slice(start, start + size)))
+        in_pieces += pieces.add(Window(buffer, batches.take(slice(start, start + size))))
         start += size
     assert (pieces.entries(), in_pieces) == (whole.entries(), completed)
 
@@ -79,8 +80,8 @@ def test_batches_may_come_in_pieces_of_any_size(sizes):
 def test_offsets_of_the_log_are_those_of_the_file_shifted():
     _, buffer, batches = next(batches_of("txn-0"))
     plain, shifted = ProducerState(), ProducerState()
-    completed = plain.add(buffer, batches)
-    for one, other in zip(completed, shifted.add(buffer, batches, offset_shift=1000), strict=True):
+    completed = plain.add(Window(buffer, batches))
+    for one, other in zip(completed, shifted.add(Window(buffer, batches, offset_shift=1000)), strict=True):
         assert (one.first_offset + 1000, one.last_offset + 1000) == (other.first_offset, other.last_offset)
         assert one.last_stable_offset + 1000 == other.last_stable_offset
     assert [entry.last_offset + 1000 for entry in plain.entries()] == [entry.last_offset for entry in shifted.entries()]
@@ -89,7 +90,7 @@ def test_offsets_of_the_log_are_those_of_the_file_shifted():
 def test_last_stable_offset_of_an_open_transaction():
     state = ProducerState()
     for _, buffer, batches in batches_of("txn-0"):
-        state.add(buffer, batches)
+        state.add(Window(buffer, batches))
     assert state.last_stable_offset(3168) == 3138
     assert ProducerState().last_stable_offset(7) == 7
 
@@ -100,7 +101,7 @@ def test_the_first_of_several_open_transactions_holds_the_last_stable_offset():
     def append(data: bytes) -> int:
         nonlocal offset
         batches = scan_batches(data).batches
-        state.add(data, batches)
+        state.add(Window(data, batches))
         offset = int(batches.last_offset[-1]) + 1
         return state.last_stable_offset(offset)
 
@@ -118,7 +119,7 @@ def test_the_commit_and_abort_markers_are_those_that_kafka_reads():
     completed = []
     state = ProducerState()
     for _, buffer, batches in batches_of("txn-0"):
-        completed += state.add(buffer, batches)
+        completed += state.add(Window(buffer, batches))
     markers = {record["offset"]: record for record in expected_records("txn-0") if record["isControl"]}
     # Markers without data end no transaction.
     assert {txn.last_offset for txn in completed} <= markers.keys()
@@ -133,14 +134,14 @@ def test_a_coordinator_epoch_that_goes_back_is_taken_as_it_is_written():
     state = ProducerState()
     for offset, epoch in enumerate((5, 3)):
         data = marker_batch(COMMIT, base_offset=offset, producer_id=7, coordinator_epoch=epoch)
-        state.add(data, scan_batches(data).batches)
+        state.add(Window(data, scan_batches(data).batches))
         assert [entry.coordinator_epoch for entry in state.entries()] == [epoch]
 
 
 def test_an_emptied_control_batch_makes_its_producer_known():
     state = ProducerState()
     for _, buffer, batches in batches_of("txn-compact/clean-3/txnc-0"):
-        state.add(buffer, batches)
+        state.add(Window(buffer, batches))
     assert ProducerEntry(2003) in state.entries()
 
 
@@ -200,6 +201,6 @@ def test_a_control_batch_of_any_bytes_is_read_or_refused(changes, compressed):
     if compressed:
         table.attributes[:] |= 1
     try:
-        ProducerState().add(bytes(batch), table)
+        ProducerState().add(Window(bytes(batch), table))
     except CorruptBatchError as error:
         assert error.position == 0

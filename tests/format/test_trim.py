@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.trim import batch_from
+from spark_segments.format.window import Window
 
 FIRST = 1000
 
@@ -42,7 +43,7 @@ def test_the_records_from_an_offset_on_stay_as_they_are(deltas, times, codec, tr
     times = times[: len(offsets)] + [5] * (len(offsets) - 40)
     whole = batch_of(offsets, times, codec=codec, transactional=transactional)
     cut = FIRST + data.draw(st.integers(1, offsets[-1]))
-    trimmed = batch_from(whole, scan_batches(whole).batches, cut)
+    trimmed = batch_from(Window(whole, scan_batches(whole).batches), cut)
     scan = scan_batches(trimmed)  # checks the CRC
     assert scan.error is None and scan.consumed == len(trimmed)
     read, before = DefaultRecordBatch(bytearray(trimmed)), DefaultRecordBatch(bytearray(whole))
@@ -59,7 +60,7 @@ def test_the_records_from_an_offset_on_stay_as_they_are(deltas, times, codec, tr
 def test_a_batch_without_a_record_that_is_left_is_empty_and_holds_its_offsets():
     whole = batch_of([0, 5], [10, 20], codec=1)
     whole[23:27] = (9).to_bytes(4, "big")  # the last offset delta of a batch whose last records were cleaned away
-    trimmed = batch_from(whole, scan_batches(whole, check_crc=False).batches, FIRST + 6)
+    trimmed = batch_from(Window(whole, scan_batches(whole, check_crc=False).batches), FIRST + 6)
     [batch] = [scan_batches(trimmed).batches]
     assert (batch.base_offset[0], batch.last_offset[0], batch.count[0], len(trimmed)) == (FIRST + 6, FIRST + 9, 0, 61)
     assert batch.codec[0] == 0
@@ -70,4 +71,4 @@ def test_records_that_are_not_what_the_batch_says_are_one_error(position, byte):
     whole = batch_of([0, 1, 2], [1, 2, 3])
     whole[position] = byte
     with pytest.raises(CorruptBatchError, match="record"):
-        batch_from(whole, scan_batches(whole, check_crc=False).batches, FIRST + 1, path="some.log")
+        batch_from(Window(whole, scan_batches(whole, check_crc=False).batches, path="some.log"), FIRST + 1)

@@ -10,6 +10,7 @@ from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.layout import CONTROL_MASK, TRANSACTIONAL_MASK
 from spark_segments.format.sidecars.producer_state import ProducerState, aborted_transactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.format.window import Window
 from tests.golden_files import GOLDEN, expected_records, golden_dir, log_files
 
 TXN_COMPACT = [f"txn-compact/{when}{n}/txnc-0" for n in ("", "-2", "-3", "-4") for when in ("dirty", "clean")]
@@ -29,7 +30,7 @@ def whole_log(name: str) -> tuple[BatchTable, AbortedTransactions, int]:
     for path in log_files(name):
         buffer = path.read_bytes()
         tables.append(scan_batches(buffer).batches)
-        completed += state.add(buffer, tables[-1])
+        completed += state.add(Window(buffer, tables[-1]))
     batches = BatchTable.concatenate(tables)
     end_offset = int(batches.last_offset[-1]) + 1
     return batches, aborted_transactions(completed), state.last_stable_offset(end_offset)
@@ -56,7 +57,7 @@ def test_indexes_rebuilt_from_the_log_are_kafkas_bytes(name):
     state = ProducerState()
     for path in log_files(name):
         buffer = path.read_bytes()
-        rebuilt = txn_index_bytes(aborted_transactions(state.add(buffer, scan_batches(buffer).batches)))
+        rebuilt = txn_index_bytes(aborted_transactions(state.add(Window(buffer, scan_batches(buffer).batches))))
         index = path.with_suffix(".txnindex")
         assert rebuilt == (index.read_bytes() if index.exists() else b"")
 

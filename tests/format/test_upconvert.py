@@ -11,6 +11,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import CODEC_NAMES
 from spark_segments.format.legacy.upconvert import to_magic2
+from spark_segments.format.window import Window
 from tests.format.test_legacy import INNER, message, wrapper
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, log_files
 
@@ -30,7 +31,7 @@ def test_converted_batches_hold_the_same_records_for_another_reader(name):
     records, codecs = [], set()
     for path in log_files(name):
         data = path.read_bytes()
-        converted = to_magic2(data, scan_batches(data).batches, leader_epoch=4)
+        converted = to_magic2(Window(data, scan_batches(data).batches), leader_epoch=4)
         scan = scan_batches(converted.buffer)
         assert scan.error is None and scan.consumed == converted.buffer.size
         assert all(
@@ -51,8 +52,8 @@ def test_converted_batches_hold_the_same_records_for_another_reader(name):
         assert record.timestamp_type == (kafka["timestampType"] == "LogAppendTime")
 
 
-def converted_batches(data: bytes, **options):
-    return to_magic2(data, scan_batches(data).batches, **options).batches
+def converted_batches(data: bytes, path: str = "", **options):
+    return to_magic2(Window(data, scan_batches(data).batches, path=path), **options).batches
 
 
 def test_uncompressed_messages_are_gathered_up_to_the_batch_size():
@@ -78,7 +79,7 @@ def test_one_batch_never_has_two_append_times():
 
 def test_offsets_with_gaps_are_kept_and_far_ones_part_batches():
     data = message(3, b"a") + message(9, None, key=b"k") + message(9 + 2**31, b"c")
-    converted = to_magic2(data, scan_batches(data).batches)
+    converted = to_magic2(Window(data, scan_batches(data).batches))
     assert [record.offset for record in aiokafka_records(converted.buffer)] == [3, 9, 9 + 2**31]
     assert converted.batches.last_offset.tolist() == [9, 9 + 2**31]
     assert converted.tombstones == 1
@@ -92,5 +93,5 @@ def test_an_entry_without_messages_or_with_a_bad_crc_is_an_error():
 
 
 def test_nothing_becomes_nothing():
-    converted = to_magic2(b"", scan_batches(b"").batches)
+    converted = to_magic2(Window(b"", scan_batches(b"").batches))
     assert (converted.buffer.size, len(converted.batches), converted.tombstones) == (0, 0, 0)

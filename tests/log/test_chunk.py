@@ -15,11 +15,12 @@ from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.sidecars.index import rebuild
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import ChunkWriter, SegmentWriter
 from spark_segments.storage import Storage
 
 TIME_MS = 1_700_000_000_000
-SIZES = {"index_interval_bytes": 300, "segment_index_bytes": 4096}
+LIMITS = SegmentLimits(1 << 20, index_interval_bytes=300, segment_index_bytes=4096)
 
 
 def encoded(values: list[bytes | None], *, batch_bytes: int = 400, first_ms: int = TIME_MS):
@@ -37,7 +38,7 @@ def encoded(values: list[bytes | None], *, batch_bytes: int = 400, first_ms: int
 
 
 def write(storage: Storage, appends: list[list[bytes | None]], *, segment_bytes: int = 1 << 20) -> list[Segment]:
-    writer = ChunkWriter(storage, "orders", "id", 0, segment_bytes=segment_bytes, **SIZES)
+    writer = ChunkWriter(storage, "orders", "id", 0, limits=dataclasses.replace(LIMITS, segment_bytes=segment_bytes))
     for values in appends:
         writer.append(encoded(values))
     return writer.close()
@@ -97,7 +98,7 @@ def test_nothing_written_is_no_chunk(storage):
 
 
 def test_the_earliest_delete_horizon_is_the_rows(storage):
-    writer = SegmentWriter(storage, "orders", 0, 0, **SIZES)
+    writer = SegmentWriter(storage, "orders", 0, 0, limits=LIMITS)
     done = encoded([b"v"] * 3, batch_bytes=1)
     horizons = BatchTable(**{name: getattr(done.batches, name) for name in BatchTable.__dataclass_fields__})
     horizons.attributes[1:] |= 0x40
@@ -110,7 +111,7 @@ def test_a_chunk_with_fewer_records_than_its_row_says_is_not_copied(storage):
     [row] = write(storage, [[b"v"] * 10])
     wrong = dataclasses.replace(row, records=11)
     with pytest.raises(CorruptBatchError, match="11 records"):
-        copy_batches(storage, "orders", [wrong], 0, 10, sealed=True, leader_epoch=0, **SIZES)
+        copy_batches(storage, "orders", [wrong], 0, 10, sealed=True, leader_epoch=0, limits=LIMITS)
 
 
 def test_a_flipped_byte_is_not_copied(storage, tmp_path):
@@ -120,5 +121,5 @@ def test_a_flipped_byte_is_not_copied(storage, tmp_path):
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptBatchError, match="CRC") as caught:
-        copy_batches(storage, "orders", [row], 0, 10, sealed=True, leader_epoch=0, **SIZES)
+        copy_batches(storage, "orders", [row], 0, 10, sealed=True, leader_epoch=0, limits=LIMITS)
     assert row.path in str(caught.value)

@@ -24,6 +24,7 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.log.kafka import segment_scan
 from spark_segments.log.kafka.recovery import next_offset_of
 from spark_segments.log.reading.plan import offset_bounds, read_ranges
+from spark_segments.log.segment import walk
 from spark_segments.storage import FileInfo, Storage
 from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import GOLDEN, damaged_dir, expected_records, golden_dir
@@ -311,7 +312,7 @@ def test_a_file_that_goes_away_while_it_is_read_is_looked_for_again(tmp_path):
 
 
 def test_a_batch_larger_than_the_window_is_scanned_whole(plain, monkeypatch):
-    monkeypatch.setattr(segment_scan, "SCAN_BYTES", 100)
+    monkeypatch.setattr(walk, "WINDOW_BYTES", 100)
     log = LogDir.open(str(plain))
     assert log.snapshot("plain").report.cuts == ()
     assert log.snapshot("plain").report.notes == ()

@@ -30,6 +30,7 @@ from spark_segments.log.manifest.rows import (
     segments_table,
 )
 from spark_segments.log.manifest.snapshot import SegmentRows
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.log.verification.repair import Rebuild, Rebuilder
 from spark_segments.log.verification.verify import Finding, VerifyReport, verify
@@ -930,7 +931,9 @@ def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
     [damaged] = [row for number in range(2) for row in log.snapshot("orders").live_of(number) if row.path == path]
     before = set(directory.rglob("*"))
     with pytest.raises(CorruptBatchError):
-        Rebuilder(log.storage)(Rebuild("orders", damaged, AbortedTransactions.of(), 4096, 10 << 20))
+        Rebuilder(log.storage)(
+            Rebuild("orders", damaged, AbortedTransactions.of(), SegmentLimits(1 << 30, 4096, 10 << 20))
+        )
     assert set(directory.rglob("*")) == before
 
 

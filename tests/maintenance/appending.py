@@ -15,6 +15,7 @@ from spark_segments.format.patch import rebase
 from spark_segments.log.appending.appender import Appender, ProducerOptions
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from tests.golden_files import log_files
 
@@ -48,8 +49,7 @@ def append_batches(
             topic,
             partition,
             0,
-            index_interval_bytes=config.index_interval_bytes,
-            segment_index_bytes=config.segment_index_bytes,
+            limits=SegmentLimits.of(config),
         )
         writer.append(buffer, scan_batches(buffer).batches)
         chunks.append(writer.close(topic_id=topic_id, created_ms=log.storage.now_ms()))

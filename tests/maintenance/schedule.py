@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.format import window
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment, segments_of
@@ -206,12 +207,11 @@ def _or_never(at_ms: int | None) -> float:
 
 def _offsets_in(log: LogDir, segment: Segment) -> set[int]:
     data = np.frombuffer(log.storage.read(segment.path).to_pybytes(), np.uint8)
+    batches = scan_batches(data).batches
     decoded = decode_batches(
-        data,
-        scan_batches(data).batches,
+        window.Window(data, batches, offset_shift=segment.offset_shift),
         topic=TOPIC,
         partition=segment.partition,
-        offset_shift=segment.offset_shift,
         columns=("offset",),
     )
     return {offset for batch in decoded for offset in batch.column(0).to_pylist()}

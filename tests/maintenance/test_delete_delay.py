@@ -11,6 +11,7 @@ from spark_segments import LogDir
 from spark_segments.log.manifest.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import commit_repairs
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.maintenance.removal.restore import restore
@@ -75,9 +76,9 @@ def do_restore(log: LogDir, now_ms: int) -> None:
 
 def do_repair(log: LogDir, now_ms: int) -> None:
     old = live(log, "orders")[0]
-    sizes = {"index_interval_bytes": 4096, "segment_index_bytes": 1 << 20}
+    limits = SegmentLimits(1 << 30, index_interval_bytes=4096, segment_index_bytes=1 << 20)
     offsets = (old.base_offset, old.next_offset)
-    new = copy_batches(log.storage, "orders", [old], *offsets, sealed=True, leader_epoch=0, **sizes)
+    new = copy_batches(log.storage, "orders", [old], *offsets, sealed=True, leader_epoch=0, limits=limits)
     assert commit_repairs(log.manifest("orders"), [old], [new]) == [new]
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
 from spark_segments.format.cleaner.transactions import WholeLogNeededError
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.verification.verify import verify
@@ -226,7 +227,7 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
     offset_map = OffsetMap(MIB, start_offset=3, seed=7)
     for row in prices.snapshot("prices").live_of(0):
         for window in windows(prices.storage, row):
-            assert offset_map.put_batches(window.data, window.batches, file_position=window.position)
+            assert offset_map.put_batches(Window(window.data, window.batches, position=window.position))
     file = write_map(prices.storage, "prices", 0, offset_map)
     assert prices.storage.size(file.path) == len(offset_map) * BYTES_PER_SLOT
     copy = read_map(prices.storage, file, MIB, 0.9)

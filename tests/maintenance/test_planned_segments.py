@@ -74,8 +74,7 @@ def write_chunks(storage: Storage, rules: RollRules, chunks: list[list[Batch]], 
             TOPIC,
             0,
             0,
-            index_interval_bytes=rules.index_interval_bytes,
-            segment_index_bytes=rules.segment_index_bytes,
+            limits=rules.limits,
         )
         for batch in chunk:
             data = np.frombuffer(encoded(batch), np.uint8).copy()

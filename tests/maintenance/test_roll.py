@@ -11,6 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
@@ -84,8 +85,8 @@ def test_a_rolled_segment_is_as_old_as_its_newest_chunk(log):
     topic_with(log, "orders", {})
     append_one_by_one(log, "orders", records(3))
     chunks = [dataclasses.replace(one, created_ms=GOLDEN_MS + n) for n, one in enumerate(live(log, "orders"))]
-    sizes = {"index_interval_bytes": 4096, "segment_index_bytes": 1 << 20}
-    row = copy_batches(log.storage, "orders", chunks, 0, 3, sealed=True, leader_epoch=0, **sizes)
+    limits = SegmentLimits(1 << 30, index_interval_bytes=4096, segment_index_bytes=1 << 20)
+    row = copy_batches(log.storage, "orders", chunks, 0, 3, sealed=True, leader_epoch=0, limits=limits)
     assert row.created_ms == GOLDEN_MS + 2
 
 

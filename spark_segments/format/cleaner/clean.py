@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
-from spark_segments.format.decoding.sections import Sections, address_of, as_magic_2, sections
+from spark_segments.format.decoding.record_sections import RecordSections, address_of, as_magic_2, record_sections
 from spark_segments.format.kernels.crc import crc32c
 from spark_segments.format.kernels.jit import COPY_SLACK, byte_view
 from spark_segments.format.layout import (
@@ -50,6 +49,7 @@ from spark_segments.format.layout import (
     RECORDS_POSITION,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 
 _LARGEST_INT64 = 2**63 - 1
 _GROUP = 1024  # the least room for records that the kernel wants
@@ -117,34 +117,26 @@ class CleanedBatches:
 
 
 def clean_batches(
-    buffer: Any,
-    batches: BatchTable,
-    record_filter: RecordFilter,
-    transactions: CleanedTransactions,
-    *,
-    file_position: int = 0,
-    path: str = "",
-    offset_shift: int = 0,
+    window: Window, record_filter: RecordFilter, transactions: CleanedTransactions
 ) -> Iterator[CleanedBatches]:
-    """Cleans `batches`, whose CRCs were checked and which follow those that `transactions` has read before.
+    """Cleans the batches of a window, whose CRCs were checked and which follow those that `transactions` read before.
 
-    The results come in parts, in order, each as large as `sections` decompresses at a time. So memory is bounded,
-    however well a log compresses. buffer[0] is byte `file_position` of the file `path`. `offset_shift` is added to the
-    offsets in its bytes. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError for records that
-    are damaged although the CRC holds.
+    The results come in parts, in order, each as large as `record_sections` decompresses at a time. So memory is
+    bounded, however well a log compresses. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError
+    for records that are damaged although the CRC holds.
     """
-    bytes_read = batches.size
-    buffer, batches, file_position, converted = as_magic_2(buffer, batches, file_position=file_position, path=path)
-    discardable, aborted = transactions.read(
-        buffer, batches, file_position=file_position, path=path, offset_shift=offset_shift
-    )
+    bytes_read = window.batches.size
+    given, window = window, as_magic_2(window)
+    converted = window is not given
+    batches, offset_shift, path = window.batches, window.offset_shift, window.path
+    discardable, aborted = transactions.read(window)
     action = _actions(batches, record_filter, discardable, offset_shift)
     unread = action & READ == 0
     count = batches.count.astype(np.int64)
-    for part in sections(buffer, batches, file_position=file_position, path=path, wanted=~unread):
+    for part in record_sections(window, wanted=~unread):
         rows = slice(part.first, part.last)
         columns = Batches(
-            address=address_of(buffer) + batches.position[rows] - file_position,
+            address=address_of(window.data) + window.starts[rows],
             size=batches.size[rows],
             start=part.start,
             end=part.end,
@@ -156,7 +148,7 @@ def clean_batches(
             action=action[rows],
             codec=_codecs(batches, record_filter)[rows],
         )
-        sources: list[np.ndarray] = [byte_view(buffer)]
+        sources: list[np.ndarray] = [byte_view(window.data)]
         tally = np.zeros(COUNTS, np.int64)
         data = _joined(*_clean(columns, record_filter, tally, sources, batches, part, path), sources)
         table = _scanned(data)
@@ -213,7 +205,7 @@ def _clean(
     tally: np.ndarray,
     sources: list[np.ndarray],
     batches: BatchTable,
-    part: Sections,
+    part: RecordSections,
     path: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(addresses, sizes) of what is left of a part. The memory that they point into is added to `sources`."""

@@ -31,6 +31,7 @@ from spark_segments.format.kernels.jit import (
 )
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
+    BASE_TIMESTAMP_POSITION,
     BATCH_LENGTH_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -38,13 +39,11 @@ from spark_segments.format.layout import (
     CRC_POSITION,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
     NO_TIMESTAMP,
+    RECORDS_COUNT_POSITION,
     TIMESTAMP_TYPE_MASK,
 )
-
-BASE_TIMESTAMP_POSITION = 27
-MAX_TIMESTAMP_POSITION = 35
-RECORDS_COUNT_POSITION = 57
 
 # What happens to a batch (bits of `action`).
 READ = 1  # its records are read; without this bit no record stays

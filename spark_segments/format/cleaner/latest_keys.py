@@ -18,7 +18,7 @@ from spark_segments.format.cleaner.offset_map import (
     latest_offset,
     prefetch_slot,
 )
-from spark_segments.format.encoding.column_views import BinaryView, binary_view
+from spark_segments.format.encoding.arrow_buffers import BinaryView, binary_view
 from spark_segments.format.kernels.jit import njit
 from spark_segments.format.kernels.key_hash import key_hash, multiply_high
 

@@ -16,9 +16,10 @@ import numpy as np
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.record_keys import HAS_KEY, bad_record, key_rows, read_keys
-from spark_segments.format.decoding.sections import Sections, as_magic_2, sections
+from spark_segments.format.decoding.record_sections import RecordSections, as_magic_2, record_sections
 from spark_segments.format.kernels.jit import njit, prefetch_near
 from spark_segments.format.kernels.key_hash import hash_of, multiply_high, seeded_secret
+from spark_segments.format.window import Window
 
 BYTES_PER_SLOT = 24
 
@@ -77,20 +78,9 @@ class OffsetMap:
         low, high = np.uint64(number & (1 << 64) - 1), np.uint64(number >> 64)
         return int(latest_offset(self.slots, np.uint64(self.capacity), low, high))
 
-    def put_batches(
-        self,
-        buffer: Any,
-        batches: BatchTable,
-        *,
-        file_position: int = 0,
-        path: str = "",
-        offset_shift: int = 0,
-        end_offset: int | None = None,
-        exclude: np.ndarray | None = None,
-    ) -> bool:
-        """Puts the records with a key of `batches` from `start_offset` up to `end_offset`. False: the map is full.
+    def put_batches(self, window: Window, *, end_offset: int | None = None, exclude: np.ndarray | None = None) -> bool:
+        """Puts the records with a key of a window from `start_offset` up to `end_offset`. False: the map is full.
 
-        buffer[0] is byte `file_position` of the file `path`. `offset_shift` is added to the offsets in its bytes.
         Control batches and the batches of `exclude` (bool[n], aborted) are skipped. Afterwards the attribute
         `end_offset` says how far the map goes: past the last batch or, if it is full, up to the first record that had
         no room.
@@ -98,22 +88,19 @@ class OffsetMap:
         if self.full:
             return False
         bound = _LARGEST_INT64 if end_offset is None else end_offset
+        batches, offset_shift = window.batches, window.offset_shift
         past_last = int(batches.last_offset[-1]) + offset_shift + 1 if len(batches) else self.end_offset
-        if exclude is not None:
-            batches = batches.take(~exclude)
-        buffer, batches, file_position, _ = as_magic_2(buffer, batches, file_position=file_position, path=path)
-        wanted = ~batches.is_control & (batches.count > 0)
-        wanted &= batches.last_offset + offset_shift >= self.start_offset
-        wanted &= batches.base_offset + offset_shift < bound
-        batches = batches.take(wanted)
-        for part in sections(buffer, batches, file_position=file_position, path=path):
-            self._put(part, batches.take(slice(part.first, part.last)), offset_shift, bound, path)
+        window = as_magic_2(window if exclude is None else window.take(~exclude))
+        batches = window.batches
+        window = window.take(~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound))
+        for part in record_sections(window):
+            self._put(part, window.batches.take(slice(part.first, part.last)), offset_shift, bound, window.path)
             if self.full:
                 return False
         self.advance(min(bound, past_last))
         return True
 
-    def _put(self, part: Sections, batches: BatchTable, offset_shift: int, bound: int, path: str) -> None:
+    def _put(self, part: RecordSections, batches: BatchTable, offset_shift: int, bound: int, path: str) -> None:
         base_offsets = batches.base_offset + offset_shift
         counts = batches.count.astype(np.int64)
         rows = key_rows(max(_GROUP, int(counts.max())))

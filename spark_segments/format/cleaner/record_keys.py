@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.decoding.sections import Sections
+from spark_segments.format.decoding.record_sections import RecordSections
 from spark_segments.format.kernels.jit import MEMORY, njit, read_varint, read_varlong
 from spark_segments.format.kernels.key_hash import key_hash
 
@@ -76,8 +76,8 @@ def read_keys(position, end, base_offset, count, seed, secret, rows, row):
     return row
 
 
-def bad_record(batches: BatchTable, sections: Sections, row: int, address: int, path: str) -> CorruptBatchError:
-    """The error for the result -1 - `address` of `read_keys` in row `row` of `batches` and their `sections`."""
+def bad_record(batches: BatchTable, sections: RecordSections, row: int, address: int, path: str) -> CorruptBatchError:
+    """The error for the result -1 - `address` of `read_keys` in row `row` of `batches` and their `record_sections`."""
     return CorruptBatchError(
         f"a record is damaged, {address - int(sections.start[row])} bytes into the (uncompressed) records of a batch",
         path=path,

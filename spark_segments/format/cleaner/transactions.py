@@ -6,15 +6,13 @@ it. The data of an aborted transaction go at once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spark_segments.errors import SegmentsError
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.control import ABORT, COMMIT, NO_MARKER, read_markers
 from spark_segments.format.kernels.jit import njit
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 
 _NONE = -1
 
@@ -54,9 +52,7 @@ class CleanedTransactions:
         self._aborted = _rows(both, order)
         self._observed = np.concatenate([self._observed, np.zeros(int(new.sum()), np.bool_)])[order]
 
-    def read(
-        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
-    ) -> tuple[np.ndarray, AbortedTransactions]:
+    def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
         """Walks the batches that come next: (bool[n], which may be discarded; transactions for the new index).
 
         A data batch may be discarded if its transaction was aborted. A control batch may be discarded if no data of its
@@ -64,9 +60,12 @@ class CleanedTransactions:
         among the batches, and data of theirs was met: the rewritten segment's index names them until all of their data
         are gone. Raises WholeLogNeededError for a control batch where the pass does not read the whole log.
         """
+        batches, offset_shift = window.batches, window.offset_shift
         if not self._whole_log:
             if batches.is_control.any():
-                raise WholeLogNeededError("The log has a transaction marker", path=path, position=file_position)
+                raise WholeLogNeededError(
+                    "The log has a transaction marker", path=window.path, position=window.position
+                )
             return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
         discardable = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches.is_control | batches.is_transactional)
@@ -75,7 +74,7 @@ class CleanedTransactions:
         batches = batches.take(rows)
         control = batches.is_control
         kind = np.full(len(rows), NO_MARKER, np.int64)
-        markers = read_markers(buffer, batches.take(control), file_position=file_position, path=path)
+        markers = read_markers(window.with_batches(batches.take(control)))
         kind[control] = markers.type
         producer_ids = np.unique(np.concatenate([batches.producer_id, self._aborted.producer_id, self._committed]))
         committed = np.isin(producer_ids, self._committed)

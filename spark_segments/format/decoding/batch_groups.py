@@ -1,7 +1,7 @@
-"""Which records are read together: the wanted batches of a scan as sections (see record_kernels.py), cut into portions.
+"""Which records are read together: the wanted batches of a scan as sections (see record_kernels.py), cut into groups.
 
-A RecordBatch is made of one portion, or of several where batches are compressed: these are decompressed when their
-portion comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
+A RecordBatch is made of one group, or of several where batches are compressed: these are decompressed when their
+group comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable
-from spark_segments.format.compression import LZ4, SNAPPY, decompress
+from spark_segments.format.compression import LZ4, SNAPPY, decompress, lz4_into
 from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
     BASE_OFFSET,
@@ -28,8 +27,8 @@ from spark_segments.format.decoding.record_kernels import (
     SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
-from spark_segments.format.kernels.block_codecs import lz4_decompress, lz4_most_bytes, snappy_decompress, snappy_size
-from spark_segments.format.kernels.jit import njit
+from spark_segments.format.kernels.jit import byte_view, njit
+from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -37,11 +36,12 @@ from spark_segments.format.layout import (
     RECORDS_POSITION,
     TIMESTAMP_TYPE_MASK,
 )
+from spark_segments.format.window import Window
 
 _LARGEST = 2**63 - 1
 # Arrow's offsets are int32: with all that is read ahead, a RecordBatch stays below 2^31 bytes, as a batch does anyway.
 _MOST_TARGET_BYTES = 1 << 27
-# Where few of the bytes read are wanted, a portion may read this many times its target.
+# Where few of the bytes read are wanted, a group may read this many times its target.
 _READ_AHEAD = 4
 
 # What is decompressed at a time, of so many batches at most: less costs more calls, more does not stay in a cache.
@@ -54,8 +54,8 @@ _FOREIGN, _BAD_OFFSETS = 1, 2
 _FULL, _COMPRESSED, _LYING = 0, 1, 2
 
 
-class Portion(NamedTuple):
-    """Sections to be read together, all of one timestamp type; good until the next portion is asked for."""
+class BatchGroup(NamedTuple):
+    """Sections to be read together, all of one timestamp type; good until the next group is asked for."""
 
     sections: np.ndarray
     rows: int  # what their batches count, and may have
@@ -68,7 +68,7 @@ class Portion(NamedTuple):
         return int(self.sections[0, TIMESTAMP_STEP])
 
 
-class Wanted(NamedTuple):
+class WantedRecords(NamedTuple):
     """What is wanted of batches: records in [first_offset, end_offset), offsets of the log."""
 
     schema: pa.Schema
@@ -76,28 +76,19 @@ class Wanted(NamedTuple):
     topic: str
     first_offset: int
     end_offset: int
-    offset_shift: int
     with_control: bool
     target_bytes: int
 
 
-def portions(
-    view: np.ndarray,
-    batches: BatchTable,
-    excluded: np.ndarray | None,
-    wanted: Wanted,
-    *,
-    file_position: int,
-    path: str,
-) -> Iterator[Portion]:
-    """The portions of all batches (of magic 2) that may have wanted records.
+def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> Iterator[BatchGroup]:
+    """The groups of all batches of a window (magic 2) that may have wanted records.
 
     Raises CorruptBatchError where a batch cannot be decompressed, or counts records or offsets that cannot be.
     """
-    sections = _sections(view, batches, excluded, wanted, file_position, path)
+    sections = _sections(window, excluded, wanted)
     target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    opener = _Opener(pa.py_buffer(view), sections, file_position, path)
+    opener = _Opener(window, sections)
     first = filled = 0
     while first < len(sections):
         room = target_bytes - filled
@@ -107,14 +98,14 @@ def portions(
         if state == _LYING:
             raise CorruptBatchError(
                 "A record batch counts more records than its bytes can hold",
-                path=path,
+                path=window.path,
                 position=int(sections[last, POSITION]),
                 expected=f"at most {(sections[last, END] - sections[last, ADDRESS]) // SMALLEST_RECORD}",
                 found=int(sections[last, COUNT]),
             )
         filled += size
         is_last = state == _FULL or filled >= target_bytes
-        yield Portion(sections[first:last], rows, payload_bytes, size, is_last)
+        yield BatchGroup(sections[first:last], rows, payload_bytes, size, is_last)
         first, filled = last, 0 if is_last else filled
 
 
@@ -125,22 +116,16 @@ def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
     return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
 
 
-def _sections(
-    view: np.ndarray,
-    batches: BatchTable,
-    excluded: np.ndarray | None,
-    wanted: Wanted,
-    file_position: int,
-    path: str,
-) -> np.ndarray:
+def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> np.ndarray:
+    view, batches, shift = byte_view(window.data), window.batches, window.offset_shift
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
     sections = np.empty((len(batches), SECTION_FIELDS), np.int64)
     rows, problem, row = _select(
         view.__array_interface__["data"][0],
         len(view),
-        file_position,
-        wanted.offset_shift,
+        window.position,
+        shift,
         wanted.first_offset,
         wanted.end_offset,
         wanted.with_control,
@@ -160,9 +145,9 @@ def _sections(
     if problem == _BAD_OFFSETS:
         raise CorruptBatchError(
             "The offsets of a record batch are not those of a log",
-            path=path,
+            path=window.path,
             position=int(batches.position[row]),
-            expected=f"{max(0, -wanted.offset_shift)} to {_LARGEST - max(0, wanted.offset_shift)}",
+            expected=f"{max(0, -shift)} to {_LARGEST - max(0, shift)}",
             found=f"{batches.base_offset[row]} to {batches.last_offset[row]}",
         )
     return sections[:rows]
@@ -171,19 +156,18 @@ def _sections(
 class _Opener:
     """Decompresses sections, to memory that it takes again and again."""
 
-    def __init__(self, source: pa.Buffer, sections: np.ndarray, file_position: int, path: str) -> None:
-        self._source, self._sections, self._file_position, self._path = source, sections, file_position, path
-        self._memory: pa.Buffer | None = None
+    def __init__(self, window: Window, sections: np.ndarray) -> None:
+        self._window, self._sections = window, sections
+        self._bytes = byte_view(window.data).data
+        self._memory: np.ndarray | None = None
         self._buffers: list[pa.Buffer] = []
 
     def open(self, first: int, wanted_bytes: int) -> None:
         """Opens sections from `first` on, to about `wanted_bytes`, and makes them describe what came out."""
         wanted_bytes = min(wanted_bytes, OPENED_BYTES)
         run = self._sections[first : first + _MOST_OPENED]
-        if run[0, CODEC] in (LZ4, SNAPPY):
-            self._memory = self._memory or pa.allocate_buffer(OPENED_BYTES)
-            if _open_blocks(run, self._memory.address, OPENED_BYTES, wanted_bytes):
-                return
+        if run[0, CODEC] in (LZ4, SNAPPY) and self._open_to_memory(run, wanted_bytes):
+            return
         positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
         sizes = (run[:, END] - run[:, ADDRESS]).tolist()
         buffers = self._buffers
@@ -191,38 +175,56 @@ class _Opener:
         for position, codec, size in zip(positions, codecs, sizes, strict=True):
             if codec <= 0 or (wanted_bytes <= 0 and buffers):
                 break
-            compressed = self._source.slice(position - self._file_position + RECORDS_POSITION, size)
-            buffers.append(decompress(codec, compressed, path=self._path, position=position))
+            start = position - self._window.position + RECORDS_POSITION
+            compressed = self._bytes[start : start + size]
+            buffers.append(decompress(codec, compressed, path=self._window.path, position=position))
             wanted_bytes -= buffers[-1].size
         opened = run[: len(buffers)]
         opened[:, ADDRESS] = [buffer.address for buffer in buffers]
         opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
         opened[:, CODEC] = _OPENED
 
+    def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:
+        """Opens what there is of the first section's codec, LZ4 or snappy, at the start of `run`.
+
+        False where the first section is of a kind that is left to libraries, or larger than the memory.
+        """
+        if self._memory is None:
+            self._memory = np.empty(OPENED_BYTES, np.uint8)
+        address = self._memory.__array_interface__["data"][0]
+        if run[0, CODEC] == SNAPPY:
+            return bool(_open_snappy(run, address, OPENED_BYTES, wanted_bytes))
+        memory = self._memory.data
+        starts = (run[:, POSITION] - self._window.position + RECORDS_POSITION).tolist()
+        sizes = (run[:, END] - run[:, ADDRESS]).tolist()
+        ends = [0]
+        for start, size, codec in zip(starts, sizes, run[:, CODEC].tolist(), strict=True):
+            if codec != LZ4 or (ends[-1] >= wanted_bytes and len(ends) > 1):
+                break
+            written = lz4_into(self._bytes[start : start + size], memory[ends[-1] :])
+            if written is None:
+                break
+            ends.append(ends[-1] + written)
+        opened = run[: len(ends) - 1]
+        opened[:, ADDRESS] = ends[:-1]
+        opened[:, END] = ends[1:]
+        opened[:, [ADDRESS, END]] += address
+        opened[:, CODEC] = _OPENED
+        return len(opened) > 0
+
 
 @njit
-def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
+def _open_snappy(sections, memory, memory_bytes, wanted_bytes):
     """How many sections were opened: at least `wanted_bytes`, up to one that needs more room, or something else."""
     limit = memory + memory_bytes
     wanted = memory + wanted_bytes
     for row in range(len(sections)):
-        codec = sections[row, CODEC]
-        if row > 0 and memory >= wanted:
+        if sections[row, CODEC] != SNAPPY or (row > 0 and memory >= wanted):
             return row
         source = sections[row, ADDRESS]
         end = sections[row, END]
-        size = np.int64(-1)
-        if codec == LZ4:
-            most = lz4_most_bytes(source, end)
-            if most >= 0 and most <= limit - memory:
-                size = lz4_decompress(source, end, memory, memory + most)
-        elif codec == SNAPPY:
-            most, _, _ = snappy_size(source, end)
-            if most >= 0 and most <= limit - memory:
-                size = snappy_decompress(source, end, memory, memory + most)
-                if size != most:
-                    return row
-        if size < 0:
+        size, _, _ = snappy_size(source, end)
+        if size < 0 or size > limit - memory or snappy_decompress(source, end, memory, memory + size) != size:
             return row
         sections[row, ADDRESS] = memory
         sections[row, END] = memory + size
@@ -269,7 +271,7 @@ def _select(
 
 @njit
 def _extend(sections, first, target_bytes, payload_share, row_bytes):
-    """The portion from `first` on, until it is full, or a section is compressed, or one lies.
+    """The group from `first` on, until it is full, or a section is compressed, or one lies.
 
     (last, about the size of its columns, rows, payload_bytes, state)
     """

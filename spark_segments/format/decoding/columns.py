@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.format.decoding import record_kernels as records
-from spark_segments.format.decoding.batch_groups import Portion, Wanted
+from spark_segments.format.decoding.batch_groups import BatchGroup, WantedRecords
 from spark_segments.format.kernels.jit import COPY_SLACK
 from spark_segments.format.layout import CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME, RECORD_SCHEMA
 
@@ -25,14 +25,14 @@ _NO_BINARY = records.Binary(False, 0, 0, 0, 0)
 _NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
 _NOTHING = tuple(records.Filled(0, 0, 0, 0, 0, 0, 0))
 
-# Room beyond the target of a RecordBatch, as its last portion may go beyond that.
+# Room beyond the target of a RecordBatch, as its last group may go beyond that.
 _MORE = 1.25
 
 
-class Columns:
-    """The columns of one RecordBatch, to which portions are appended; the first says how much room there has to be."""
+class DecodedColumns:
+    """The columns of one RecordBatch, to which groups are appended; the first says how much room there has to be."""
 
-    def __init__(self, first: Portion, wanted: Wanted, partition: int) -> None:
+    def __init__(self, first: BatchGroup, wanted: WantedRecords, partition: int) -> None:
         rows, payload_bytes = first.rows, first.payload_bytes
         if not first.is_last:  # about as much again until there is what is wanted, and some more
             times = _MORE * wanted.target_bytes / max(first.size, 1) + 1
@@ -47,20 +47,20 @@ class Columns:
         self._value = _BinaryMemory(rows, payload_bytes) if "value" in names else None
         self._headers = _HeaderMemory(rows) if "headers" in names else None
 
-    def has_room(self, portion: Portion) -> bool:
-        """Whether a portion can be appended."""
+    def has_room(self, group: BatchGroup) -> bool:
+        """Whether a group can be appended."""
         return (
-            portion.timestamp_step == self._timestamp_step
-            and self._counted_rows + portion.rows <= self._most_rows
-            and self._counted_bytes + portion.payload_bytes <= self._most_bytes
+            group.timestamp_step == self._timestamp_step
+            and self._counted_rows + group.rows <= self._most_rows
+            and self._counted_bytes + group.payload_bytes <= self._most_bytes
         )
 
-    def read(self, portion: Portion) -> records.Outcome:
-        """Appends the wanted records of a portion; what the kernel says."""
-        self._counted_rows += portion.rows
-        self._counted_bytes += portion.payload_bytes
+    def read(self, group: BatchGroup) -> records.Outcome:
+        """Appends the wanted records of a group; what the kernel says."""
+        self._counted_rows += group.rows
+        self._counted_bytes += group.payload_bytes
         wanted, before = self._wanted, self._filled
-        range_wanted = (portion.sections, wanted.first_offset, wanted.end_offset)
+        range_wanted = (group.sections, wanted.first_offset, wanted.end_offset)
         times = (self._offsets.address, self._timestamps.address)
         if self._key or self._value or self._headers:
             key, value, headers = self._key, self._value, self._headers

@@ -1,6 +1,6 @@
 """Batches → Arrow, for whoever reads a log.
 
-Wanted batches are cut into portions (batch_groups.py). Kernels (record_kernels.py) read the records of a portion into
+Wanted batches are cut into groups (batch_groups.py). Kernels (record_kernels.py) read the records of a group into
 columns (columns.py). Entries of magic 0 and 1 are left to message_sets.py.
 """
 
@@ -8,32 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding import record_kernels as records
-from spark_segments.format.decoding.batch_groups import Wanted, portions
-from spark_segments.format.decoding.columns import Columns
-from spark_segments.format.kernels.jit import byte_view
+from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups
+from spark_segments.format.decoding.columns import DecodedColumns
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.legacy.message_sets import decode_legacy
+from spark_segments.format.window import Window
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def decode_batches(
-    buffer: Any,
-    batches: BatchTable,
+    window: Window,
     *,
-    file_position: int = 0,
-    path: str = "",
     topic: str,
     partition: int,
-    offset_shift: int = 0,
     start_offset: int | None = None,
     end_offset: int | None = None,
     columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
@@ -41,41 +35,34 @@ def decode_batches(
     exclude: np.ndarray | None = None,
     target_bytes: int = 4 << 20,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of batches as RecordBatches of about `target_bytes`, none of them empty.
+    """The records of a window's batches as RecordBatches of about `target_bytes`, none of them empty.
 
-    `batches` are rows of a scan of `buffer`, whose first byte is byte `file_position` of the file `path`; rows where
-    `exclude` (bool[n]) is true are left out, and so are control batches unless `include_control`. `offset_shift` is
-    added to the offsets in the bytes; `start_offset` and `end_offset` (exclusive) are offsets of the log. Columns come
-    in the order of `columns` and with the types of layout.RECORD_SCHEMA, and only they are built: without key, value
-    and headers, what lies behind a record's offset is not looked at.
+    Batches where `exclude` (bool[n]) is true are left out, and so are control batches unless `include_control`.
+    `start_offset` and `end_offset` (exclusive) are offsets of the log. Columns come in the order of `columns` and with
+    the types of layout.RECORD_SCHEMA, and only they are built: without key, value and headers, the bytes behind a
+    record's offset are not looked at.
 
     Timestamps are microseconds; one that does not fit is the nearest that does. Header names that are not UTF-8 are
     read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad batch, in
     place of the RecordBatch that would have held its records.
     """
-    view = byte_view(buffer)
-    wanted = Wanted(
+    wanted = WantedRecords(
         _schema(tuple(columns)),
         frozenset(columns),
         topic,
         _SMALLEST if start_offset is None else min(max(start_offset, _SMALLEST), _LARGEST),
         _LARGEST if end_offset is None else min(max(end_offset, _SMALLEST), _LARGEST),
-        offset_shift,
         include_control,
         target_bytes,
     )
-    for rows, is_legacy in _runs(batches.magic < 2):
-        some = batches if rows is None else batches.take(rows)
+    for rows, is_legacy in _runs(window.batches.magic < 2):
+        some = window if rows is None else window.take(rows)
         excluded = exclude if rows is None or exclude is None else exclude[rows]
         if is_legacy:
             yield from decode_legacy(
-                view,
                 some,
-                file_position=file_position,
-                path=path,
                 topic=topic,
                 partition=partition,
-                offset_shift=offset_shift,
                 start_offset=start_offset,
                 end_offset=end_offset,
                 columns=columns,
@@ -83,17 +70,17 @@ def decode_batches(
                 target_bytes=target_bytes,
             )
             continue
-        filling: Columns | None = None
-        for portion in portions(view, some, excluded, wanted, file_position=file_position, path=path):
-            if filling is not None and not filling.has_room(portion):
+        filling: DecodedColumns | None = None
+        for group in batch_groups(some, excluded, wanted):
+            if filling is not None and not filling.has_room(group):
                 yield from filling.record_batches()
                 filling = None
             if filling is None:
-                filling = Columns(portion, wanted, partition)
-            outcome = filling.read(portion)
+                filling = DecodedColumns(group, wanted, partition)
+            outcome = filling.read(group)
             if outcome.problem:
-                raise records.corrupt(outcome, path, int(portion.sections[outcome.section, records.POSITION]))
-            if portion.is_last:
+                raise records.corrupt(outcome, window.path, int(group.sections[outcome.section, records.POSITION]))
+            if group.is_last:
                 yield from filling.record_batches()
                 filling = None
 

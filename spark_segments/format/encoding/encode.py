@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError, RecordTooLargeError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import NONE, compress, decompressed_limit
 from spark_segments.format.encoding import encode_kernels as kernels
-from spark_segments.format.encoding.column_views import RecordColumns, readonly
+from spark_segments.format.encoding.arrow_buffers import RecordColumns, readonly
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CREATE_TIME,

@@ -23,12 +23,23 @@ from spark_segments.format.kernels.jit import (
 )
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    BATCH_LENGTH_POSITION,
     BATCH_OVERHEAD,
+    CRC_POSITION,
+    LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION,
     LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    PRODUCER_EPOCH_POSITION,
+    PRODUCER_ID_POSITION,
+    RECORDS_COUNT_POSITION,
     TIMESTAMP_TYPE_MASK,
 )
 
@@ -222,19 +233,19 @@ def _seal_batch(out, batch, base_offset, leader_epoch):
     """Writes the header of a batch whose records section is in its place; fills in the CRC."""
     at = batch[POSITION]
     store_i64(out, at, base_offset + batch[FIRST])
-    store_i32(out, at + 8, batch[SIZE] - LOG_OVERHEAD)
-    store_i32(out, at + 12, leader_epoch)
-    store_i8(out, at + 16, _MAGIC)
-    store_i16(out, at + 21, batch[ATTRIBUTES])
-    store_i32(out, at + 23, batch[COUNT] - 1)
-    store_i64(out, at + 27, batch[BASE_TIMESTAMP])
-    store_i64(out, at + 35, batch[MAX_TIMESTAMP])
-    store_i64(out, at + 43, NO_PRODUCER_ID)
-    store_i16(out, at + 51, NO_PRODUCER_EPOCH)
-    store_i32(out, at + 53, NO_SEQUENCE)
-    store_i32(out, at + 57, batch[COUNT])
+    store_i32(out, at + BATCH_LENGTH_POSITION, batch[SIZE] - LOG_OVERHEAD)
+    store_i32(out, at + LEADER_EPOCH_POSITION, leader_epoch)
+    store_i8(out, at + MAGIC_POSITION, _MAGIC)
+    store_i16(out, at + ATTRIBUTES_POSITION, batch[ATTRIBUTES])
+    store_i32(out, at + LAST_OFFSET_DELTA_POSITION, batch[COUNT] - 1)
+    store_i64(out, at + BASE_TIMESTAMP_POSITION, batch[BASE_TIMESTAMP])
+    store_i64(out, at + MAX_TIMESTAMP_POSITION, batch[MAX_TIMESTAMP])
+    store_i64(out, at + PRODUCER_ID_POSITION, NO_PRODUCER_ID)
+    store_i16(out, at + PRODUCER_EPOCH_POSITION, NO_PRODUCER_EPOCH)
+    store_i32(out, at + BASE_SEQUENCE_POSITION, NO_SEQUENCE)
+    store_i32(out, at + RECORDS_COUNT_POSITION, batch[COUNT])
     batch[CRC] = crc32c_range(out, at + ATTRIBUTES_POSITION, at + batch[SIZE])
-    store_i32(out, at + 17, batch[CRC])
+    store_i32(out, at + CRC_POSITION, batch[CRC])
 
 
 @njit(_nrt=False)

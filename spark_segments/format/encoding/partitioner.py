@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.encoding.column_views import binary_view, one_array, readonly
+from spark_segments.format.encoding.arrow_buffers import binary_view, one_array, readonly
 from spark_segments.format.kernels.jit import load_u8, njit
 
 NO_PARTITION = -1

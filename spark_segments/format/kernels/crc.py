@@ -1,44 +1,42 @@
-"""CRC-32C (Castagnoli), the checksum of magic 2 record batches, as a kernel that other kernels call.
+"""CRC-32C (Castagnoli), the checksum of magic 2 record batches: a function for buffers, and a kernel for other kernels.
 
-Where the CPU has an instruction for it, three interleaved streams keep that busy (a step takes three cycles, but one
-may start each cycle); elsewhere, eight tables take eight bytes a step.
+The function is the crc32c package's. Kernels cannot call Python, so they have CRC-32C in machine code: three
+interleaved streams keep the processor's instruction busy (a step takes three cycles, but each cycle can begin a step).
+A processor without the instruction goes byte by byte through the table that the streams need anyway, a tenth as fast.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import crc32c as package
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.registry import cpu_target
 
-from spark_segments.format.kernels.jit import byte_view, intrinsic, load_u8, load_u64_le, njit, prefetch
+from spark_segments.format.kernels.jit import intrinsic, load_u8, load_u64_le, njit, prefetch
 
 _POLYNOMIAL = 0x82F63B78  # bits reversed
 _MASK = np.uint64(0xFFFFFFFF)
 _BYTE = np.uint64(0xFF)
 
 
-def _byte_tables() -> np.ndarray:
-    """uint64[8, 256]: row n holds what a byte does to the CRC when n bytes follow it."""
-    tables = np.zeros((8, 256), np.uint64)
+def _byte_table() -> np.ndarray:
+    """uint64[256]: what a byte does to the CRC."""
     crc = np.arange(256, dtype=np.uint64)
     for _ in range(8):
         crc = (crc >> np.uint64(1)) ^ (crc & np.uint64(1)) * np.uint64(_POLYNOMIAL)
-    tables[0] = crc
-    for row in range(1, 8):
-        tables[row] = tables[0][tables[row - 1] & _BYTE] ^ (tables[row - 1] >> np.uint64(8))
-    return tables
+    return crc
 
 
-_TABLES = _byte_tables()
+_TABLE = _byte_table()
 
 
 def _shift_tables(zeros: int) -> np.ndarray:
     """uint64[4, 256]: what each byte of a CRC becomes after `zeros` zero bytes more (a power of two of them)."""
     columns = np.uint64(1) << np.arange(32, dtype=np.uint64)  # the CRC's bits, and what one zero byte makes of each
-    columns = _TABLES[0][columns & _BYTE] ^ (columns >> np.uint64(8))
+    columns = _TABLE[columns & _BYTE] ^ (columns >> np.uint64(8))
     while zeros > 1:
         columns = np.array([np.bitwise_xor.reduce(columns[_bits(int(column))]) for column in columns])
         zeros //= 2
@@ -93,17 +91,10 @@ def _step(name: str, crc_bits: int, data_bits: int) -> Any:
 
 @njit
 def table_crc32c_range(data, start, end):
-    """CRC-32C of data[start:end] as int64, on any CPU."""
+    """CRC-32C of data[start:end] as int64, on any processor."""
     crc = _MASK
-    while start + 8 <= end:
-        crc ^= load_u64_le(data, start)
-        mixed = np.uint64(0)
-        for lane in range(8):
-            mixed ^= _TABLES[7 - lane, (crc >> np.uint64(8 * lane)) & _BYTE]
-        crc = mixed
-        start += 8
     while start < end:
-        crc = _TABLES[0, (crc ^ np.uint64(load_u8(data, start))) & _BYTE] ^ (crc >> np.uint64(8))
+        crc = _TABLE[(crc ^ np.uint64(load_u8(data, start))) & _BYTE] ^ (crc >> np.uint64(8))
         start += 1
     return np.int64(crc ^ _MASK)
 
@@ -163,5 +154,4 @@ else:
 
 def crc32c(buffer: Any) -> int:
     """CRC-32C of all bytes of a buffer."""
-    view = byte_view(buffer)
-    return int(crc32c_range(view, 0, len(view)))
+    return int(package.crc32c(buffer))

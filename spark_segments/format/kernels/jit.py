@@ -146,7 +146,7 @@ load_native_i32 = _load(32, big_endian=False)
 load_native_i64 = _load(64, big_endian=False)
 store_native_i32 = _store(32, big_endian=False)
 store_native_i64 = _store(64, big_endian=False)
-# Low byte first, as the formats of LZ4 and snappy have it.
+# Low byte first, as snappy has it.
 load_u16_le = _load(16, big_endian=_SWAP is False, signed=False)
 load_u32_le = _load(32, big_endian=_SWAP is False, signed=False)
 # Eight bytes as they lie, low byte first: uint64, for reading ahead of varints and for CRCs.

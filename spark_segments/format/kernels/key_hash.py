@@ -1,7 +1,13 @@
 """The 128-bit hash of a record's key: XXH3-128 as the xxHash project specifies it, with a seed.
 
-The cleaner knows a key by this hash alone, so two keys of one hash would cost a record. By chance that takes some 10^19
-keys; a seed that nobody outside knows keeps those who choose keys from choosing such ones.
+The cleaner knows a key by this hash alone. If two keys had the same hash, the older record of the pair would be removed
+although it is the newest of its key: a lost record. Among n keys the probability of such a pair is about n² / 2^129:
+1.5 · 10^-15 for 10^12 keys.
+
+That holds for keys that nobody chose by their hash. XXH3 is no cryptographic hash: it has no proof against a writer who
+looks for collisions, and with a known seed such pairs can be computed. The cleaner draws its seed at random for each
+map, so pairs that were computed for one seed are unlikely to collide in the next; there is no proof that no pair
+collides for every seed. Keys from hostile writers belong in a topic of their own.
 """
 
 from __future__ import annotations

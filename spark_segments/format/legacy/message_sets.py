@@ -39,6 +39,7 @@ from spark_segments.format.layout import (
     RECORD_SCHEMA,
     TIMESTAMP_TYPE_MASK,
 )
+from spark_segments.format.window import Window
 
 # Messages that a step holds as columns: bounds memory, whatever a wrapper decompresses to.
 STEP_MESSAGES = 1 << 16
@@ -91,14 +92,10 @@ class Messages:
 
 
 def decode_legacy(
-    buffer: Any,
-    batches: BatchTable,
+    window: Window,
     *,
-    file_position: int = 0,
-    path: str = "",
     topic: str,
     partition: int,
-    offset_shift: int = 0,
     start_offset: int | None = None,
     end_offset: int | None = None,
     columns: Sequence[str] = RECORD_SCHEMA.names,
@@ -112,6 +109,7 @@ def decode_legacy(
     CorruptBatchError where a message is damaged or a wrapper cannot be opened.
     """
     schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    batches, offset_shift = window.batches, window.offset_shift
     wanted = np.ones(len(batches), np.bool_) if exclude is None else ~exclude
     if start_offset is not None:
         # A wrapper's offset is that of its last message, save for those that librdkafka left at 0.
@@ -119,8 +117,7 @@ def decode_legacy(
     rows = np.flatnonzero(wanted)
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
-    for messages in read_messages(buffer, batches, file_position=file_position, path=path, rows=rows,
-                                  step_bytes=target_bytes):  # fmt: skip
+    for messages in read_messages(window, rows=rows, step_bytes=target_bytes):
         offset = messages.offset + offset_shift
         wanted = np.ones(len(offset), np.bool_)
         if start_offset is not None:
@@ -140,22 +137,19 @@ def decode_legacy(
 
 
 def read_messages(
-    buffer: Any,
-    batches: BatchTable,
+    window: Window,
     *,
-    file_position: int = 0,
-    path: str = "",
     rows: np.ndarray | None = None,
     step_bytes: int = 4 << 20,
     check_crc: bool = True,
 ) -> Iterator[Messages]:
-    """The messages inside entries of magic 0 and 1 (`rows` of a scan of `buffer`), in order, wrappers opened.
+    """The messages inside entries of magic 0 and 1 (`rows` of a window), in order, wrappers opened.
 
     A step is at most STEP_MESSAGES messages and about `step_bytes` of keys and values. Raises CorruptBatchError for
     what cannot be read, and for a CRC that does not hold; without `check_crc`, `valid` says of each whether it does.
     """
-    view = byte_view(buffer)
-    starts = batches.position - file_position
+    view, batches, path = byte_view(window.data), window.batches, window.path
+    starts = window.starts
     ends = starts + batches.size
     compressed = batches.codec != 0
     rows = np.arange(len(batches)) if rows is None else rows
@@ -164,7 +158,7 @@ def read_messages(
         row = int(rows[at])
         last = at
         if compressed[row]:
-            wrapper = _open_wrapper(view, batches, row, file_position, path, check_crc)
+            wrapper = _open_wrapper(window, row, check_crc)
             steps = _steps(wrapper.data, 0, len(wrapper.data), row, wrapper, step_bytes, batches, path)
         else:
             # Uncompressed entries that lie side by side are read as one run.
@@ -181,26 +175,26 @@ def read_messages(
         at = last + 1
 
 
-def crc_holds(buffer: Any, batches: BatchTable, *, file_position: int = 0) -> np.ndarray:
+def crc_holds(window: Window) -> np.ndarray:
     """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
-    starts = batches.position - file_position
-    values: np.ndarray = _crcs(byte_view(buffer), starts, starts + batches.size) == batches.crc
+    starts, batches = window.starts, window.batches
+    values: np.ndarray = _crcs(byte_view(window.data), starts, starts + batches.size) == batches.crc
     return values
 
 
-def with_first_offsets(buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "") -> BatchTable:
-    """The same rows, with the base offset and the count of compressed entries of magic 0 and 1 as they are inside.
+def with_first_offsets(window: Window) -> BatchTable:
+    """The batches of a window; compressed entries of magic 0 and 1 get the base offset and the count of their messages.
 
-    A scan does not open wrappers, so it gives their base offset as their last one: what selects batches by offset needs
-    this first. Tables without such rows come back as they are.
+    A scan does not open wrappers and gives their last offset as their base offset, so batches can be selected by offset
+    only after this. Tables without such rows come back as they are.
     """
+    batches = window.batches
     wrappers = np.flatnonzero((batches.magic < 2) & (batches.codec != 0))
     if not len(wrappers):
         return batches
     base_offset, count = batches.base_offset.copy(), batches.count.copy()
-    view = byte_view(buffer)
     for row in wrappers:
-        wrapper = _open_wrapper(view, batches, int(row), file_position, path)
+        wrapper = _open_wrapper(window, int(row))
         base_offset[row], count[row] = wrapper.first_offset, wrapper.messages
     return dataclasses.replace(batches, base_offset=base_offset, count=count)
 
@@ -215,13 +209,12 @@ class _Wrapper:
     timestamp: int
 
 
-def _open_wrapper(
-    view: np.ndarray, batches: BatchTable, row: int, file_position: int, path: str, check_crc: bool = True
-) -> _Wrapper:
+def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
+    view, batches, path = byte_view(window.data), window.batches, window.path
     position, magic, attributes = int(batches.position[row]), int(batches.magic[row]), int(batches.attributes[row])
     codec = attributes & CODEC_MASK
-    start = position - file_position
-    columns = _Columns.empty(1)
+    start = position - window.position
+    columns = _MessageColumns.empty(1)
     _, _, problem = _walk(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
     if problem:
         raise _corrupt(_PROBLEMS[problem], path, position)
@@ -248,7 +241,7 @@ def _open_wrapper(
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _MessageColumns:
     offset: np.ndarray
     timestamp: np.ndarray
     timestamp_type: np.ndarray
@@ -261,9 +254,9 @@ class _Columns:
     valid: np.ndarray
 
     @staticmethod
-    def empty(rows: int) -> _Columns:
+    def empty(rows: int) -> _MessageColumns:
         dtypes = ("i8", "i8", "i4", "i1", "i8", "i8", "i8", "i8", "i8", "?")
-        return _Columns(*(np.empty(rows, dtype) for dtype in dtypes))
+        return _MessageColumns(*(np.empty(rows, dtype) for dtype in dtypes))
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -283,14 +276,14 @@ def _steps(
     previous = -1
     inside = wrapper is not None
     while start < end:
-        columns = _Columns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
+        columns = _MessageColumns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
         limit = len(columns.offset)
         count, start, problem = _walk(data, start, end, limit, step_bytes, inside, previous, *columns.arrays)
         if problem:
             raise _corrupt(_PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
         if count == 0:
             return
-        columns = _Columns(*(array[:count] for array in columns.arrays))
+        columns = _MessageColumns(*(array[:count] for array in columns.arrays))
         previous = int(columns.offset[-1])
         if wrapper is not None:
             columns = _as_wrapped(columns, wrapper)
@@ -298,7 +291,7 @@ def _steps(
         row += 0 if inside else int(count)
 
 
-def _as_wrapped(columns: _Columns, wrapper: _Wrapper) -> _Columns:
+def _as_wrapped(columns: _MessageColumns, wrapper: _Wrapper) -> _MessageColumns:
     timestamp, timestamp_type = columns.timestamp, columns.timestamp_type
     if wrapper.timestamp_type is not None:
         with_timestamp = columns.magic == 1

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import compress
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.kernels.crc import crc32c
@@ -30,6 +30,7 @@ from spark_segments.format.layout import (
     TIMESTAMP_TYPE_MASK,
 )
 from spark_segments.format.legacy.message_sets import Messages, read_messages
+from spark_segments.format.window import Window
 
 _MAGIC = 2
 _LARGEST_DELTA = 2**31 - 1
@@ -37,23 +38,20 @@ _RECORD_OVERHEAD = 36  # the most that a record's varints and its attributes tak
 
 
 def to_magic2(
-    buffer: Any,
-    batches: BatchTable,
+    window: Window,
     *,
-    file_position: int = 0,
-    path: str = "",
     leader_epoch: int = -1,
     batch_bytes: int = 128 * 1024,
 ) -> Encoded:
-    """The records of entries of magic 0 and 1 (rows of a scan of `buffer`) as batches of magic 2.
+    """The records of entries of magic 0 and 1 as batches of magic 2.
 
     A wrapper becomes a batch of its codec (a very large one several); uncompressed messages are gathered to batches of
     up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
     """
     parts: list[Any] = []
     tombstones = 0
-    for messages in read_messages(buffer, batches, file_position=file_position, path=path):
-        codec = int(batches.attributes[messages.row]) & CODEC_MASK
+    for messages in read_messages(window):
+        codec = int(window.batches.attributes[messages.row]) & CODEC_MASK
         tombstones += int((messages.value_size < 0).sum())
         limit = batch_bytes if codec == 0 else None
         for batch in _batches_of(messages, limit):

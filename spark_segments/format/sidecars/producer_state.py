@@ -19,6 +19,7 @@ from spark_segments.format.control import ABORT, NO_MARKER, read_markers
 from spark_segments.format.kernels.crc import crc32c
 from spark_segments.format.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_HEADER = np.dtype([("version", ">i2"), ("crc", ">u4"), ("count", ">i4")])
@@ -122,15 +123,15 @@ class ProducerState:
         """One entry a producer, by producer id."""
         return [self._entries[producer_id] for producer_id in sorted(self._entries)]
 
-    def add(
-        self, buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", offset_shift: int = 0
-    ) -> list[CompletedTransaction]:
-        """Takes in the batches that come next (rows of a scan of `buffer`, whose first byte is byte `file_position` of
-        the file); the transactions that they end. Raises CorruptBatchError for a damaged control record.
+    def add(self, window: Window) -> list[CompletedTransaction]:
+        """Takes in the batches that come next; the transactions that they end.
+
+        Raises CorruptBatchError for a damaged control record.
         """
-        batches = batches.take(batches.producer_id > NO_PRODUCER_ID)
+        offset_shift = window.offset_shift
+        batches = window.batches.take(window.batches.producer_id > NO_PRODUCER_ID)
         control = batches.is_control
-        markers = read_markers(buffer, batches.take(control), file_position=file_position, path=path)
+        markers = read_markers(window.with_batches(batches.take(control)))
         number_of_marker = np.cumsum(control) - 1
         completed = []
         for row in _rows_that_matter(batches, control):

@@ -21,6 +21,7 @@ from spark_segments.format.encoding.partitioner import group_rows, murmur2_parti
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from spark_segments.log.appending.input_columns import check_columns, normalize
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import ChunkWriter
 from spark_segments.storage import Storage
 
@@ -281,9 +282,7 @@ class Appender:
                 opened.target.topic,
                 opened.target.topic_id,
                 partition,
-                segment_bytes=config.segment_bytes,
-                index_interval_bytes=config.index_interval_bytes,
-                segment_index_bytes=config.segment_index_bytes,
+                limits=SegmentLimits.of(config),
             )
         opened.writers[partition] = writer  # last in the dict: written to most recently
         return writer

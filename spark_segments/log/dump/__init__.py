@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.sidecars.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
-from spark_segments.log.dump.entry import DumpOptions, Entry, Source, error_entry, plain_path
+from spark_segments.log.dump.entry import DumpOptions, DumpSource, Entry, error_entry, plain_path
 from spark_segments.log.dump.index_files import dump_index, dump_time_index, dump_txn_index
 from spark_segments.log.dump.log_file import dump_log
 from spark_segments.log.dump.small_files import (
@@ -22,10 +22,10 @@ from spark_segments.log.dump.small_files import (
     dump_snapshot,
 )
 
-__all__ = ["DumpOptions", "Entry", "Source", "dump_entries", "dump_json"]
+__all__ = ["DumpOptions", "DumpSource", "Entry", "dump_entries", "dump_json"]
 
 
-def dump_entries(source: Source, paths: Iterable[str], options: DumpOptions | None = None) -> Iterator[Entry]:
+def dump_entries(source: DumpSource, paths: Iterable[str], options: DumpOptions | None = None) -> Iterator[Entry]:
     """Everything in the files, in order; keys and values are bytes. Each entry has a `kind`.
 
     Raises FileNotFoundError for a path that is not there.
@@ -39,7 +39,7 @@ def dump_entries(source: Source, paths: Iterable[str], options: DumpOptions | No
             yield error_entry(error)
 
 
-def dump_json(source: Source, paths: Iterable[str], options: DumpOptions | None = None) -> Iterator[Entry]:
+def dump_json(source: DumpSource, paths: Iterable[str], options: DumpOptions | None = None) -> Iterator[Entry]:
     """The same entries for JSON: keys, values and header values are base64 (or None)."""
     for entry in dump_entries(source, paths, options):
         if entry["kind"] == "record":
@@ -48,7 +48,7 @@ def dump_json(source: Source, paths: Iterable[str], options: DumpOptions | None 
         yield entry
 
 
-def _dumper(path: str) -> Callable[[Source, str, DumpOptions], Iterator[Entry]]:
+def _dumper(path: str) -> Callable[[DumpSource, str, DumpOptions], Iterator[Entry]]:
     name = plain_path(path).rsplit("/", 1)[-1]
     if name.endswith("-offset-checkpoint"):
         return dump_offsets
@@ -69,7 +69,7 @@ def _dumper(path: str) -> Callable[[Source, str, DumpOptions], Iterator[Entry]]:
     return by_name.get(name) or by_suffix.get(name.rsplit(".", 1)[-1], _dump_unknown)
 
 
-def _dump_unknown(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def _dump_unknown(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     source.size(path)
     yield {"kind": "unknown file", "file": path}
 

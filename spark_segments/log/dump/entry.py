@@ -18,7 +18,7 @@ LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".swap")
 Entry = dict[str, Any]
 
 
-class Source(Protocol):
+class DumpSource(Protocol):
     """Where the files are: a Storage, or anything that reads like one."""
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Any:

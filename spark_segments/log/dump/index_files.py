@@ -20,12 +20,13 @@ from spark_segments.format.sidecars.index import (
     raw_entries,
 )
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
+from spark_segments.format.window import Window
 from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,
     DumpOptions,
+    DumpSource,
     Entry,
-    Source,
     base_offset_of,
     path_beside,
 )
@@ -35,7 +36,7 @@ _ENTRY_START = struct.Struct(">qiibIhi")  # baseOffset … lastOffsetDelta
 _SMALLEST_LENGTH = 14
 
 
-def dump_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Entries of an .index.
 
     As in Kafka's tool, one whose batch does not end with its offset is called a mismatch: appends of several batches
@@ -64,7 +65,7 @@ def dump_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entr
     yield from mismatches.entries()
 
 
-def dump_time_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_time_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Entries of a .timeindex, each compared with the largest timestamp of the records in its batch."""
     base_offset = base_offset_of(path) or 0
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
@@ -97,7 +98,7 @@ def dump_time_index(source: Source, path: str, options: DumpOptions) -> Iterator
         yield from complaints.entries(newest_first=False)
 
 
-def dump_txn_index(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_txn_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Entries of a .txnindex, as they are."""
     names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
     for entry in _index_entries(source, path, TXN_ENTRY):
@@ -107,7 +108,7 @@ def dump_txn_index(source: Source, path: str, options: DumpOptions) -> Iterator[
         yield {"kind": "invalid bytes", "file": path, "bytes": rest}
 
 
-def _offset_index_beside(source: Source, path: str) -> tuple[np.ndarray, np.ndarray]:
+def _offset_index_beside(source: DumpSource, path: str) -> tuple[np.ndarray, np.ndarray]:
     index_path = path_beside(path, "index")
     try:
         return parse_offset_index(source.read(index_path), path=index_path)
@@ -115,7 +116,7 @@ def _offset_index_beside(source: Source, path: str) -> tuple[np.ndarray, np.ndar
         return np.empty(0, np.int32), np.empty(0, np.int32)
 
 
-def _index_entries(source: Source, path: str, entry: np.dtype) -> Iterator[np.void]:
+def _index_entries(source: DumpSource, path: str, entry: np.dtype) -> Iterator[np.void]:
     """All entries, zeros included; what is left behind the last whole one does not count."""
     size = source.size(path)
     step = WINDOW_BYTES // entry.itemsize * entry.itemsize
@@ -134,7 +135,7 @@ class _Found:
 class _LogReader:
     """The headers of batches at given positions of a .log, read through one window at a time."""
 
-    source: Source
+    source: DumpSource
     path: str
     max_message_bytes: int
     exists: bool = field(init=False)
@@ -182,7 +183,8 @@ class _LogReader:
         batches = scan_batches(data, file_position=batch.position, path=self.path, check_crc=False).batches
         if not len(batches):
             return NO_TIMESTAMP
-        (_, records), *_ = with_records(data, batch.position, batches.take(slice(0, 1)), self.path, True)
+        first = Window(data, batches.take(slice(0, 1)), batch.position, self.path)
+        (_, records), *_ = with_records(first, True)
         return max((record.get("timestamp", NO_TIMESTAMP) for record in records), default=NO_TIMESTAMP)
 
 

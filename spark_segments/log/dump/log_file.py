@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import BatchTable
 from spark_segments.format.control import ABORT, COMMIT, CONTROL_TYPES
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.kernels.crc import crc32c
@@ -19,16 +19,18 @@ from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import ATTRIBUTES_POSITION, CODEC_NAMES, MAGIC_POSITION, NO_SEQUENCE
 from spark_segments.format.legacy.message_sets import read_messages
 from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after
+from spark_segments.format.window import Window
 from spark_segments.log.dump.entry import (
     WINDOW_BYTES,
     Complaints,
     DumpOptions,
+    DumpSource,
     Entry,
-    Source,
     base_offset_of,
     error_entry,
     plain_path,
 )
+from spark_segments.log.segment.walk import walk
 
 # Batches whose records are decoded together take this much of the file, or are a single one.
 GROUP_BYTES = 256 << 10
@@ -37,7 +39,7 @@ RECORD_ROWS = 4096
 _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
-def dump_log(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Batches, each followed by its records; then what is behind the last one, and gaps between offsets."""
     name = plain_path(path).rsplit("/", 1)[-1]
     if name.endswith(".log"):
@@ -50,9 +52,15 @@ def dump_log(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]
     gaps = Complaints("non-consecutive offsets", path, ("offset", "next"))
     last_offset = -1
     position = 0
-    for window, start, batches in _windows(source, path, size):
-        for group in _groups(batches):
-            for batch, records in with_records(window, start, group, path, options.deep_iteration):
+    error: CorruptBatchError | None = None
+
+    def read(start: int, length: int) -> np.ndarray:
+        return byte_view(source.read(path, start, length))
+
+    for step in walk(read, path, size, most_window_bytes=WINDOW_BYTES, check_crc=False):
+        error = step.error
+        for group in _groups(step.window.batches):
+            for batch, records in with_records(step.window.with_batches(group), options.deep_iteration):
                 yield batch
                 position = batch["position"] + batch["size"]
                 for record in records:
@@ -62,53 +70,34 @@ def dump_log(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]
                         last_offset = record["offset"]
                     yield record
     if position < size:
-        tail = source.read(path, position, min(size - position, WINDOW_BYTES))
-        problem = scan_batches(tail, file_position=position, path=path, check_crc=False).error
-        if problem is not None:
-            yield error_entry(problem)
+        if error is not None:
+            yield error_entry(error)
         if options.max_bytes is None:
             yield {"kind": "invalid bytes", "file": path, "bytes": size - position}
     yield from gaps.entries()
 
 
-def _windows(source: Source, path: str, size: int) -> Iterator[tuple[np.ndarray, int, BatchTable]]:
-    """(bytes, their position, the batches in them) up to the first entry that is none or is cut."""
-    position, window_bytes = 0, WINDOW_BYTES
-    while position < size:
-        data = byte_view(source.read(path, position, min(window_bytes, size - position)))
-        scan = scan_batches(data, file_position=position, path=path, check_crc=False)
-        if scan.consumed:
-            yield data, position, scan.batches
-            position += scan.consumed
-            window_bytes = WINDOW_BYTES
-        elif scan.error is None and window_bytes < scan.needed <= size - position:
-            window_bytes = scan.needed
-        else:
-            return
-
-
 def _groups(batches: BatchTable) -> Iterator[BatchTable]:
     """Batches of one kind (magic 2 or older) whose records are decoded together."""
+    if not len(batches):
+        return
     group = (batches.position - batches.position[:1]) // GROUP_BYTES * 2 + (batches.magic < 2)
     edges = (np.flatnonzero(np.diff(group)) + 1).tolist()
     for first, last in itertools.pairwise([0, *edges, len(batches)]):
         yield batches.take(slice(first, last))
 
 
-def with_records(
-    window: np.ndarray, start: int, batches: BatchTable, path: str, deep: bool
-) -> Iterator[tuple[Entry, Iterable[Entry]]]:
-    """(a batch, its records or the error that they give) for each batch of a group."""
+def with_records(window: Window, deep: bool) -> Iterator[tuple[Entry, Iterable[Entry]]]:
+    """(a batch, its records or the error that they give) for each batch of a window (all of magic 2 or none)."""
+    batches = window.batches
     if not deep:
         records: Iterator[Iterable[Entry]] = itertools.repeat(())
     elif batches.magic[0] < 2:
-        records = (
-            _legacy_records(window, start, batches.take(slice(row, row + 1)), path) for row in range(len(batches))
-        )
+        records = (_legacy_records(window.take(slice(row, row + 1))) for row in range(len(batches)))
     else:
-        records = _records(window, start, batches, path)
+        records = _records(window)
     for batch in _batches(batches):
-        content = window[batch["position"] - start :][: batch["size"]]
+        content = window.data[batch["position"] - window.position :][: batch["size"]]
         if batch["magic"] == 2:
             crc = crc32c(content[ATTRIBUTES_POSITION:])
         else:
@@ -158,28 +147,26 @@ def _timestamp_types(batches: BatchTable) -> np.ndarray:
     return values
 
 
-def _records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Iterable[Entry]]:
+def _records(window: Window) -> Iterator[Iterable[Entry]]:
     """The records of each batch of magic 2, one batch after another."""
+    batches = window.batches
     try:
-        rows = iter(list(_decoded(window, start, batches, path)))
+        rows = iter(list(_decoded(window)))
     except CorruptBatchError as error:
         if len(batches) == 1:
             yield [error_entry(error)]
             return
         for row in range(len(batches)):
-            yield from _records(window, start, batches.take(slice(row, row + 1)), path)
+            yield from _records(window.take(slice(row, row + 1)))
         return
     rest: Iterator[tuple[Any, ...]] = itertools.chain.from_iterable(_rows(part) for part in rows)
     for batch in _batches(batches):
         yield (_record(fields, batch) for fields in itertools.islice(rest, batch["count"]))
 
 
-def _decoded(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Any]:
+def _decoded(window: Window) -> Iterator[Any]:
     return decode_batches(
         window,
-        batches,
-        file_position=start,
-        path=path,
         topic="",
         partition=0,
         columns=_RECORD_COLUMNS,
@@ -224,11 +211,11 @@ def _record(fields: tuple[Any, ...], batch: Entry) -> Entry:
     return entry
 
 
-def _legacy_records(window: np.ndarray, start: int, batches: BatchTable, path: str) -> Iterator[Entry]:
+def _legacy_records(window: Window) -> Iterator[Entry]:
     """The messages of one entry of magic 0 or 1."""
-    (kind,) = _timestamp_types(batches)
+    (kind,) = _timestamp_types(window.batches)
     try:
-        for messages in read_messages(window, batches, file_position=start, path=path, check_crc=False):
+        for messages in read_messages(window, check_crc=False):
             keys = messages.binary(messages.key_start, messages.key_size)
             values = messages.binary(messages.value_start, messages.value_size)
             for row in range(len(messages.offset)):

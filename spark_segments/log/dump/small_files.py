@@ -11,10 +11,10 @@ from spark_segments.format.sidecars.checkpoints import (
     parse_partition_metadata,
 )
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
-from spark_segments.log.dump.entry import DumpOptions, Entry, Source
+from spark_segments.log.dump.entry import DumpOptions, DumpSource, Entry
 
 
-def dump_snapshot(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_snapshot(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     for producer in parse_producer_snapshot(source.read(path), path=path):
         has_data = producer.last_offset >= 0
         yield {
@@ -33,20 +33,20 @@ def dump_snapshot(source: Source, path: str, options: DumpOptions) -> Iterator[E
         }
 
 
-def dump_leader_epochs(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_leader_epochs(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     for epoch, start_offset in parse_leader_epochs(source.read(path), path=path):
         yield {"kind": "leader epoch", "epoch": epoch, "startOffset": start_offset}
 
 
-def dump_offsets(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_offsets(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     for (topic, partition), offset in parse_offsets(source.read(path), path=path).items():
         yield {"kind": "checkpoint", "topic": topic, "partition": partition, "offset": offset}
 
 
-def dump_partition_metadata(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_partition_metadata(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     yield {"kind": "partition metadata", "topicId": parse_partition_metadata(source.read(path), path=path)}
 
 
-def dump_meta_properties(source: Source, path: str, options: DumpOptions) -> Iterator[Entry]:
+def dump_meta_properties(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     for name, value in parse_meta_properties(source.read(path), path=path).items():
         yield {"kind": "property", "name": name, "value": value}

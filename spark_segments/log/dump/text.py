@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from spark_segments.log.dump import DumpOptions, Entry, Source, dump_entries
+from spark_segments.log.dump import DumpOptions, DumpSource, Entry, dump_entries
 
 # What Java's decoder takes for one malformed character and Python's for several: a surrogate in UTF-8, whole or cut.
 _SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -16,7 +16,7 @@ _REPLACEMENT = "\ufffd".encode()
 
 
 def dump_text(
-    source: Source,
+    source: DumpSource,
     paths: Iterable[str],
     options: DumpOptions | None = None,
     *,

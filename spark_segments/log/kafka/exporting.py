@@ -32,10 +32,10 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.format.sidecars.txn_index import txn_index_bytes
+from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import (
-    CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEALED,
@@ -47,6 +47,8 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file
+from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.storage import Storage
 
@@ -57,7 +59,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class _ExportedSegment:
     """One segment to be written: the rows that make it, and the epoch of batches without one (None: they stay so)."""
 
     rows: tuple[Segment, ...]
@@ -85,10 +87,9 @@ class _Write:
     source: Storage
     target: Storage
     topic: str
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
 
-    def __call__(self, output: _Output) -> _Written:
+    def __call__(self, output: _ExportedSegment) -> _Written:
         row = output.rows[0]
         stem = f"{self.topic}-{row.partition}/{output.base_offset:020d}"
         scan = _look(self.source, output)
@@ -96,7 +97,7 @@ class _Write:
             copy_file(self.source, row.path, self.target, stem + LOG_SUFFIX, row.log_bytes)
             copy_file(self.source, row.index_path, self.target, stem + INDEX_SUFFIX, row.index_bytes)
             copy_file(self.source, row.time_index_path, self.target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-            aborted = _aborted(self.source, row)
+            aborted = read_txn_index(self.source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
             if len(aborted):
                 self.target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
         else:
@@ -108,8 +109,7 @@ class _Write:
                 output.rows[-1].next_offset,
                 sealed=False,
                 leader_epoch=output.leader_epoch,
-                index_interval_bytes=self.index_interval_bytes,
-                segment_index_bytes=self.segment_index_bytes,
+                limits=self.limits,
                 target=self.target,
                 stem=stem,
             )
@@ -117,7 +117,7 @@ class _Write:
 
 
 @dataclass(slots=True)
-class _Look:
+class _HeaderLook:
     """What a walk over the batch headers of a segment tells. `as_it_is`: its files are Kafka's already."""
 
     as_it_is: bool
@@ -125,9 +125,9 @@ class _Look:
     records: int = 0
 
 
-def _look(source: Storage, output: _Output) -> _Look:
+def _look(source: Storage, output: _ExportedSegment) -> _HeaderLook:
     row = output.rows[0]
-    found = _Look(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
+    found = _HeaderLook(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
     for one in output.rows:
         for window in windows(source, one):
             if output.leader_epoch is not None and (window.batches.leader_epoch < 0).any():
@@ -135,13 +135,6 @@ def _look(source: Storage, output: _Output) -> _Look:
             found.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
             found.records += int(window.batches.count.sum())
     return found
-
-
-def _aborted(storage: Storage, row: Segment) -> AbortedTransactions:
-    if not row.txn_index_bytes:
-        return AbortedTransactions.of()
-    data = storage.read(row.txn_index_path, 0, row.txn_index_bytes)
-    return parse_txn_index(data, path=row.txn_index_path).shifted(row.offset_shift)
 
 
 @dataclass
@@ -225,7 +218,7 @@ def _export(
 ) -> dict[str, Any]:
     partitions = partitions_of(snapshot.partitions)
     outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
-    write = _Write(storage, target, snapshot.topic, config.index_interval_bytes, config.segment_index_bytes)
+    write = _Write(storage, target, snapshot.topic, SegmentLimits.of(config))
     tasks = [output for mine in outputs.values() for output in mine]
     written = run_tasks(write, tasks, spark, progress=progress)
     with_producers = {one.partition for one in written if one.has_producers}
@@ -250,22 +243,15 @@ def _export(
     }
 
 
-def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_Output]:
+def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:
     """Sealed rows each by itself, chunks together up to segment.bytes."""
     leader_epoch = row.leader_epoch if row.leader_epochs else None
-    chunks: list[Segment] = []
-    for segment in snapshot.live_of(row.partition):
-        if segment.state == SEALED:
-            yield _Output((segment,), leader_epoch)
-            continue
-        assert segment.state == CHUNK
-        size = sum(chunk.log_bytes for chunk in chunks)
-        if chunks and size + segment.log_bytes > config.segment_bytes:
-            yield _Output(tuple(chunks), leader_epoch)
-            chunks = []
-        chunks.append(segment)
-    if chunks:
-        yield _Output(tuple(chunks), leader_epoch)
+
+    def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
+        return SEALED in (rows[-1].state, segment.state) or total + segment.log_bytes > config.segment_bytes
+
+    for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
+        yield _ExportedSegment(tuple(rows), leader_epoch)
 
 
 def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
@@ -275,7 +261,7 @@ def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
 
 
 def _write_snapshots(
-    storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_Output], producers: bool
+    storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_ExportedSegment], producers: bool
 ) -> None:
     """A .snapshot at each segment but the first, and at the log end: the one that was imported, else a new one."""
     directory = f"{topic}-{row.partition}"
@@ -292,13 +278,7 @@ def _write_snapshots(
         if producers:
             for one in output.rows:
                 for window in windows(storage, one):
-                    state.add(
-                        window.data,
-                        window.batches,
-                        file_position=window.position,
-                        path=one.path,
-                        offset_shift=one.offset_shift,
-                    )
+                    state.add(window)
     if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
         # Appends of our own have no producers: what came with an import still holds.
         content = row.producer_snapshot or producer_snapshot_bytes(state.entries())

@@ -28,7 +28,7 @@ _HINT = "Import into another log directory, or delete the topic here first"
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTask:
+class SegmentCopy:
     """One segment to be copied: `row` as found in Kafka's directory; from `base_offset` on where that is above it.
 
     `aborted`: what a scan found where the segment's .txnindex is missing or says what is not so. `replaces`: the rows
@@ -51,7 +51,7 @@ class PartitionPlan:
     checkpoint holds for what is here then; else what is dirty here stays dirty.
     """
 
-    tasks: tuple[CopyTask, ...]
+    tasks: tuple[SegmentCopy, ...]
     replaces_all: bool
     adopts_cleaning: bool
 
@@ -145,7 +145,7 @@ def _plan(
     return PartitionPlan(tuple(tasks), replaces_all=False, adopts_cleaning=comparison.identical)
 
 
-def _new(current: Snapshot, found: KafkaSnapshot, number: int, alike: bool) -> Iterable[CopyTask]:
+def _new(current: Snapshot, found: KafkaSnapshot, number: int, alike: bool) -> Iterable[SegmentCopy]:
     """What is beyond our log end; and again the segment that was active at the last import, where it lost nothing."""
     live, log_end = current.live_of(number), current.partition(number).log_end_offset
     is_first = alike and not live
@@ -162,8 +162,8 @@ def _new(current: Snapshot, found: KafkaSnapshot, number: int, alike: bool) -> I
 
 def _task(
     current: Snapshot, found: KafkaSnapshot, row: Segment, start: int, replaces: tuple[Segment, ...] = ()
-) -> CopyTask:
-    return CopyTask(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path), replaces)
+) -> SegmentCopy:
+    return SegmentCopy(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path), replaces)
 
 
 def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
@@ -174,8 +174,7 @@ def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
         else:
             records = 0
             for window in windows(source, row, locate(source, row, begin), check_crc=False):
-                wanted = window.batches.last_offset >= begin
-                records += int(window.batches.count[wanted].sum())
+                records += int(window.between(begin, row.next_offset).batches.count.sum())
         if records < row.next_offset - max(row.base_offset, begin):
             return True
     return False

@@ -24,8 +24,10 @@ from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, 
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
+from spark_segments.format.window import Window
+from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
-from spark_segments.log.kafka.import_plan import CopyTask, PartitionPlan, compare_with_kafka, plan_import
+from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.manifest import Change, Manifest
@@ -42,7 +44,8 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
-from spark_segments.log.segment.reader import Window, windows
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
 from spark_segments.storage import Storage
 
@@ -62,10 +65,9 @@ class _Copy:
 
     source: Storage
     target: Storage
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
 
-    def __call__(self, task: CopyTask) -> Segment:
+    def __call__(self, task: SegmentCopy) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
             return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))
@@ -81,8 +83,7 @@ class _Copy:
                 sealed=row.state != CHUNK,
                 leader_epoch=None,
                 target=self.target,
-                index_interval_bytes=self.index_interval_bytes,
-                segment_index_bytes=self.segment_index_bytes,
+                limits=self.limits,
             )
             copied = dataclasses.replace(copied, created_ms=row.created_ms)
             if partly and task.aborted is None:
@@ -126,7 +127,7 @@ def import_topic(
     plans = plan_import(source.storage, current, found, comparisons)
     task_count = sum(len(plan.tasks) for plan in plans.values())
     landing = _Landing(manifest, found, current, plans)
-    copy = _Copy(source.storage, storage, config.index_interval_bytes, config.segment_index_bytes)
+    copy = _Copy(source.storage, storage, SegmentLimits.of(config))
     done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
     copied_count = 0
 
@@ -229,19 +230,16 @@ def _holds_batch(tail: np.ndarray) -> bool:
     return False
 
 
-def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[CopyTask]]:
+def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
     """What is committed together. Copies that replace all rows of a partition are never told apart."""
-    wave: list[CopyTask] = []
-    size = 0
-    for plan in plans.values():
-        for number, task in enumerate(plan.tasks):
-            wave.append(task)
-            size += task.row.log_bytes
-            if size >= WAVE_BYTES and not (plan.replaces_all and number < len(plan.tasks) - 1):
-                yield wave
-                wave, size = [], 0
-    if wave:
-        yield wave
+
+    def begins(wave: list[tuple[int, SegmentCopy]], total: int, numbered: tuple[int, SegmentCopy]) -> bool:
+        number, _ = numbered
+        return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1][0] == number)
+
+    numbered = ((number, task) for number, plan in plans.items() for task in plan.tasks)
+    for wave in in_bins(numbered, lambda one: one[1].row.log_bytes, begins):
+        yield [task for _, task in wave]
 
 
 @dataclass(slots=True)
@@ -253,7 +251,7 @@ class _Landing:
     before: Snapshot
     plans: Mapping[int, PartitionPlan]
 
-    def commit(self, copies: Sequence[tuple[CopyTask, Segment]], *, last: bool = False) -> None:
+    def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
         """`last`: nothing more comes. Raises SegmentsError where somebody else has changed what the plan was for."""
 
         def plan(current: Snapshot) -> Change | None:
@@ -280,7 +278,7 @@ class _Landing:
     def _land(
         self,
         current: Snapshot,
-        copies: Sequence[tuple[CopyTask, Segment]],
+        copies: Sequence[tuple[SegmentCopy, Segment]],
         added: list[Segment],
         replaced: list[Segment],
     ) -> None:
@@ -398,23 +396,21 @@ def _converted(copy: _Copy, topic: str, row: Segment, base_offset: int) -> Segme
         topic,
         row.partition,
         base_offset,
-        index_interval_bytes=copy.index_interval_bytes,
-        segment_index_bytes=copy.segment_index_bytes,
+        limits=copy.limits,
     )
     for window in windows(copy.source, row):
-        window = dataclasses.replace(window, batches=window.batches.take(window.batches.last_offset >= base_offset))
+        window = window.take(window.batches.last_offset >= base_offset)
         legacy = window.batches.magic < 2
         edges = [0, *(i for i in range(1, len(legacy)) if legacy[i] != legacy[i - 1]), len(legacy)]
         for start, stop in itertools.pairwise(edges):
-            batches = window.batches.take(slice(start, stop))
-            if not len(batches):
+            part = window.take(slice(start, stop))
+            if not len(part.batches):
                 continue
-            part = Window(window.data, window.position, batches)
             if legacy[start]:
-                encoded = to_magic2(window.data, batches, file_position=window.position, path=row.path)
-                part = Window(encoded.buffer, 0, encoded.batches)
-            for piece in trimmed(part, base_offset, row.path):
-                data, batches = rebased(piece, piece.batches, 0)
+                encoded = to_magic2(part)
+                part = Window(encoded.buffer, encoded.batches, path=row.path)
+            for piece in trimmed(part, base_offset):
+                data, batches = rebased(piece)
                 writer.append(data, batches)
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
     written = writer.close(topic_id=row.topic_id, created_ms=row.created_ms, state=row.state)

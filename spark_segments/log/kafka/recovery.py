@@ -80,9 +80,10 @@ def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int,
     first_offset = next_offset = base_offset
     problem = None
     for scan in scan_windows(storage, info):
-        if len(scan.batches):
-            first_offset = int(scan.batches.base_offset[0]) if scan.position == 0 else first_offset
-            next_offset = int(scan.batches.last_offset[-1]) + 1
+        batches = scan.window.batches
+        if len(batches):
+            first_offset = int(batches.base_offset[0]) if scan.window.position == 0 else first_offset
+            next_offset = int(batches.last_offset[-1]) + 1
         problem = scan.problem
     return first_offset, next_offset, problem
 

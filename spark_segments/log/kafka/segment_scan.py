@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import COUNT_UNKNOWN, BatchTable, scan_batches
+from spark_segments.format.batches import COUNT_UNKNOWN, BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.legacy.message_sets import crc_holds
@@ -21,12 +22,13 @@ from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index
 from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.window import Window
 from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
+from spark_segments.log.segment.walk import walk
 from spark_segments.storage import FileInfo, Storage
 
-SCAN_BYTES = 8 << 20
 STAND_IN_INTERVAL_BYTES = 256 << 10
 """How far apart the entries of an index in memory are: what a look-up by it may read in vain."""
 
@@ -37,38 +39,23 @@ _MISSING = "missing; the log is read instead"
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """One window of a .log: good batches, the bytes they are in, and what stopped the scan behind them, if so."""
+    """One window of a .log with its good batches, and what stopped the scan behind them, if so."""
 
-    data: pa.Buffer
-    position: int
-    batches: BatchTable
+    window: Window
     problem: str | None
 
 
 def scan_windows(storage: Storage, info: FileInfo) -> Iterator[Scanned]:
-    """The good batches of a .log, window by window. The last one may have a `problem`: the rest of the file is no log.
-
-    Memory is bounded by SCAN_BYTES and the largest batch that is really there.
-    """
-    position, window_bytes = 0, SCAN_BYTES
-    while position < info.size:
-        data = storage.read(info.path, position, min(window_bytes, info.size - position))
-        scan = scan_batches(data, file_position=position, path=info.path)
+    """The good batches of a .log, window by window. The last window may have a `problem`: the rest is no log."""
+    for step in walk(partial(storage.read, info.path), info.path, info.size):
         problem = None
-        if scan.error is not None:
-            problem = _reason(scan.error)
-        elif scan.consumed == 0 and position + scan.needed > info.size:
+        if step.error is not None:
+            problem = _reason(step.error)
+        elif step.is_last and step.end_position + step.needed_bytes > info.size:
             problem = CUT_SHORT
-        elif scan.consumed == 0 and data.size < min(window_bytes, info.size - position):
-            problem = f"the file ended at {position + data.size} bytes, {info.size} were listed"
-        elif scan.consumed == 0:
-            window_bytes = scan.needed
-            continue
-        yield Scanned(data, position, scan.batches, problem)
-        if problem is not None:
-            return
-        position += scan.consumed
-        window_bytes = SCAN_BYTES
+        elif step.is_last:
+            problem = f"the file ended at {step.end_position + step.read_bytes} bytes, {info.size} were listed"
+        yield Scanned(step.window, problem)
 
 
 def _reason(error: CorruptBatchError) -> str:
@@ -146,8 +133,8 @@ class SegmentScan:
         return self._row
 
     def _add(self, scanned: Scanned) -> None:
-        batches = self._before_end(self._rising(self._with_good_crcs(scanned)))
-        batches = self._take_producers(scanned, batches)
+        batches = self._before_end(self._rising(self._with_good_crcs(scanned.window)))
+        batches = self._take_producers(scanned.window, batches)
         if not len(batches):
             return
         if self.log_bytes == 0:
@@ -164,18 +151,18 @@ class SegmentScan:
             return
         epochs = self._found.leader_epochs
         self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
-        self._row = with_batches(self._row, batches, self._records(scanned, batches))
+        self._row = with_batches(self._row, batches, self._records(scanned.window, batches))
 
-    def _with_good_crcs(self, scanned: Scanned) -> BatchTable:
+    def _with_good_crcs(self, window: Window) -> BatchTable:
         """The batches up to the first message of magic 0 or 1 whose CRC-32 does not hold; a scan leaves it to us."""
-        legacy = np.flatnonzero(scanned.batches.magic < 2)
+        legacy = np.flatnonzero(window.batches.magic < 2)
         if not len(legacy):
-            return scanned.batches
-        holds = crc_holds(scanned.data, scanned.batches.take(legacy), file_position=scanned.position)
+            return window.batches
+        holds = crc_holds(window.take(legacy))
         if holds.all():
-            return scanned.batches
+            return window.batches
         self.problem = "the CRC-32 of a message does not match"
-        return scanned.batches.take(slice(0, int(legacy[np.argmin(holds)])))
+        return window.batches.take(slice(0, int(legacy[np.argmin(holds)])))
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches up to the first whose offset is not above the one before (Kafka may find it by its index)."""
@@ -195,22 +182,21 @@ class SegmentScan:
         self.ended = not before.all()
         return batches.take(before) if self.ended else batches
 
-    def _take_producers(self, scanned: Scanned, batches: BatchTable) -> BatchTable:
+    def _take_producers(self, window: Window, batches: BatchTable) -> BatchTable:
         """Takes producers' batches into the state; the batches up to the first control batch that is none."""
         producers = from_offset(batches, self._start_offset)
         if not (producers.producer_id > NO_PRODUCER_ID).any():
             return batches
-        data, position, path = scanned.data, scanned.position, self._info.path
         try:
-            self._completed += self._state.add(data, producers, file_position=position, path=path)
+            self._completed += self._state.add(window.with_batches(producers))
         except CorruptBatchError as error:
             self.problem = _reason(error)
             batches = batches.take(batches.position < error.position)
             producers = from_offset(batches, self._start_offset)
-            self._completed += self._state.add(data, producers, file_position=position, path=path)
+            self._completed += self._state.add(window.with_batches(producers))
         return batches
 
-    def _records(self, scanned: Scanned, batches: BatchTable) -> int:
+    def _records(self, window: Window, batches: BatchTable) -> int:
         """Records in the batches; a batch must be opened for that where it is compressed and of an old magic, or where
         it begins before `start_offset`.
         """
@@ -219,10 +205,7 @@ class SegmentScan:
         if known.all():
             return records
         decoded = decode_batches(
-            scanned.data,
-            batches.take(~known),
-            file_position=scanned.position,
-            path=self._info.path,
+            window.with_batches(batches.take(~known)),
             topic=self._files.topic,
             partition=self._files.partition,
             start_offset=self._start_offset,

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment, segments_of
-from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.files import read_txn_index
 from spark_segments.storage import Storage
 
 READ_COMMITTED = "read_committed"
@@ -39,8 +39,7 @@ class TransactionIndex:
         """Offsets of the log. Raises CorruptBatchError for a damaged file."""
         if self.aborted is not None:
             return self.aborted
-        data = read_file(storage, self.path, 0, self.size_bytes)
-        return parse_txn_index(data, path=self.path).shifted(self.shift)
+        return read_txn_index(storage, self.path, self.size_bytes, self.shift)
 
 
 def check_isolation_level(isolation_level: str) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_segments.errors import UnknownTopicError
 from spark_segments.format.sidecars.index import position_for_offset
+from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import (
@@ -116,17 +117,14 @@ def read_ranges(
 
 def pack(ranges: Iterable[ReadRange], max_partition_bytes: int) -> list[list[ReadRange]]:
     """Puts neighbouring small ranges of a partition together into tasks of about `max_partition_bytes`."""
-    tasks: list[list[ReadRange]] = []
-    size_bytes = 0
-    for one in ranges:
-        cost = one.size_bytes + OPEN_COST_BYTES
-        last = tasks[-1][-1] if tasks else None
-        if last is None or last.segment.partition != one.segment.partition or size_bytes + cost > max_partition_bytes:
-            tasks.append([])
-            size_bytes = 0
-        tasks[-1].append(one)
-        size_bytes += cost
-    return tasks
+
+    def cost(one: ReadRange) -> int:
+        return one.size_bytes + OPEN_COST_BYTES
+
+    def begins(task: list[ReadRange], total: int, one: ReadRange) -> bool:
+        return task[-1].segment.partition != one.segment.partition or total + cost(one) > max_partition_bytes
+
+    return list(in_bins(ranges, cost, begins))
 
 
 def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[TransactionIndex, ...]:

@@ -56,20 +56,15 @@ def _first(
 def _first_in_segment(
     storage: Storage, topic: str, segment: Segment, target_ms: int, start: int, end: int
 ) -> tuple[int, int] | None:
-    shift = segment.offset_shift
     start, end = max(start, segment.base_offset), min(end, segment.next_offset)
     position, size = seek_time(storage, segment, target_ms)
     for window in windows(storage, segment, position, first_window_bytes=size):
-        late_enough = (window.batches.max_timestamp >= target_ms) & (window.batches.last_offset + shift >= start)
+        late_enough = (window.batches.max_timestamp >= target_ms) & window.overlaps(start, end)
         for batch in np.flatnonzero(late_enough):
             decoded = decode_batches(
-                window.data,
-                window.batches.take(slice(batch, batch + 1)),
-                file_position=window.position,
-                path=segment.path,
+                window.take(slice(batch, batch + 1)),
                 topic=topic,
                 partition=segment.partition,
-                offset_shift=shift,
                 start_offset=start,
                 end_offset=end,
                 columns=("offset", "timestamp"),

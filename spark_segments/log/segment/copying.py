@@ -11,11 +11,14 @@ import pyarrow as pa
 from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.patch import rebase
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.trim import batch_from
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
-from spark_segments.log.segment.files import read_file
-from spark_segments.log.segment.reader import WINDOW_BYTES, Window, locate, windows
+from spark_segments.log.segment.files import read_file, read_txn_index
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.storage import Storage
 
@@ -31,8 +34,7 @@ def copy_batches(
     *,
     sealed: bool,
     leader_epoch: int | None,
-    index_interval_bytes: int,
-    segment_index_bytes: int,
+    limits: SegmentLimits,
     target: Storage | None = None,
     stem: str | None = None,
 ) -> Segment:
@@ -49,8 +51,7 @@ def copy_batches(
         topic,
         first.partition,
         base_offset,
-        index_interval_bytes=index_interval_bytes,
-        segment_index_bytes=segment_index_bytes,
+        limits=limits,
         stem=stem,
     ) as writer:
         for source in sources:
@@ -68,8 +69,7 @@ def copy_batches(
                 )
             if whole and known:
                 writer.add_tombstones(source.tombstones)
-            if source.txn_index_bytes:
-                writer.add_aborted(aborted_in(storage, source, start, end))
+            writer.add_aborted(aborted_in(storage, source, start, end))
         created_ms = _created_ms(sources, sealed)
         row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
@@ -89,8 +89,7 @@ def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
 
 def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> AbortedTransactions:
     """The entries of a segment's .txnindex whose marker lies in [start, end); all offsets are the log's."""
-    data = read_file(storage, source.txn_index_path, 0, source.txn_index_bytes)
-    entries = parse_txn_index(data, path=source.txn_index_path).shifted(source.offset_shift)
+    entries = read_txn_index(storage, source.txn_index_path, source.txn_index_bytes, source.offset_shift)
     return entries.take((entries.last_offset >= start) & (entries.last_offset < end))
 
 
@@ -105,18 +104,14 @@ def _copy(
     with_tombstones: bool,
 ) -> int:
     """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
-    shift = source.offset_shift
     from_start = start == source.base_offset and source.file_base_offset == source.name_offset
     begin = 0 if from_start else locate(storage, source, start)
     records = 0
     # Nearly all of it is wanted, and nobody else has it.
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
-        batches = window.batches
-        past_end = len(batches) and int(batches.base_offset[-1]) + shift >= end
-        wanted = (batches.last_offset + shift >= start) & (batches.base_offset + shift < end)
-        batches = batches.take(wanted)
-        for piece in trimmed(Window(window.data, window.position, batches), start - shift, source.path):
-            data, batches = rebased(piece, piece.batches, shift, leader_epoch)
+        past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
+        for piece in trimmed(window.between(start, end), start):
+            data, batches = rebased(piece, leader_epoch)
             writer.append(data, batches)
             if with_tombstones:
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
@@ -126,32 +121,30 @@ def _copy(
     return records
 
 
-def trimmed(window: Window, start_offset: int, path: str) -> list[Window]:
-    """A window's batches (magic 2) without records below an offset of the file: the same window, or what is left of a
+def trimmed(window: Window, start_offset: int) -> list[Window]:
+    """A window's batches (magic 2) without records below an offset of the log: the same window, or what is left of a
     first batch that begins before the offset, and the rest.
     """
-    batches = window.batches
-    if not len(batches):
+    start_offset -= window.offset_shift
+    window = window.take(window.batches.last_offset >= start_offset)
+    if not len(window.batches):
         return []
-    if int(batches.base_offset[0]) >= start_offset:
+    if int(window.batches.base_offset[0]) >= start_offset:
         return [window]
-    batches = batches.take(batches.last_offset >= start_offset)
-    if not len(batches) or int(batches.base_offset[0]) >= start_offset:
-        return [dataclasses.replace(window, batches=batches)] if len(batches) else []
-    first, rest = batches.take(slice(0, 1)), batches.take(slice(1, None))
-    data = pa.py_buffer(batch_from(window.data, first, start_offset, file_position=window.position, path=path))
-    piece = Window(data, 0, scan_batches(data, path=path).batches)
-    return [piece, dataclasses.replace(window, batches=rest)] if len(rest) else [piece]
+    first, rest = window.take(slice(0, 1)), window.take(slice(1, None))
+    data = pa.py_buffer(batch_from(first, start_offset))
+    batches = scan_batches(data, path=window.path).batches
+    piece = dataclasses.replace(window, data=data, batches=batches, position=0)
+    return [piece, rest] if len(rest.batches) else [piece]
 
 
-def rebased(
-    window: Window, batches: BatchTable, shift: int, leader_epoch: int | None = None
-) -> tuple[np.ndarray, BatchTable]:
-    """The bytes of neighbouring batches of a window, moved by `shift`, and their table, with positions from 0.
+def rebased(window: Window, leader_epoch: int | None = None) -> tuple[np.ndarray, BatchTable]:
+    """The bytes of a window's batches, which are neighbours, at their log offsets, and their table, positions from 0.
 
     `leader_epoch`, where given, is written into batches that have none. Where there is anything to write, a writable
     window is itself changed, and another's bytes are copied; else the bytes are the window's.
     """
+    batches, shift = window.batches, window.offset_shift
     low = int(batches.position[0]) - window.position
     high = int(batches.position[-1] + batches.size[-1]) - window.position
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)

@@ -7,33 +7,25 @@ window and the largest record batch, whatever the size of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import RESTORE, CorruptBatchError
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index, position_for_offset
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.walk import WINDOW_BYTES, walk
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
-WINDOW_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Whole record batches of a .log: `data[0]` is byte `position` of the file; `batches` are those to be used."""
-
-    data: pa.Buffer
-    position: int
-    batches: BatchTable
 
 
 def locate(storage: Storage, segment: Segment, offset: int) -> int:
@@ -113,42 +105,41 @@ def windows(
     `start_position` must be the start of a batch. `writable`: so is their data. Raises CorruptBatchError where the
     bytes are damaged or end too early, MissingFileError where the file is gone.
     """
-    path, position, window_bytes = segment.path, start_position, first_window_bytes
-    end_position = segment.log_bytes if end_position is None else min(end_position, segment.log_bytes)
-    while position < end_position:
-        wanted = min(window_bytes, segment.log_bytes - position)
-        data = read_file(storage, path, position, wanted, writable=writable)
-        if data.size < wanted:
+    path, log_bytes = segment.path, segment.log_bytes
+    for step in walk(
+        partial(read_file, storage, path, writable=writable),
+        path,
+        log_bytes,
+        start_position=start_position,
+        end_position=end_position,
+        first_window_bytes=first_window_bytes,
+        offset_shift=segment.offset_shift,
+        check_crc=check_crc,
+    ):
+        if step.is_short:
+            file_bytes = step.window.position + step.read_bytes
             raise CorruptBatchError(
                 "The file is shorter than the log says",
                 path=path,
-                position=position + data.size,
-                expected=f"{segment.log_bytes} bytes",
-                found=f"{position + data.size} bytes",
+                position=file_bytes,
+                expected=f"{log_bytes} bytes",
+                found=f"{file_bytes} bytes",
                 hint=RESTORE,
             )
-        scan = scan_batches(data, file_position=position, path=path, check_crc=check_crc)
-        if scan.error is not None and scan.consumed == 0:
-            scan.error.hint = scan.error.hint or RESTORE
-            raise scan.error
-        if scan.consumed == 0:
-            if position + scan.needed > segment.log_bytes:
-                raise CorruptBatchError(
-                    "A record batch is cut",
-                    path=path,
-                    position=position,
-                    expected=f"{scan.needed} bytes",
-                    found=f"{segment.log_bytes - position} bytes",
-                    hint=RESTORE,
-                )
-            window_bytes = max(scan.needed, window_bytes * 2)
-            continue
-        batches = scan.batches
-        if position + scan.consumed > end_position:
-            batches = batches.take(batches.position < end_position)
-        yield Window(data, position, batches)
-        position += scan.consumed
-        window_bytes = min(window_bytes * 2, WINDOW_BYTES)
+        if len(step.window.batches):
+            yield step.window
+        if step.error is not None:
+            step.error.hint = step.error.hint or RESTORE
+            raise step.error
+        if step.is_last:
+            raise CorruptBatchError(
+                "A record batch is cut",
+                path=path,
+                position=step.end_position,
+                expected=f"{step.needed_bytes} bytes",
+                found=f"{log_bytes - step.end_position} bytes",
+                hint=RESTORE,
+            )
 
 
 def read_segment(
@@ -181,31 +172,25 @@ def read_segment(
         begin = max(begin, found)
     if start_position > begin:
         begin = max(begin, locate_position(storage, segment, start_position))
-    shift = segment.offset_shift
     for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
-        batches = with_first_offsets(window.data, window.batches, file_position=window.position, path=segment.path)
-        last = len(batches) and int(batches.last_offset[-1]) + shift + 1 >= end_offset
+        window = window.with_batches(with_first_offsets(window))
+        batches = window.batches
+        last = len(batches) and int(batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
         _check_offsets(segment, batches)
-        wanted = (batches.last_offset + shift >= start_offset) & (batches.base_offset + shift < end_offset)
+        window = window.between(start_offset, end_offset)
         if start_position > window.position:
-            wanted &= batches.position >= start_position
-        if not wanted.all():
-            batches = batches.take(wanted)
-        if len(batches):
+            window = window.take(window.batches.position >= start_position)
+        if len(window.batches):
             yield from decode_batches(
-                window.data,
-                batches,
-                file_position=window.position,
-                path=segment.path,
+                window,
                 topic=topic,
                 partition=segment.partition,
-                offset_shift=shift,
                 start_offset=start_offset,
                 end_offset=end_offset,
                 columns=columns,
                 include_control=include_control,
-                exclude=None if aborted is None else aborted.mask(batches, shift),
+                exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
             )
         if last:
             return

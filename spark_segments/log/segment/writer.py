@@ -17,6 +17,7 @@ from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.index import IndexBuilder
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
@@ -25,6 +26,7 @@ from spark_segments.log.manifest.rows import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -50,8 +52,7 @@ class SegmentWriter:
         partition: int,
         base_offset: int,
         *,
-        index_interval_bytes: int,
-        segment_index_bytes: int,
+        limits: SegmentLimits,
         stem: str | None = None,
     ) -> None:
         """`stem`: the path of the files without suffix, where a name is asked for that others know."""
@@ -60,7 +61,9 @@ class SegmentWriter:
         self._base_offset = base_offset
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
-        self._index = IndexBuilder(base_offset, interval_bytes=index_interval_bytes, index_bytes=segment_index_bytes)
+        self._index = IndexBuilder(
+            base_offset, interval_bytes=limits.index_interval_bytes, index_bytes=limits.segment_index_bytes
+        )
         self._log: WriteStream | None = None
         self.log_bytes = 0
         self.next_offset = base_offset
@@ -172,17 +175,13 @@ class ChunkWriter:
         topic_id: str,
         partition: int,
         *,
-        segment_bytes: int,
-        index_interval_bytes: int,
-        segment_index_bytes: int,
+        limits: SegmentLimits,
     ) -> None:
         self._storage = storage
         self._topic = topic
         self._topic_id = topic_id
         self._partition = partition
-        self._segment_bytes = segment_bytes
-        self._index_interval_bytes = index_interval_bytes
-        self._segment_index_bytes = segment_index_bytes
+        self._limits = limits
         self._writer: SegmentWriter | None = None
         self._finished: list[Segment] = []
 
@@ -221,7 +220,7 @@ class ChunkWriter:
         """How many batches from `start` on the open chunk has room for."""
         assert self._writer is not None
         sizes = np.cumsum(batches.size[start:])
-        fitting = int(np.searchsorted(sizes, self._segment_bytes - self._writer.log_bytes, side="right"))
+        fitting = int(np.searchsorted(sizes, self._limits.segment_bytes - self._writer.log_bytes, side="right"))
         ends = batches.last_offset[start : start + fitting] - batches.base_offset[start] + self._writer.next_offset
         return int(np.searchsorted(ends, MAX_RELATIVE_OFFSET, side="right"))
 
@@ -237,8 +236,7 @@ class ChunkWriter:
             self._topic,
             self._partition,
             0,
-            index_interval_bytes=self._index_interval_bytes,
-            segment_index_bytes=self._segment_index_bytes,
+            limits=self._limits,
         )
 
     def _finish(self) -> None:
@@ -249,7 +247,7 @@ class ChunkWriter:
 
 def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:
     """How many records of `batches`, whose positions count from `data[0]`, have a null value."""
-    values = decode_batches(data, batches, topic="", partition=0, columns=("value",))
+    values = decode_batches(Window(data, batches), topic="", partition=0, columns=("value",))
     return sum(records.column(0).null_count for records in values)
 
 

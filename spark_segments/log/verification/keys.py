@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
@@ -59,26 +59,15 @@ def verify_keys(storage: Storage, task: KeysTask) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """Batches of one segment that have offsets of the tail, and where their bytes are."""
+class _TailWindow:
+    """Batches that have offsets of the tail, and which of them belong to aborted transactions."""
 
-    segment: Segment
-    data: pa.Buffer
-    position: int
-    batches: BatchTable
+    window: Window
     undone: np.ndarray
 
     def put(self, task: KeysTask, keys: OffsetMap, findings: Findings) -> int:
         """Puts the keys into the map and returns how many records had one; a record without is a finding."""
-        keys.put_batches(
-            self.data,
-            self.batches,
-            file_position=self.position,
-            path=self.segment.path,
-            offset_shift=self.segment.offset_shift,
-            end_offset=task.end_offset,
-            exclude=self.undone,
-        )
+        keys.put_batches(self.window, end_offset=task.end_offset, exclude=self.undone)
         end = keys.end_offset if keys.full else task.end_offset
         keyed = 0
         for decoded in self.records(task, keys.start_offset, end):
@@ -93,13 +82,9 @@ class _Window:
     def records(self, task: KeysTask, start_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
         """Keys and offsets of the log, of the records in [start_offset, end_offset)."""
         return decode_batches(
-            self.data,
-            self.batches,
-            file_position=self.position,
-            path=self.segment.path,
+            self.window,
             topic=task.topic,
             partition=task.partition,
-            offset_shift=self.segment.offset_shift,
             start_offset=start_offset,
             end_offset=end_offset,
             columns=("key", "offset"),
@@ -107,28 +92,28 @@ class _Window:
         )
 
     def report(self, findings: Findings, message: str, offset: int, found: object = None) -> None:
-        batch = int(np.searchsorted(self.batches.last_offset, offset - self.segment.offset_shift))
+        """Adds a finding at the batch that holds `offset`."""
+        batches = self.window.batches
+        batch = int(np.searchsorted(batches.last_offset, offset - self.window.offset_shift))
         findings.add(
             message,
-            path=self.segment.path,
-            position=int(self.batches.position[batch]),
+            path=self.window.path,
+            position=int(batches.position[batch]),
             expected="every key once, in its newest record",
             found=found or f"offset {offset}",
         )
 
 
-def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_Window]:
+def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_TailWindow]:
     for segment in task.segments:
         if segment.next_offset <= start or segment.base_offset >= task.end_offset:
             continue
-        shift = segment.offset_shift
         low, high = max(start, segment.base_offset), min(task.end_offset, segment.next_offset)
         begin = locate(storage, segment, low) if low > segment.base_offset else 0
         for window in windows(storage, segment, begin):
-            wanted = (window.batches.last_offset + shift >= low) & (window.batches.base_offset + shift < high)
-            batches = window.batches.take(wanted)
-            if len(batches):
-                yield _Window(segment, window.data, window.position, batches, task.aborted.mask(batches, shift))
+            window = window.between(low, high)
+            if len(window.batches):
+                yield _TailWindow(window, task.aborted.mask(window.batches, window.offset_shift))
 
 
 def _name_repeated(storage: Storage, task: KeysTask, keys: OffsetMap, start: int, end: int, findings: Findings) -> None:

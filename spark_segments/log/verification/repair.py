@@ -19,6 +19,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_file
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.storage import Storage
@@ -31,8 +32,7 @@ class Rebuild:
     topic: str
     segment: Segment
     aborted: AbortedTransactions
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class Rebuilder:
             task.topic,
             segment.partition,
             segment.name_offset,
-            index_interval_bytes=task.index_interval_bytes,
-            segment_index_bytes=task.segment_index_bytes,
+            limits=task.limits,
         ) as writer:
             for window in windows(self.storage, segment):
                 end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position

@@ -6,8 +6,9 @@ only several segments together can tell is put together from what this returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +25,15 @@ from spark_segments.format.sidecars.index import (
     parse_time_index,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.kafka.recovered import LeaderEpochs
 from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
+from spark_segments.log.segment.walk import WalkStep, walk
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage
@@ -59,8 +63,7 @@ class SegmentTask:
     segment: Segment
     log_start_offset: int
     leader_epochs: LeaderEpochs
-    index_interval_bytes: int
-    segment_index_bytes: int
+    limits: SegmentLimits
     by_kafka: bool
 
 
@@ -83,10 +86,10 @@ def verify_segment(storage: Storage, task: SegmentTask) -> list[Finding]:
 
 def look_at(storage: Storage, task: SegmentTask) -> SegmentFacts:
     """The same, with what other segments need to be judged."""
-    return _Look(storage, task).run()
+    return _SegmentLook(storage, task).run()
 
 
-class _Look:
+class _SegmentLook:
     def __init__(self, storage: Storage, task: SegmentTask) -> None:
         self._storage = storage
         self._task = task
@@ -116,7 +119,7 @@ class _Look:
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
         self._builder: IndexBuilder | None = IndexBuilder(
-            segment.name_offset, task.index_interval_bytes, task.segment_index_bytes
+            segment.name_offset, task.limits.index_interval_bytes, task.limits.segment_index_bytes
         )
 
     def run(self) -> SegmentFacts:
@@ -124,8 +127,8 @@ class _Look:
         index = self._read(segment.index_path, segment.index_bytes)
         time_index = self._read(segment.time_index_path, segment.time_index_bytes)
         self._open_checks(index, time_index)
-        for data, position, batches in self._windows():
-            self._add(data, position, batches)
+        for window in self._windows():
+            self._add(window)
         if not self._damaged:
             self._check_row()
             self._check_indexes(index, time_index)
@@ -143,36 +146,42 @@ class _Look:
 
     # Bytes
 
-    def _windows(self) -> Iterator[tuple[pa.Buffer, int, BatchTable]]:
-        """(bytes, position of the first, good batches) up to the end of the .log; bad ones are reported, not given."""
-        path, end, window_bytes = self._segment.path, self._segment.log_bytes, WINDOW_BYTES
+    def _windows(self) -> Iterator[Window]:
+        """Windows of good batches up to the end of the .log; bad batches are reported, not given."""
+        end = self._segment.log_bytes
         while self._position < end:
-            position, wanted = self._position, min(window_bytes, end - self._position)
             try:
-                data = self._storage.read(path, position, wanted)
+                for step in self._walk(self._storage.read, self._position):
+                    if len(step.window.batches):
+                        yield step.window
+                    self._position = at = step.end_position
+                    if step.error is not None:
+                        self._damage_of(step.error)
+                        size = _size_of_bad_batch(step)
+                        if not size:
+                            return  # where the next batch would begin is not known
+                        self._position += size
+                    elif step.is_short:
+                        at = step.window.position + step.read_bytes
+                        self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes")
+                        return
+                    elif step.is_last:
+                        self._damage("A record batch is cut", at, f"{step.needed_bytes} bytes", f"{end - at} bytes")
+                        return
             except FileNotFoundError:
-                self._damage("The file is missing", position, f"{end} bytes", "no file")
+                self._damage("The file is missing", self._position, f"{end} bytes", "no file")
                 return
-            scan = scan_batches(data, file_position=position, path=path)
-            if len(scan.batches):
-                yield data, position, scan.batches
-            self._position = position + scan.consumed
-            window_bytes = WINDOW_BYTES
-            if scan.error is not None:
-                self._damage_of(scan.error)
-                size = _size_of_bad_batch(data, scan.consumed)
-                if not size:
-                    return  # where the next batch would begin is not known
-                self._position += size
-            elif data.size < wanted:
-                at = position + data.size
-                self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes")
-                return
-            elif scan.consumed == 0 and position + scan.needed > end:
-                self._damage("A record batch is cut", position, f"{scan.needed} bytes", f"{end - position} bytes")
-                return
-            elif scan.consumed == 0:
-                window_bytes = scan.needed
+
+    def _walk(self, read: Callable[..., pa.Buffer], position: int = 0, *, check_crc: bool = True) -> Iterator[WalkStep]:
+        segment = self._segment
+        return walk(
+            partial(read, segment.path),
+            segment.path,
+            segment.log_bytes,
+            start_position=position,
+            offset_shift=segment.offset_shift,
+            check_crc=check_crc,
+        )
 
     def _damage(self, message: str, position: int, expected: object, found: object) -> None:
         self._damaged = True
@@ -185,15 +194,15 @@ class _Look:
 
     # Batches and records
 
-    def _add(self, data: pa.Buffer, position: int, batches: BatchTable) -> None:
-        batches = self._rising(batches)
+    def _add(self, window: Window) -> None:
+        batches = self._rising(window.batches)
         if not len(batches):
             return
         self._next_offset = int(batches.last_offset[-1]) + 1
         in_log = from_offset(batches, self._start_offset)
         self._check_range(batches)
         self._check_epochs(in_log)
-        tombstones, records = self._check_records(data, position, batches)
+        tombstones, records = self._check_records(window.with_batches(batches))
         if len(in_log):
             seen = with_batches(self._seen, in_log, records)
             self._seen = replace(seen, tombstones=self._seen.tombstones + tombstones)
@@ -206,9 +215,8 @@ class _Look:
             except CorruptBatchError as error:
                 self._builder = None
                 self._damage_of(error)
-        shift = self._segment.offset_shift
         try:
-            events = events_of(data, in_log, file_position=position, path=self._segment.path, offset_shift=shift)
+            events = events_of(window.with_batches(in_log))
         except CorruptBatchError as error:
             self._damage_of(error)
         else:
@@ -256,30 +264,29 @@ class _Look:
                 found=int(batches.leader_epoch[row]),
             )
 
-    def _check_records(self, data: pa.Buffer, position: int, batches: BatchTable) -> tuple[int, int]:
+    def _check_records(self, window: Window) -> tuple[int, int]:
         """(tombstones, records) of the batches, each record decoded; bad ones are reported and passed over."""
         tombstones = records = 0
-        parts, bad_batches = [batches], 0
+        parts, bad_batches = [window], 0
         while parts and bad_batches < MOST_OF_A_KIND:
             part = parts.pop(0)
             try:
-                counts = self._decode(data, position, part)
+                counts = self._decode(part)
                 tombstones, records = tombstones + counts[0], records + counts[1]
             except CorruptBatchError as error:
                 self._damage_of(error)
-                bad = max(0, int(np.searchsorted(part.position, error.position or 0, side="right")) - 1)
+                bad = max(0, int(np.searchsorted(part.batches.position, error.position or 0, side="right")) - 1)
                 parts = [part.take(slice(0, bad)), part.take(slice(bad + 1, None)), *parts]
                 bad_batches += 1
         return tombstones, records
 
-    def _decode(self, data: pa.Buffer, position: int, batches: BatchTable) -> tuple[int, int]:
+    def _decode(self, window: Window) -> tuple[int, int]:
+        """(tombstones, records) of the batches; offsets are those of the file."""
+        batches = window.batches
         last_offset, tombstones, records = self._last_record_offset, 0, 0
         largest = np.full(len(batches), -1, np.int64)
         for decoded in decode_batches(
-            data,
-            batches,
-            file_position=position,
-            path=self._segment.path,
+            replace(window, offset_shift=0),
             topic=self._task.topic,
             partition=self._segment.partition,
             columns=("offset", "timestamp", "value"),
@@ -440,7 +447,7 @@ class _Look:
 
     def _rebuilt_with_others(self, index_bytes: int, time_index_bytes: int) -> list[tuple[bytes, bytes]]:
         """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
-        intervals: set[int | None] = {self._task.index_interval_bytes}
+        intervals: set[int | None] = {self._task.limits.index_interval_bytes}
         if self._index_check is not None:
             intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
         # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.
@@ -452,16 +459,9 @@ class _Look:
             for limit in limits
             if interval_bytes is not None
         ]
-        position, window_bytes = 0, WINDOW_BYTES
-        while position < self._segment.log_bytes:
-            data = read_file(self._storage, self._segment.path, position, window_bytes)
-            scan = scan_batches(data, file_position=position, path=self._segment.path, check_crc=False)
-            if scan.consumed == 0 and not scan.needed:
-                break
+        for step in self._walk(partial(read_file, self._storage), check_crc=False):
             for builder in builders:
-                builder.add(scan.batches)
-            position += scan.consumed
-            window_bytes = WINDOW_BYTES if scan.consumed else scan.needed
+                builder.add(step.window.batches)
         return [builder.finish() for builder in builders]
 
     def _said_aborted(self) -> AbortedTransactions:
@@ -475,7 +475,8 @@ class _Look:
         return said.shifted(segment.offset_shift)
 
 
-def _size_of_bad_batch(data: pa.Buffer, start: int) -> int:
+def _size_of_bad_batch(step: WalkStep) -> int:
     """How far to go on from a batch whose checksum fails while its header may be right; 0 where it cannot be."""
-    scan = scan_batches(data.slice(start), check_crc=False, limit_bytes=1)
+    start = step.end_position - step.window.position
+    scan = scan_batches(step.window.data.slice(start), check_crc=False, limit_bytes=1)
     return int(scan.batches.size[0]) if len(scan.batches) else 0

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from spark_segments.format import control
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES, AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.verification.findings import Findings
 
 DATA, ABORT, COMMIT = 0, 1, 2
@@ -53,17 +52,16 @@ class SegmentTransactions:
     said: AbortedTransactions
 
 
-def events_of(
-    buffer: Any, batches: BatchTable, *, file_position: int, path: str, offset_shift: int
-) -> TransactionEvents | None:
+def events_of(window: Window) -> TransactionEvents | None:
     """The events of one window, None where there are none. Raises CorruptBatchError for a marker that is none."""
+    batches = window.batches
     rows = np.flatnonzero((batches.is_transactional | batches.is_control) & (batches.producer_id > NO_PRODUCER_ID))
     if not len(rows):
         return None
     batches = batches.take(rows)
     is_control = batches.is_control
     kind = np.full(len(batches), DATA, np.int8)
-    markers = control.read_markers(buffer, batches.take(is_control), file_position=file_position, path=path)
+    markers = control.read_markers(window.with_batches(batches.take(is_control)))
     kind[is_control] = np.select([markers.type == control.ABORT, markers.type == control.COMMIT], [ABORT, COMMIT], -1)
     known = kind >= 0  # an emptied control batch says nothing
     batches, kind = batches.take(known), kind[known]
@@ -74,7 +72,9 @@ def events_of(
     kept = np.sort(order[(kind != DATA) | first])
     ordered_kind = np.empty(len(order), np.int8)
     ordered_kind[order] = kind
-    return TransactionEvents(batches.producer_id[kept], batches.base_offset[kept] + offset_shift, ordered_kind[kept])
+    return TransactionEvents(
+        batches.producer_id[kept], batches.base_offset[kept] + window.offset_shift, ordered_kind[kept]
+    )
 
 
 def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTransactions]:

@@ -18,10 +18,12 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.findings import ERROR, WARNING, Finding, Findings
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
@@ -275,8 +277,7 @@ def _look_deep(
             segment,
             partitions[segment.partition].log_start_offset,
             partitions[segment.partition].leader_epochs,
-            config.index_interval_bytes,
-            config.segment_index_bytes,
+            SegmentLimits.of(config),
             by_kafka,
         )
         for segment in segments_of(snapshot.live)
@@ -301,15 +302,10 @@ def _look_deep(
 
 
 def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
-    groups: list[list[SegmentTask]] = []
-    size = 0
-    for task in tasks:
-        if not groups or spark is None or size + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(task)
-        size += task.segment.log_bytes
-    return groups
+    def begins(_: list[SegmentTask], total: int, task: SegmentTask) -> bool:
+        return spark is None or total + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES
+
+    return list(in_bins(tasks, lambda task: task.segment.log_bytes, begins))
 
 
 def _check_keys(
@@ -360,8 +356,7 @@ def _repair(
                         snapshot.topic,
                         one.segment,
                         aborted[one.segment.path],
-                        config.index_interval_bytes,
-                        config.segment_index_bytes,
+                        SegmentLimits.of(config),
                     )
                 )
     if not tasks:

@@ -15,9 +15,11 @@ from spark_segments.config import TopicConfig
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.clean import CleanedBatches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.copying import rebased
-from spark_segments.log.segment.reader import Window, windows
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage
 
@@ -47,11 +49,9 @@ class RewrittenGroup:
         return inputs, outputs
 
 
-def named(window: Window, segment: Segment) -> BatchTable:
+def named(window: Window, segment: Segment) -> Window:
     """The batches of a window that the segment's row names. A clipped row does not name all batches of its file."""
-    batches, shift = window.batches, segment.offset_shift
-    inside = (batches.last_offset + shift >= segment.base_offset) & (batches.base_offset + shift < segment.next_offset)
-    return batches if inside.all() else batches.take(inside)
+    return window.between(segment.base_offset, segment.next_offset)
 
 
 class GroupRewrite:
@@ -95,8 +95,7 @@ class GroupRewrite:
             for data, batches in self._copies():
                 self._append(data, batches)
         if len(cleaned.batches):
-            whole = Window(cleaned.data, 0, cleaned.batches)
-            self._append(*rebased(whole, cleaned.batches, 0, self._leader_epoch))
+            self._append(*rebased(Window(cleaned.data, cleaned.batches), self._leader_epoch))
         self._note(cleaned)
 
     def _leave(self, segment: Segment, batches: BatchTable) -> None:
@@ -131,8 +130,7 @@ class GroupRewrite:
             self._topic,
             self._group[0].partition,
             base_offset,
-            index_interval_bytes=self._config.index_interval_bytes,
-            segment_index_bytes=self._config.segment_index_bytes,
+            limits=SegmentLimits.of(self._config),
         )
 
     def _finish(self, next_offset: int) -> None:
@@ -152,4 +150,4 @@ class GroupRewrite:
         for segment, start, end in self._unchanged:
             for window in windows(self._storage, segment, start, end):
                 if len(window.batches):
-                    yield rebased(window, window.batches, segment.offset_shift, self._leader_epoch)
+                    yield rebased(window, self._leader_epoch)

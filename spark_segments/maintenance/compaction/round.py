@@ -16,12 +16,14 @@ from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clea
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import compression
 from spark_segments.log.manifest.delta_log import OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
-from spark_segments.log.segment.reader import Window, locate, windows
+from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
 from spark_segments.maintenance.compaction.plan import groups
@@ -160,26 +162,16 @@ def put_windows(
 
     Batches before `start_position` are skipped, and so are records from `end_offset` on.
     """
-    shift, indexed = segment.offset_shift, 0
+    indexed = 0
     for window in found:
-        batches = named(window, segment)
+        window = named(window, segment)
         if start_position > window.position:
-            batches = batches.take(batches.position >= start_position)
-        aborted, _ = transactions.read(
-            window.data, batches, file_position=window.position, path=segment.path, offset_shift=shift
-        )
-        fits = offset_map.put_batches(
-            window.data,
-            batches,
-            file_position=window.position,
-            path=segment.path,
-            offset_shift=shift,
-            end_offset=end_offset,
-            exclude=aborted & ~batches.is_control,
-        )
-        read = batches.last_offset + shift >= offset_map.start_offset
-        read &= batches.base_offset + shift < offset_map.end_offset
-        indexed += int(batches.count[read].sum())
+            window = window.take(window.batches.position >= start_position)
+        undone, _ = transactions.read(window)
+        exclude = undone & ~window.batches.is_control
+        fits = offset_map.put_batches(window, end_offset=end_offset, exclude=exclude)
+        read = window.overlaps(offset_map.start_offset, offset_map.end_offset)
+        indexed += int(window.batches.count[read].sum())
         if not fits:
             break
     return indexed
@@ -223,15 +215,7 @@ def rewrite_group(
     with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
         for segment in group:
             for window in windows(storage, segment):
-                for cleaned in clean_batches(
-                    window.data,
-                    named(window, segment),
-                    record_filter,
-                    transactions,
-                    file_position=window.position,
-                    path=segment.path,
-                    offset_shift=segment.offset_shift,
-                ):
+                for cleaned in clean_batches(named(window, segment), record_filter, transactions):
                     rewrite.add(segment, cleaned)
                     stats += cleaned.stats
         return rewrite.close(), stats
@@ -239,9 +223,9 @@ def rewrite_group(
 
 def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:
     """All aborted transactions of a partition, with the log's offsets."""
-    found = []
-    for segment in segments:
-        if segment.txn_index_bytes:
-            data = storage.read(segment.txn_index_path, 0, segment.txn_index_bytes)
-            found.append(parse_txn_index(data, path=segment.txn_index_path).shifted(segment.offset_shift))
-    return AbortedTransactions.concatenate(found)
+    return AbortedTransactions.concatenate(
+        [
+            read_txn_index(storage, segment.txn_index_path, segment.txn_index_bytes, segment.offset_shift)
+            for segment in segments
+        ]
+    )

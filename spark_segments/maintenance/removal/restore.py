@@ -20,6 +20,7 @@ from spark_segments.log.manifest.change import RESTORE
 from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import Partition, Segment, Topic, partitions_of, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.removal.undone_transactions import (
     UndoneTransactions,
@@ -121,8 +122,7 @@ class _Fillers:
                 self._topic,
                 partition,
                 start,
-                index_interval_bytes=config.index_interval_bytes,
-                segment_index_bytes=config.segment_index_bytes,
+                limits=SegmentLimits.of(config),
             )
             data = empty_batch(start, end - 1, NO_LEADER_EPOCH)
             writer.append(pa.py_buffer(data), scan_batches(data).batches)

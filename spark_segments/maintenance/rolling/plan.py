@@ -18,6 +18,7 @@ from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
+from spark_segments.log.segment.limits import SegmentLimits
 
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"
@@ -70,6 +71,11 @@ class RollRules:
             segment_ms=self.segment_ms,
             segment_jitter_ms=self.segment_jitter_ms,
         )
+
+    @property
+    def limits(self) -> SegmentLimits:
+        """How large the files of a segment become."""
+        return SegmentLimits(self.segment_bytes, self.index_interval_bytes, self.segment_index_bytes)
 
     @property
     def full_index_bytes(self) -> int:

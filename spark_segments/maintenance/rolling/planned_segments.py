@@ -193,10 +193,7 @@ def _scan(storage: Storage, chunk: Segment, rules: RollRules, last: _LastSegment
     shift = chunk.offset_shift
     segment = last.segment
     for window in windows(storage, chunk, check_crc=False):
-        batches = window.batches
-        batches = batches.take(
-            (batches.last_offset + shift >= chunk.base_offset) & (batches.base_offset + shift < chunk.next_offset)
-        )
+        batches = window.between(chunk.base_offset, chunk.next_offset).batches
         rolls = roll_points(
             batches,
             segment_bytes=rules.segment_bytes,

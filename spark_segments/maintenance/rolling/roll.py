@@ -76,8 +76,7 @@ class _CopyToFile:
             planned.next_offset,
             sealed=planned.sealed,
             leader_epoch=task.leader_epoch,
-            index_interval_bytes=self.rules.index_interval_bytes,
-            segment_index_bytes=self.rules.segment_index_bytes,
+            limits=self.rules.limits,
         )
 
 

@@ -6,7 +6,7 @@ A batch without a codec is read where it is; the others are decompressed, a boun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,13 +19,14 @@ from spark_segments.format.decoding.record_kernels import SMALLEST_RECORD
 from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import RECORDS_POSITION
 from spark_segments.format.legacy.upconvert import to_magic2
+from spark_segments.format.window import Window
 
 # So many decompressed bytes are handed out together (one batch may be larger than that).
 TARGET_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Sections:
+class RecordSections:
     """The records of rows first … last - 1 of a table, each from address `start` up to address `end`."""
 
     first: int
@@ -40,20 +41,19 @@ def address_of(buffer: Any) -> int:
     return int(byte_view(buffer).__array_interface__["data"][0])
 
 
-def sections(
-    buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = "", wanted: np.ndarray | None = None
-) -> Iterator[Sections]:
-    """The sections of all rows of `batches` (magic 2), in order; buffer[0] is byte `file_position` of the file `path`.
+def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iterator[RecordSections]:
+    """The sections of all batches of a window (magic 2), in order.
 
     A row that is not `wanted` (bool[n]) is not decompressed and has an empty section. Raises CorruptBatchError where a
     section cannot be decompressed or is too short for the records that its batch counts.
     """
+    batches, path = window.batches, window.path
     wanted = np.ones(len(batches), np.bool_) if wanted is None else wanted
-    position = batches.position - file_position
-    end = address_of(buffer) + position + batches.size
+    position = window.starts
+    end = address_of(window.data) + position + batches.size
     start = np.where(wanted, end - batches.size + RECORDS_POSITION, end)
     codec = np.where(wanted, batches.codec, 0)
-    view = byte_view(buffer)
+    view = byte_view(window.data)
     first = filled = 0
     buffers: list[Any] = [view]
     for row in np.flatnonzero(codec).tolist():
@@ -78,7 +78,7 @@ def _checked(
     end: np.ndarray,
     buffers: list[Any],
     path: str,
-) -> Sections:
+) -> RecordSections:
     """Kernels make room by the batches' counts, so a count is believed only where so many records can be."""
     rows = slice(first, last)
     room = (end[rows] - start[rows]) // SMALLEST_RECORD
@@ -92,25 +92,25 @@ def _checked(
             expected=f"at most {room[row]} records",
             found=int(batches.count[first + row]),
         )
-    return Sections(first, last, start[rows], end[rows], buffers)
+    return RecordSections(first, last, start[rows], end[rows], buffers)
 
 
-def as_magic_2(
-    buffer: Any, batches: BatchTable, *, file_position: int = 0, path: str = ""
-) -> tuple[Any, BatchTable, int, bool]:
-    """(buffer, batches, file position, whether they are new): the same records, those of magic 0 and 1 converted."""
+def as_magic_2(window: Window) -> Window:
+    """The same records, those of magic 0 and 1 converted; the window itself where there are none of these."""
+    batches = window.batches
     is_legacy = batches.magic < 2
     if not is_legacy.any():
-        return buffer, batches, file_position, False
-    view = byte_view(buffer)
+        return window
+    view = byte_view(window.data)
     parts = []
     edges = [0, *(np.flatnonzero(np.diff(is_legacy)) + 1).tolist(), len(batches)]
     for first, last in pairwise(edges):
-        rows = batches.take(slice(first, last))
+        part = window.take(slice(first, last))
         if is_legacy[first]:
-            parts.append(byte_view(to_magic2(buffer, rows, file_position=file_position, path=path).buffer))
+            parts.append(byte_view(to_magic2(part).buffer))
         else:
-            position = (rows.position - file_position).tolist()
-            parts += [view[at : at + size] for at, size in zip(position, rows.size.tolist(), strict=True)]
+            sizes = part.batches.size.tolist()
+            parts += [view[at : at + size] for at, size in zip(part.starts.tolist(), sizes, strict=True)]
     joined = np.concatenate(parts)
-    return joined, scan_batches(joined, check_crc=False, path=path).batches, 0, True
+    converted = scan_batches(joined, check_crc=False, path=window.path).batches
+    return replace(window, data=joined, batches=converted, position=0)

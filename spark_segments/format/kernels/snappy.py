@@ -1,8 +1,7 @@
-"""LZ4 and snappy read by kernels, many batches a call, to memory that is there already: frames of LZ4 as Kafka writes
-them, snappy raw and in xerial's framing. Which data come here, and every other framing, is compression.py's business.
+"""Snappy read by a kernel, many batches a call, to memory that is there already: raw, and in xerial's framing.
 
-Sources and targets are addresses. Nothing is read at or beyond `end` nor written at or beyond `limit`, whatever the
-bytes say; -1 says that they are damaged, or are of a kind that is left to libraries.
+It is kept for its speed: see the benchmark `libraries`. Sources and targets are addresses. Nothing is read at or beyond
+`end` nor written at or beyond `limit`, whatever the bytes say; -1 says that they are damaged.
 """
 
 from __future__ import annotations
@@ -24,13 +23,6 @@ from spark_segments.format.kernels.jit import (
     store_i8,
     store_native_i64,
 )
-
-# Magic, flags, block descriptor and its checksum: what a frame of Kafka begins with, for blocks of at most 64 KiB.
-_LZ4_HEADER = 0x0422_4D18_6040_82
-_LZ4_HEADER_BYTES = 7
-_LZ4_BLOCK_BYTES = 64 * 1024
-_LZ4_STORED_BIT = 1 << 31
-_LZ4_SHORTEST_MATCH = 4
 
 _XERIAL_MAGIC = np.int64(np.uint64(0x82_53_4E_41_50_50_59_00).view(np.int64))  # \x82SNAPPY\0
 _XERIAL_HEADER_BYTES = 16
@@ -74,118 +66,6 @@ def _copy_match(out, limit, distance, size):
         while out < end:
             store_native_i64(MEMORY, out, load_native_i64(MEMORY, out - distance))
             out += _WORD_BYTES
-
-
-@njit(forceinline=True)
-def _lz4_length(length, source, end):
-    """(length, next position) with the bytes that go on a length of 15; -1 as the position where they are cut."""
-    if length < 15:
-        return length, np.int64(source)
-    while source < end:
-        more = load_u8(MEMORY, source)
-        source += 1
-        length += more
-        if more != 255:
-            return length, np.int64(source)
-    return length, _DAMAGED
-
-
-@njit
-def _lz4_block(source, end, begin, limit):
-    """Where what the block gives ends."""
-    out = np.int64(begin)
-    # Up to these, what nearly every sequence is can be read and written in chunks before anything is asked.
-    calm_source = end - 2 * CHUNK_BYTES
-    calm_out = limit - 3 * CHUNK_BYTES
-    while True:
-        while source < calm_source and out < calm_out:
-            token = load_u8(MEMORY, source)
-            literals = token >> 4
-            size = token & 15
-            at = source + 1
-            if literals == 15:
-                literals += load_u8(MEMORY, at)
-                at += 1
-                if literals > CHUNK_BYTES:
-                    break
-            copy_chunk(MEMORY, out, MEMORY, at)
-            at += literals
-            distance = load_u16_le(MEMORY, at)
-            at += 2
-            if size == 15:
-                size += load_u8(MEMORY, at)
-                at += 1
-            size += _LZ4_SHORTEST_MATCH
-            target = out + literals
-            if size > 2 * CHUNK_BYTES or distance < CHUNK_BYTES or distance > target - begin:
-                break
-            copy_chunk(MEMORY, target, MEMORY, target - distance)
-            if size > CHUNK_BYTES:
-                copy_chunk(MEMORY, target + CHUNK_BYTES, MEMORY, target + CHUNK_BYTES - distance)
-            out = target + size
-            source = at
-        if source >= end:
-            return _DAMAGED
-        token = load_u8(MEMORY, source)
-        size, source = _lz4_length(token >> 4, source + 1, end)
-        if source < 0 or size > end - source or size > limit - out:
-            return _DAMAGED
-        _copy_literals(out, limit, source, size, end)
-        out += size
-        source += size
-        if source == end:
-            return out
-        if source + 2 > end:
-            return _DAMAGED
-        distance = load_u16_le(MEMORY, source)
-        size, source = _lz4_length(token & 15, source + 2, end)
-        size += _LZ4_SHORTEST_MATCH
-        if source < 0 or distance == 0 or distance > out - begin or size > limit - out:
-            return _DAMAGED
-        _copy_match(out, limit, distance, size)
-        out += size
-
-
-@njit
-def lz4_most_bytes(source, end):
-    """The most that one frame of Kafka's kind decompresses to: its blocks, full."""
-    if end - source < _LZ4_HEADER_BYTES + 4 or load_i64(MEMORY, source) >> 8 != _LZ4_HEADER:
-        return _DAMAGED
-    source += _LZ4_HEADER_BYTES
-    total = np.int64(0)
-    while source + 4 <= end:
-        size = load_u32_le(MEMORY, source)
-        source += 4
-        if size == 0:
-            return total if source == end else _DAMAGED
-        total += _LZ4_BLOCK_BYTES
-        source += size & ~_LZ4_STORED_BIT
-    return _DAMAGED
-
-
-@njit
-def lz4_decompress(source, end, out, limit):
-    """Bytes written from `out` on, of a frame that `lz4_most_bytes` has looked at."""
-    begin = out
-    source += _LZ4_HEADER_BYTES
-    while True:
-        size = load_u32_le(MEMORY, source)
-        source += 4
-        if size == 0:
-            return np.int64(out - begin)
-        stored = size & _LZ4_STORED_BIT
-        size &= ~_LZ4_STORED_BIT
-        block_limit = min(limit, out + _LZ4_BLOCK_BYTES)
-        if stored:
-            if size > block_limit - out:
-                return _DAMAGED
-            memcpy(MEMORY, out, MEMORY, source, size)
-            out += size
-        else:
-            out = _lz4_block(source, source + size, out, block_limit)
-            if out < 0:
-                return _DAMAGED
-        source += size
 
 
 @njit(forceinline=True)
@@ -254,7 +134,7 @@ def snappy_size(source, end):
 def _snappy_elements(source, end, begin, limit, room):
     """Whether the elements of a block fill [begin, limit); up to `room` may be written to on the way."""
     out = np.int64(begin)
-    # As in _lz4_block.
+    # Up to these, nearly every element can be read and written in chunks before any bound is checked.
     calm_source = end - 3 * CHUNK_BYTES
     calm_out = limit - 2 * CHUNK_BYTES
     while True:

@@ -1,0 +1,21 @@
+"""The settings of a topic that decide how large the files of a segment become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_segments.config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """segment.bytes, index.interval.bytes and segment.index.bytes, in bytes each."""
+
+    segment_bytes: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> SegmentLimits:
+        """The limits of a topic."""
+        return cls(config.segment_bytes, config.index_interval_bytes, config.segment_index_bytes)

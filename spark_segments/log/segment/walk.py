@@ -1,0 +1,75 @@
+"""The one walk over the batches of a .log: window by window, to its end or to whatever is no record batch.
+
+How bad bytes are answered (an error, a finding, a cut log) is decided by those who walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.window import Window
+
+WINDOW_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """One window of a walk, and what lies behind its batches: more of the log, unless a field says otherwise."""
+
+    window: Window  # good batches; none where the walk ends at once
+    end_position: int  # behind the last good batch
+    read_bytes: int
+    is_short: bool  # the file ended within the read
+    needed_bytes: int  # of the batch at `end_position`, as far as known; 0 if none was begun
+    error: CorruptBatchError | None  # the batch at `end_position` is bad
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the walk ends here for lack of good batches."""
+        return self.error is not None or not len(self.window.batches)
+
+
+def walk(
+    read: Callable[[int, int], pa.Buffer],
+    path: str,
+    log_bytes: int,
+    *,
+    start_position: int = 0,
+    end_position: int | None = None,
+    first_window_bytes: int | None = None,
+    most_window_bytes: int | None = None,
+    offset_shift: int = 0,
+    check_crc: bool = True,
+) -> Iterator[WalkStep]:
+    """The batches that begin in [start_position, end_position) of the first `log_bytes` of a file.
+
+    `start_position` must be the start of a batch. `read(position, length)` gives the file's bytes, fewer where it ends.
+    Windows grow from `first_window_bytes` to `most_window_bytes` (WINDOW_BYTES for both unless given), and beyond that
+    only for a larger batch: memory is bounded by the two. The walk ends at the first step without a good batch or with
+    an error.
+    """
+    end_position = log_bytes if end_position is None else min(end_position, log_bytes)
+    most = WINDOW_BYTES if most_window_bytes is None else most_window_bytes
+    position, window_bytes = start_position, min(most, first_window_bytes or most)
+    while position < end_position:
+        wanted = min(window_bytes, log_bytes - position)
+        data = read(position, wanted)
+        scan = scan_batches(data, file_position=position, path=path, check_crc=check_crc)
+        is_short = data.size < wanted
+        if not scan.consumed and scan.error is None and not is_short and position + scan.needed <= log_bytes:
+            window_bytes = max(scan.needed, min(window_bytes * 2, most))
+            continue
+        window = Window(data, scan.batches, position, path, offset_shift)
+        position += scan.consumed
+        if position > end_position:
+            window = window.take(window.batches.position < end_position)
+        error = scan.error if position < end_position else None
+        yield WalkStep(window, position, data.size, is_short, scan.needed, error)
+        if error is not None or not scan.consumed:
+            return
+        window_bytes = min(window_bytes * 2, most)
