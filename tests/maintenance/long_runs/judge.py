@@ -141,7 +141,12 @@ def _check_refusals(lines: list[dict[str, Any]], commits: list[Commit] | None) -
 def settle(log: LogDir, models: dict[str, TopicModel]) -> None:
     """After a last cleaning of everything, the newest value of every key is there, and nothing else."""
     there = {topic: model for topic, model in models.items() if not model.is_deleted}
-    last = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0", "delete.retention.ms": "100"}
+    last = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "min.compaction.lag.ms": "0",
+        "delete.retention.ms": "100",
+    }
     for topic, model in there.items():
         log.alter_topic(topic, last)
         model.config |= last
