@@ -64,10 +64,13 @@ class Processes:
         return killed
 
     def join(self) -> None:
-        """Waits until all have ended by themselves."""
-        for actor, process in self._running.items():
-            process.join()
-            assert process.exitcode == 0, (actor, process.exitcode, self.errors())
+        """Waits until all have ended by themselves. Raises AssertionError as soon as one fails."""
+        while self._running:
+            ended = wait([process.sentinel for process in self._running.values()])
+            for actor in [actor for actor, process in self._running.items() if process.sentinel in ended]:
+                self._running[actor].join()
+                assert self._running[actor].exitcode == 0, (actor, self.errors())
+                del self._running[actor]
 
     def errors(self) -> list[str]:
         """What the actors noted that none may meet."""
