@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import random
 import signal
@@ -195,6 +196,10 @@ def view(log: LogDir, topic: str, version: int | None = None) -> dict[int, dict[
         for number, offset, key, value, time_ms in zip(*rows, times, strict=True):
             found[number].append((offset, Record(key, value, time_ms)))
     rows = snapshot.partitions.select(["partition", "log_start_offset", "log_end_offset"]).to_pylist()
+    for row in rows:
+        segments = [(one.base_offset, one.next_offset) for one in snapshot.live_of(row["partition"])]
+        apart = all(one[1] <= other[0] for one, other in itertools.pairwise(segments))
+        assert apart, f"segments of version {snapshot.version} overlap: {segments}"
     return {
         row["partition"]: {
             "bounds": [row["log_start_offset"], row["log_end_offset"]],
