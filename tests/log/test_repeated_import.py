@@ -266,6 +266,20 @@ def test_an_empty_segment_comes_before_the_one_that_begins_where_it_does(log, tm
     assert verify(log, deep=True).ok
 
 
+def test_a_version_from_before_a_topic_was_imported_anew_is_not_restored(log, tmp_path):
+    """The topic has Kafka's id both times. What was deleted with the first does not come back in the second."""
+    kafka = kafka_with(tmp_path, 4)
+    log.import_kafka(kafka.write())
+    before = log.snapshot(TOPIC).version
+    log.delete_topic(TOPIC)
+    log.import_kafka(kafka.write())
+    kafka.append([(b"a", True)])
+    log.import_kafka(kafka.write())
+    with pytest.raises(LogDirError, match=f"Version {before} is of another topic"):
+        restore(log, TOPIC, before)
+    assert values(log) == kafka.records()
+
+
 def test_a_topic_that_was_deleted_here_can_be_imported_again(log, tmp_path):
     kafka = kafka_with(tmp_path, 4)
     log.import_kafka(kafka.write())
