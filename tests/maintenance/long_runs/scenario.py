@@ -107,7 +107,7 @@ def kafka_steps(seed: int, directory: Path) -> Iterator[KafkaSide]:
             kafka.append([(b"key-%d" % random_.randrange(KEYS), random_.random() < 0.8) for _ in range(count)])
         if random_.random() < 0.4:
             kafka.roll()
-        if random_.random() < 0.3:
+        if random_.random() < 0.5:
             kafka.clean(merge=random_.random() < 0.5)
         if random_.random() < 0.08:
             kafka.delete_records(random_.randint(kafka.log_start_offset, kafka.log_end_offset))
