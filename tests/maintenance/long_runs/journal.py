@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta_log import CommitNote, DeltaLog, commit_info
+from spark_segments.log.manifest.delta_log import CommitNote, commit_info
 from spark_segments.log.manifest.rows import REMOVED, segments_table
 from spark_segments.log.manifest.snapshot import Snapshot
-
-MERGE = "compact manifest"
-"""A commit that changes files of the manifest, and no row."""
+from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.upkeep import MERGE
 
 
 class Notes:
@@ -49,25 +48,24 @@ class Journal:
         self.intent: dict[str, Any] = {}
         self._notes = notes
         self._planned = threading.local()
-        write, commit_at, create = ChangeWriter.write, DeltaLog.commit_at, DeltaLog.create
+        write, commit_on, create = ChangeWriter.write, TopicLog.commit_on, TopicLog.create
 
         def noted_write(writer: ChangeWriter, snapshot: Snapshot, files: Any, change: Change) -> Any:
             self._planned.value = snapshot, change
             return write(writer, snapshot, files, change)
 
-        def noted_commit(log: DeltaLog, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> None:
-            if note.operation != MERGE:
-                self._note(note, *others)
-            commit_at(log, state, files, note, *others, **options)
+        def noted_commit(log: TopicLog, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> None:
+            self._note(note, *others)
+            commit_on(log, state, files, note, *others, **options)
 
-        def noted_create(log: DeltaLog, files: Any, note: CommitNote) -> None:
+        def noted_create(log: TopicLog, files: Any, note: CommitNote) -> None:
             self._note(note)
             create(log, files, note)
 
         for owner, name, method in (
             (ChangeWriter, "write", noted_write),
-            (DeltaLog, "commit_at", noted_commit),
-            (DeltaLog, "create", noted_create),
+            (TopicLog, "commit_on", noted_commit),
+            (TopicLog, "create", noted_create),
         ):
             setattr(owner, name, method)
 
@@ -126,12 +124,12 @@ class Commit:
 
 def commits_of(log: LogDir, topic: str, tried: dict[tuple[str, int], dict[str, Any]]) -> list[Commit]:
     """All versions of a topic, from the first on. Raises AssertionError for one that nobody has tried."""
-    delta = log.manifest(topic).log
-    versions = delta.versions()
+    of_topic = log.manifest(topic).log
+    versions = of_topic.versions()
     assert versions == list(range(len(versions))), "Delta's log is whole"
     found = []
     for version in versions:
-        info = commit_info(delta.actions(version))
+        info = commit_info(of_topic.delta.actions(version))
         line = tried.get((info["commitId"], int(info["attempt"])))
         assert line is not None or info["change"] == MERGE, f"{topic}: nobody tried version {version}"
         found.append(Commit(version, info["timestamp"], info["change"], line))
