@@ -17,6 +17,7 @@ from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.format.batches import scan_batches
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance.removal.restore import restore
 from tests.golden_files import GOLDEN, LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import import_golden, topic_of
@@ -244,6 +245,39 @@ def test_a_log_that_retention_emptied_here_goes_on(log, tmp_path):
     log.import_kafka(kafka.write())
     assert log.offsets(TOPIC) == {0: (12, 13)}
     assert values(log) == {12: kafka.history[12]}
+
+
+def test_an_empty_segment_comes_before_the_one_that_begins_where_it_does(log, tmp_path):
+    """Kafka's active segment was empty when it was imported. What came then begins at the same offset."""
+    kafka = kafka_with(tmp_path, 3)
+    kafka.roll()
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    compact(log)
+    kafka.append([(b"a", True)])
+    log.import_kafka(kafka.write())
+    log.manifest(TOPIC).merge_files()
+    snapshot = log.snapshot(TOPIC)
+    assert [(row.base_offset, row.next_offset) for row in snapshot.live_of(0)] == [(0, 9), (9, 9), (9, 10)]
+    assert verify(log, deep=True).ok
+    kafka.append([(b"b", True)])
+    log.import_kafka(kafka.write())
+    assert restore(log, TOPIC, snapshot.version) == {0: (0, 11)}
+    assert values(log) == {offset: kafka.history[offset] for offset in (6, 7, 8, 9)}
+    assert verify(log, deep=True).ok
+
+
+def test_a_version_from_before_a_topic_was_imported_anew_is_not_restored(log, tmp_path):
+    """The topic has Kafka's id both times. What was deleted with the first does not come back in the second."""
+    kafka = kafka_with(tmp_path, 4)
+    log.import_kafka(kafka.write())
+    before = log.snapshot(TOPIC).version
+    log.delete_topic(TOPIC)
+    log.import_kafka(kafka.write())
+    kafka.append([(b"a", True)])
+    log.import_kafka(kafka.write())
+    with pytest.raises(LogDirError, match=f"Version {before} is of another topic"):
+        restore(log, TOPIC, before)
+    assert values(log) == kafka.records()
 
 
 def test_a_topic_that_was_deleted_here_can_be_imported_again(log, tmp_path):

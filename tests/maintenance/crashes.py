@@ -1,10 +1,12 @@
-"""Jobs killed with SIGKILL at random moments: the log is the old or the new one, and the next run finishes the work.
+"""Jobs, and what operators do, killed with SIGKILL at random moments: the log is the old or the new one, and the next
+run finishes the work.
 
 By hand: python -m tests.maintenance crashes --trials 50
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -14,20 +16,27 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from spark_segments import LogDir
+from spark_segments.errors import TopicExistsError, UnknownTopicError
+from spark_segments.log.kafka import importing
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance.removal.restore import restore
 from spark_segments.storage import Storage, WriteStream
+from tests.log.kafka_side import KafkaSide
 from tests.maintenance.appending import contents, records
 
 JOBS = {"roll": roll, "retain": retain, "compact": compact, "vacuum": vacuum}
+IMPORT = "import"  # the only action of several commits
 PARTITIONS = 2
+APPENDS = 12 * PARTITIONS  # the version after them
 DELAY_MS = 60_000
 CONFIG = {
     "segment.bytes": "4000",
@@ -44,17 +53,72 @@ POLICIES = {
 }
 
 
-def prepare(directory: Path, job: str) -> LogDir:
-    """A log with work for one job."""
+def import_again(log: LogDir) -> None:
+    importing.WAVE_BYTES = 500  # several commits
+    log.import_kafka(str(Path(log.uri).parent / "kafka"))
+
+
+def delete(log: LogDir) -> None:
+    with contextlib.suppress(UnknownTopicError):  # done before
+        log.delete_topic("orders")
+
+
+def create_again(log: LogDir) -> None:
+    with contextlib.suppress(TopicExistsError):  # done before
+        log.create_topic("orders", PARTITIONS, CONFIG)
+
+
+ACTIONS: dict[str, Callable[[LogDir], object]] = {
+    IMPORT: import_again,
+    "restore": lambda log: restore(log, "orders", APPENDS, forget_transactions=True),
+    "delete-records": lambda log: log.delete_records("orders", {0: 33, 1: -1}),
+    "alter": lambda log: log.alter_topic("orders", {"cleanup.policy": "compact", "retention.ms": None}, PARTITIONS + 1),
+    "delete": delete,
+    "create-again": create_again,
+}
+
+
+def prepare(directory: Path, name: str) -> LogDir:
+    """A log with work for one job or action."""
     log = LogDir.create(str(directory))
-    log.create_topic("orders", PARTITIONS, CONFIG | POLICIES[job])
+    if name == IMPORT:
+        prepare_import(log)
+        return log
+    log.create_topic("orders", PARTITIONS, CONFIG | POLICIES.get(name, {}))
+    append_turns(log)
+    if name != "roll":
+        roll(log)
+    if name in ("restore", "create-again"):
+        log.alter_topic("orders", {"retention.bytes": "8000"})
+        retain(log)
+        append_turns(log)
+    if name == "create-again":
+        log.delete_topic("orders")
+    return log
+
+
+def prepare_import(log: LogDir) -> None:
+    """A partition that was imported and compacted; its Kafka side has grown and has been cleaned since."""
+    kafka = KafkaSide(Path(log.uri).parent / "kafka")
+    for is_imported in (False, True):
+        for number in range(24):
+            kafka.append([(b"key-%d" % (one * number % 7), one % 4 > 0) for one in range(5)])
+            if number % 6 == 5:
+                kafka.roll()
+        if not is_imported:
+            log.import_kafka(kafka.write(), config=CONFIG | {"cleanup.policy": "compact"})
+            roll(log)
+            assert not compact(log).failed
+    kafka.clean(merge=False)
+    kafka.write()
+
+
+def append_turns(log: LogDir) -> None:
     for turn in range(12):
         for partition in range(PARTITIONS):
             table = records(10, first=turn * 10, time_ms=log.storage.now_ms())
-            log.append("orders", table.append_column("partition", pa.array([partition] * 10, pa.int32())))
-    if job != "roll":
-        roll(log)
-    return log
+            table = table.append_column("partition", pa.array([partition] * 10, pa.int32()))
+            log.append("orders", table)
 
 
 def clock(log: LogDir, job: str) -> int:
@@ -62,9 +126,13 @@ def clock(log: LogDir, job: str) -> int:
     return log.storage.now_ms() + (DELAY_MS + 60_000 if job == "vacuum" else 0)
 
 
-def run_job(uri: str, job: str) -> None:
+def do(uri: str, name: str) -> None:
+    """Runs a job, or does an action, as it was done before."""
     log = LogDir.open(uri)
-    assert not JOBS[job](log, now_ms=clock(log, job)).failed
+    if name in ACTIONS:
+        ACTIONS[name](log)
+    else:
+        assert not JOBS[name](log, now_ms=clock(log, name)).failed
 
 
 class Countdown:
@@ -108,23 +176,23 @@ def run_counted(uri: str, job: str, fatal: int | None, delay_seconds: float, cou
     )
     modules[0].WAVE_PARTITIONS, modules[1].SEGMENTS_A_WAVE, modules[1].SEGMENTS_A_TASK = 1, 20, 3
     countdown = Countdown(fatal, delay_seconds)
-    run_job(uri, job)
+    do(uri, job)
     Path(count).write_text(str(countdown.begun))
 
 
-def run(directory: Path, trials: int, *, jobs: tuple[str, ...] = tuple(JOBS), seed: int = 1) -> dict[str, Any]:
-    """Kills each job so many times. Raises AssertionError where the log is not as it has to be afterwards."""
+def run(directory: Path, trials: int, *, jobs: tuple[str, ...] = (*JOBS, *ACTIONS), seed: int = 1) -> dict[str, Any]:
+    """Kills each job and action so many times. Raises AssertionError where the log is not as it has to be then."""
     random_ = random.Random(seed)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.maintenance.crashes"])
     count = directory / "count"
     figures: dict[str, Any] = {}
     for job in jobs:
-        before = by_offset(prepare(directory / job, job))
+        before = state_of(prepare(directory / job, job))
         whole = shutil.copytree(directory / job, directory / f"{job}-whole")
         assert run_process(context, run_counted, (str(whole), job, None, 0, str(count))) == 0
         moments = int(count.read_text())
-        after = by_offset(LogDir.open(str(whole)))
+        after = state_of(LogDir.open(str(whole)))
         found: Counter[str] = Counter()
         while found.total() - found["done before"] < trials:
             one = shutil.copytree(directory / job, directory / f"{job}-{found.total()}")
@@ -145,24 +213,29 @@ def run_process(context: Any, target: Any, arguments: tuple) -> int:
     return process.exitcode
 
 
-def by_offset(log: LogDir) -> dict[tuple[int, int], dict]:
-    return {(one["partition"], one["offset"]): one for one in contents(log, "orders")}
+def state_of(log: LogDir) -> tuple[dict[tuple[str, int, int], dict], dict[str, tuple]]:
+    """Every record by (topic, partition, offset); and what else tells a log after an action from one before it."""
+    records = {(topic, one["partition"], one["offset"]): one for topic in log.topics() for one in contents(log, topic)}
+    return records, {topic: (log.offsets(topic), log.snapshot(topic).config) for topic in log.topics()}
 
 
-def check(log: LogDir, job: str, before: dict, after: dict) -> str:
+def check(log: LogDir, job: str, before: tuple, after: tuple) -> str:
     """What the killed job left, and what the next run makes of it. Returns how far the killed one had got."""
     report = verify(log, deep=True)
     assert report.errors == 0, report.findings
-    left = by_offset(log)
-    assert all(before[at] == record for at, record in left.items())
-    assert left.keys() >= after.keys()
-    stage = "nothing left to do" if is_done(log, job) else "work left"
-    run_job(log.uri, job)
-    assert by_offset(log) == after
+    left = state_of(log)
+    if job in ACTIONS and job != IMPORT:
+        assert left in (before, after), "it was done, or it was not"
+    for at in before[0].keys() | after[0].keys() | left[0].keys():
+        one, other = before[0].get(at), after[0].get(at)
+        assert left[0].get(at) in (one, other), "every record is as it was, or as it is to be"
+    stage = "nothing left to do" if is_done(log, job, after) else "work left"
+    do(log.uri, job)
+    assert state_of(log) == after
     report = verify(log, deep=True)
     assert report.ok or job != "vacuum", report.findings
     assert report.errors == 0, report.findings
-    assert is_done(log, job), "the next run finishes the work"
+    assert is_done(log, job, after), "the next run finishes the work"
     if job == "vacuum":
         named = {
             path
@@ -174,6 +247,8 @@ def check(log: LogDir, job: str, before: dict, after: dict) -> str:
     return stage
 
 
-def is_done(log: LogDir, job: str) -> bool:
+def is_done(log: LogDir, job: str, after: tuple) -> bool:
+    if job in ACTIONS:
+        return state_of(log) == after
     report = JOBS[job](log, now_ms=clock(log, job), dry_run=True)
     return not [line for line in report.partitions if line["action"] == job]

@@ -14,6 +14,7 @@ from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll
+from spark_segments.maintenance.removal.restore import restore
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import (
@@ -162,6 +163,24 @@ def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log, monkey
     (line,) = roll(log, now_ms=GOLDEN_MS).partitions
     assert (line["action"], line["records_in"]) == ("lost to another job", 0)
     assert contents(log, "orders", partition=0) == before
+    assert_sound(log)
+
+
+def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_segment(log, monkeypatch):
+    topic_with(log, "orders", {"segment.bytes": 2000})
+    log.append("orders", records(14))
+    log.append("orders", records(6, first=14))
+    before, wanted = contents(log, "orders"), log.snapshot("orders").version
+    roll(log, now_ms=GOLDEN_MS)
+    assert states(log) == ["sealed", "chunk"]
+    meanwhile(monkeypatch, lambda: restore(log, "orders", wanted))
+    later_ms = log.storage.now_ms() + 8 * DAY_MS
+    (line,) = roll(log, now_ms=later_ms).partitions
+    assert line["action"] == "lost to another job"
+    assert states(log) == ["chunk", "chunk"]
+    log.append("orders", records(2, first=20))
+    roll(log, now_ms=later_ms)
+    assert contents(log, "orders")[:20] == before
     assert_sound(log)
 
 

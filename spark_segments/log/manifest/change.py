@@ -31,6 +31,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
 
 APPEND = "append"
+CREATE = "create"
 
 RESTORE = "restore"
 """The one operation that may take a log start back: to records whose files are still there."""

@@ -24,7 +24,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest import forced_deletion
-from spark_segments.log.manifest.change import Change, ChangeWriter
+from spark_segments.log.manifest.change import CREATE, Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, CommitNote, OpenDeltaLog, commit_info, reason
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
@@ -143,7 +143,7 @@ class Manifest:
     def _create(
         self, topic_id: str, config: Mapping[str, str], partitions: Sequence[Partition], segments: Sequence[Segment]
     ) -> None:
-        change = Change("create", add=segments, partitions=partitions, topic=Topic(topic_id, config))
+        change = Change(CREATE, add=segments, partitions=partitions, topic=Topic(topic_id, config))
         note = CommitNote(uuid.uuid4().hex, 0, change.operation)
         failure: Exception | None = None
         try:

@@ -111,7 +111,7 @@ class Snapshot:
 
     @cached_property
     def segments(self) -> pa.Table:
-        """All rows of this topic id (removed ones too), in SEGMENT_SCHEMA, by (partition, base offset)."""
+        """All rows of this topic id (removed ones too), in SEGMENT_SCHEMA, in log order."""
         return self.load_segments()
 
     @cached_property
@@ -159,11 +159,14 @@ def live_rows(rows: pa.Table) -> pa.Table:
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
-    """Rows by (partition, base offset), each column in one piece; rows that are alike in these keep their order."""
+    """Rows by (partition, base offset, next offset), each column in one piece; rows alike in these keep their order.
+
+    An import leaves a segment without offsets, Kafka's empty active one, where the next segment begins: it comes first.
+    """
     rows = rows.combine_chunks()
     if rows.num_rows < 2:
         return rows
-    partition = rows.column("partition").to_numpy()
-    base = rows.column("base_offset").to_numpy()
-    rises = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] >= base[:-1]))
-    return rows if rises.all() else rows.take(pa.array(np.lexsort((base, partition))))
+    partition, base, following = (rows.column(name).to_numpy() for name in ("partition", "base_offset", "next_offset"))
+    rises = (base[1:] > base[:-1]) | ((base[1:] == base[:-1]) & (following[1:] >= following[:-1]))
+    rises = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & rises)
+    return rows if rises.all() else rows.take(pa.array(np.lexsort((following, base, partition))))

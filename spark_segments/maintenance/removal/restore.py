@@ -51,8 +51,8 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
     them in its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last
     version in the log. A second restore of the same version can ask for that, too.
 
-    Returns {partition: (log start offset, log end offset)}. Raises LogDirError if vacuum has deleted a file of that
-    version.
+    Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
+    version, or where the topic was deleted and made again since.
     """
     check_managed(log)
     manifest = log.manifest(topic)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from spark_segments.log.manifest.change import RESTORE
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.change import CREATE, RESTORE
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 
@@ -56,10 +57,20 @@ def transactions_since(
 ) -> tuple[list[UndoneTransactions], dict[str, int]]:
     """(the transactions that a restore of `wanted` on top of `current` undoes, by application id; {application id:
     version} to be remembered again, because records that were forgotten come back)
+
+    Raises LogDirError where the topic was deleted and made again since, by an import with the same topic id.
     """
     versions = range(wanted.version + 1, current.version + 1)
     with ThreadPoolExecutor(_THREADS) as pool:
         commits = list(pool.map(lambda version: log.transactions(current.topic_id, version), versions))
+    made_again = [version for version, (operation, _) in zip(versions, commits, strict=True) if operation == CREATE]
+    if made_again:
+        raise LogDirError(
+            f"Version {wanted.version} is of another topic of the name {current.topic}",
+            path=log.location,
+            expected=f"a version from {made_again[-1]} on, when the topic was made again with the id of Kafka's",
+            found=wanted.version,
+        )
     found: dict[str, _Application] = {}
     state = log.state(wanted.version) if any(transactions for _, transactions in commits) else None
     for operation, transactions in commits:

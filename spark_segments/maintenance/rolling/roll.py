@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
@@ -19,7 +18,7 @@ from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.bins import in_bins
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.writer import discard
@@ -186,13 +185,16 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
         if current.topic_id != snapshot.topic_id:
             return None
         rows = live_rows(current.load_segments({one.partition for one in rolled}))
-        paths = pa.array([chunk.path for one in rolled for chunk in one.replaced_chunks], pa.string())
-        there = {row.path: row for row in segments_of(rows.filter(pc.is_in(rows.column("path"), paths)))}
+        active: dict[int, list[Segment]] = {one.partition: [] for one in rolled}
+        for row in segments_of(rows.filter(pc.equal(rows.column("state"), CHUNK))):
+            active[row.partition].append(row)
         added: list[Segment] = []
         replaced: list[Segment] = []
         removed_ms = storage.now_ms()  # readers count their delay from this commit, however long the copying took
         for one in rolled:
-            if all(there.get(chunk.path) == chunk for chunk in one.replaced_chunks):
+            # Only appends may have followed. A restore may have made chunks of segments that were sealed before, and
+            # a chunk below a sealed segment would be merged across it.
+            if tuple(active[one.partition][: len(one.chunks)]) == one.chunks:
                 committed.add(one.partition)
                 new, old = one.change(removed_ms)
                 added += new
