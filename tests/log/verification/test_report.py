@@ -1,0 +1,53 @@
+"""What the report of verify holds, and what is an error instead."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import UnknownTopicError
+from spark_segments.log.manifest.rows import partitions_of, partitions_table
+from spark_segments.log.verification.verify import verify
+from tests.golden_files import golden_dir
+from tests.log.verification.topics import segment
+
+
+def test_an_unknown_topic_is_an_error_and_no_finding(log):
+    with pytest.raises(UnknownTopicError):
+        verify(log, "order")
+    with pytest.raises(UnknownTopicError):
+        verify(LogDir.open(str(golden_dir("plain-0"))), "order")
+
+
+def test_the_report_has_plain_values(log, directory):
+    (directory / segment(log, "orders").index_path).unlink()
+    said = verify(log, deep=True).to_dict()
+    [finding] = said["findings"]
+    assert (said["job"], said["ok"], said["errors"], said["deep"]) == ("verify", False, 1, True)
+    assert finding == {
+        "severity": "error",
+        "topic": "orders",
+        "partition": 0,
+        "path": segment(log, "orders").index_path,
+        "position": None,
+        "expected": f"{segment(log, 'orders').index_bytes} bytes",
+        "found": "no file",
+        "message": "A segment's .index is missing",
+    }
+
+
+def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
+    snapshot = log.snapshot("txn")
+    batches = sum(row.batches for row in snapshot.live_of(0))
+    lying = dataclasses.replace(
+        snapshot,
+        partitions=partitions_table(
+            [dataclasses.replace(partitions_of(snapshot.partitions)[0], leader_epochs=((7, 0),), leader_epoch=7)]
+        ),
+    )
+    monkeypatch.setattr(log, "snapshot", lambda topic: lying)
+    report = verify(log, "txn", deep=True)
+    assert len(report.findings) == 20 * 5 + 5  # 20 a segment, all of the last one's
+    assert len(report.findings) + report.left_out == batches
