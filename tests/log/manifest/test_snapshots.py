@@ -1,0 +1,99 @@
+"""Snapshots stay what they were, travel, and are read from the files that may hold their rows."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of, segments_table
+from spark_segments.storage import Storage
+from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
+from tests.log.manifest.files import DAY_MS, forget_cached_rows
+
+
+def test_a_snapshot_stays_what_it_was_whatever_comes_after(manifest):
+    chunk = new_chunk()
+    commit_append(manifest, [chunk])
+    snapshot = manifest.snapshot()
+    commit_append(manifest, [new_chunk()])
+    manifest.merge_files()
+    manifest.delete()
+    manifest.drop_old_versions(retention_ms=DAY_MS, now_ms=time.time_ns() // 1_000_000)
+    assert snapshot.live_of(0) == [chunk]
+    assert snapshot.partition(0).log_end_offset == 10
+
+
+def test_a_snapshot_travels_by_pickle_without_its_rows(manifest):
+    chunk = new_chunk()
+    commit_append(manifest, [chunk])
+    snapshot = manifest.snapshot()
+    assert snapshot.live.num_rows == 1
+    content = pickle.dumps(snapshot)
+    assert chunk.path.encode() not in content
+    assert pickle.loads(content).live_of(0) == [chunk]
+
+
+def test_earlier_versions_can_be_read(manifest):
+    for _ in range(3):
+        commit_append(manifest, [new_chunk()])
+    assert [manifest.snapshot(version).live.num_rows for version in range(4)] == [0, 1, 2, 3]
+    assert [entry["operation"] for entry in manifest.history()] == ["create", "append", "append", "append"]
+    for version in (4, 99, -1):
+        with pytest.raises(InvalidOptionError, match="Version"):
+            manifest.snapshot(version)
+
+
+def test_some_partitions_are_read_from_the_files_that_may_hold_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
+    manifest = Manifest(Storage(str(tmp_path)), TOPIC)
+    segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
+    manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)], segments)
+    snapshot = manifest.snapshot()
+    forget_cached_rows(monkeypatch)
+    reads = []
+    original = Storage.read
+
+    def read(storage, path, *rest, **options):
+        reads.append(path)
+        return original(storage, path, *rest, **options)
+
+    monkeypatch.setattr(Storage, "read", read)
+    assert segments_of(snapshot.load_segments([2])) == segments[200:300]
+    assert len(reads) == 1
+
+
+def test_rows_come_in_the_order_of_the_log_whatever_the_order_of_commits(tmp_path):
+    manifest = new_manifest(tmp_path)
+    for number in (2, 0, 1, 0, 2):
+        commit_append(manifest, [new_chunk(number)])
+    rows = manifest.snapshot().segments
+    assert [(row.partition, row.base_offset) for row in segments_of(rows)] == [(0, 0), (0, 10), (1, 0), (2, 0), (2, 10)]
+
+
+def test_delta_rs_reads_the_same_rows(manifest):
+    commit_append(manifest, [new_chunk(0), new_chunk(1)])
+    commit_append(manifest, [new_chunk(0)])
+    manifest.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(0)[0].removed(5)]))
+    snapshot = manifest.snapshot()
+    uri, _ = manifest.storage.delta_uri(f"_manifest/{TOPIC}")
+    for _ in range(2):
+        table = pa.table(DeltaTable(uri).to_pyarrow_table())
+        segments = table.filter(pa.compute.equal(table["kind"], "segment")).select(SEGMENT_SCHEMA.names)
+        assert segments.sort_by([("partition", "ascending"), ("base_offset", "ascending")]).cast(
+            SEGMENT_SCHEMA
+        ) == segments_table(segments_of(snapshot.segments))
+        ends = table.filter(pa.compute.equal(table["kind"], "partition")).sort_by("partition")
+        assert ends["log_end_offset"].to_pylist() == [20, 10, 0]
+        assert dict(table.filter(pa.compute.equal(table["kind"], "topic"))["properties"][0].as_py()) == {
+            "retention.ms": "1000",
+            "format.version": "1",
+        }
+        manifest.merge_files()
