@@ -1,0 +1,17 @@
+"""A partition directory that a test may damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.golden_files import golden_dir
+
+
+@pytest.fixture
+def plain(tmp_path) -> Path:
+    directory = tmp_path / "plain-0"
+    shutil.copytree(golden_dir("plain-0"), directory)
+    return directory
