@@ -1,71 +1,20 @@
+"""Cleaning keeps the latest record of each key, tombstones for their time, and the batches that producers need."""
+
 from __future__ import annotations
 
-import base64
-import pickle
-import struct
-
-import crc32c
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
+from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerEntry
-from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
-from tests.format.legacy_messages import message, wrapper
-from tests.format.plain_decode import PlainBatch, plain_batches
-from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
-from tests.golden_files import expected_records, log_files
-
-NOW_MS = 1_700_000_100_000
-RETENTION_MS = 600_000
-LARGEST_INT64 = 2**63 - 1
-
-
-def scanned(data: bytes) -> BatchTable:
-    scan = scan_batches(data)
-    assert scan.error is None and scan.needed == 0
-    return scan.batches
-
-
-def clean(
-    data: bytes,
-    *,
-    newer: bytes = b"",
-    now_ms: int = NOW_MS,
-    delete_retention_ms: int = RETENTION_MS,
-    first_uncleanable_offset: int = 1 << 40,
-    producers: list[ProducerEntry] | None = None,
-    transactions: CleanedTransactions | None = None,
-    map_end_offset: int | None = None,
-    codec: int | None = None,
-    offset_shift: int = 0,
-) -> CleanedBatches:
-    """Cleans `data` by the map of `data` and of what is `newer` in the log."""
-    offset_map = OffsetMap(1 << 16)
-    for part, shift in ((data, offset_shift), (newer, 0)):
-        offset_map.put_batches(Window(part, scanned(part), offset_shift=shift), end_offset=map_end_offset)
-    cleaning = RecordFilter(
-        offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
-    )
-    window = Window(data, scanned(data), offset_shift=offset_shift)
-    (cleaned,) = clean_batches(window, cleaning, transactions or CleanedTransactions())
-    return cleaned
-
-
-def left(cleaned: CleanedBatches) -> list[PlainBatch]:
-    return list(plain_batches(cleaned.data.tobytes()))
-
-
-def offsets(cleaned: CleanedBatches) -> list[int]:
-    return [record.offset for batch in left(cleaned) for record in batch.records]
+from tests.format.cleaned import LARGEST_INT64, NOW_MS, RETENTION_MS, clean, left, offsets, scanned
+from tests.format.plain_decode import plain_batches
+from tests.format.twin_encode import COMMIT, Record, batch_bytes, empty_batch, marker_batch
 
 
 def test_only_the_latest_record_of_each_key_stays():
@@ -245,108 +194,6 @@ def test_the_marker_of_a_live_producer_without_data_is_kept_for_its_epoch():
     assert not left(clean(data))
 
 
-def transaction(kind: int, *, base_offset: int = 0, producer_id: int = 7, key: bytes = b"a") -> bytes:
-    """A data batch and its marker."""
-    data = batch_bytes([Record(b"1", key)], base_offset=base_offset, producer_id=producer_id, producer_epoch=0,
-                       base_sequence=0, transactional=True)  # fmt: skip
-    return data + marker_batch(kind, base_offset=base_offset + 1, producer_id=producer_id)
-
-
-def with_aborted(*rows: tuple[int, int, int, int]) -> CleanedTransactions:
-    transactions = CleanedTransactions()
-    transactions.add_aborted(AbortedTransactions.of(rows))
-    return transactions
-
-
-def test_aborted_data_go_at_once_and_their_marker_stays():
-    cleaned = clean(transaction(ABORT), transactions=with_aborted((7, 0, 1, 2)))
-    (marker,) = left(cleaned)
-    assert marker.control and marker.delete_horizon_ms is None
-    assert cleaned.stats.aborted == 1
-    assert cleaned.aborted.last_offset.tolist() == [1]
-
-
-@pytest.mark.parametrize("kind", [ABORT, COMMIT])
-def test_a_marker_gets_its_horizon_once_its_data_are_gone_and_then_goes(kind):
-    marker = marker_batch(kind, base_offset=1, producer_id=7, timestamp=1000)
-    marked = clean(marker)
-    (batch,) = left(marked)
-    assert (batch.delete_horizon_ms, batch.records[0].timestamp) == (NOW_MS + RETENTION_MS, 1000)
-    data = marked.data.tobytes()
-    assert not clean(data, now_ms=NOW_MS + RETENTION_MS - 1).changed
-    gone = clean(data, now_ms=NOW_MS + RETENTION_MS)
-    assert len(gone.data) == 0
-    assert gone.stats.control == 1
-
-
-def test_a_commit_marker_stays_while_there_are_data_of_its_own_transaction():
-    first, second = transaction(COMMIT), transaction(COMMIT, base_offset=2, key=b"b")
-    lone = marker_batch(COMMIT, base_offset=4, producer_id=7)
-    horizons = [batch.delete_horizon_ms for batch in left(clean(first + second + lone)) if batch.control]
-    assert horizons == [None, None, NOW_MS + RETENTION_MS]
-
-
-def test_a_transaction_index_entry_goes_with_the_data():
-    marker = marker_batch(ABORT, base_offset=1, producer_id=7)
-    assert len(clean(marker, transactions=with_aborted((7, 0, 1, 2))).aborted) == 0
-
-
-def test_an_aborted_transaction_without_its_marker_does_not_undo_the_next_one():
-    data = transaction(COMMIT, base_offset=10)
-    assert offsets(clean(data, transactions=with_aborted((7, 0, 5, 6)))) == [10, 11]
-
-
-def test_other_control_records_stay():
-    snapshot_header = marker_batch(3, base_offset=0, producer_id=-1)
-    assert not clean(snapshot_header).changed
-
-
-def test_a_key_like_that_of_a_marker_is_none():
-    marker_key = struct.pack(">hh", 0, COMMIT)
-    data = transaction(COMMIT) + batch_bytes([Record(b"2", marker_key)], base_offset=2)
-    assert offsets(clean(data)) == [0, 1, 2]
-
-
-def test_transactions_go_on_from_a_pickled_state():
-    data = transaction(ABORT)
-    batches = scanned(data)
-    transactions = with_aborted((7, 0, 1, 2))
-    first, _ = transactions.read(Window(data, batches.take([0])))
-    second, aborted = pickle.loads(pickle.dumps(transactions)).read(Window(data, batches.take([1])))
-    assert (first.tolist(), second.tolist(), len(aborted)) == ([True], [False], 1)
-
-
-@pytest.mark.parametrize(("codec", "number"), [("zstd", 0), ("none", 3), ("gzip", 4)])
-def test_rebuilt_batches_take_the_codec_that_is_asked_for(codec, number):
-    data = batch_bytes([Record(b"1" * 99, b"a"), Record(b"2" * 99, b"b")], codec=codec)
-    whole = batch_bytes([Record(b"3", b"a")], base_offset=2, codec=codec)
-    rebuilt, kept = left(clean(data + whole, codec=number))
-    assert rebuilt.codec == number
-    assert [record.value for record in rebuilt.records] == [b"2" * 99]
-    assert kept == next(plain_batches(whole))
-
-
-def test_control_batches_are_never_compressed():
-    (batch,) = left(clean(marker_batch(COMMIT, base_offset=0, producer_id=7), codec=4))
-    assert batch.delete_horizon_ms is not None and batch.codec == 0
-
-
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_a_shift_of_offsets_is_written_out(codec):
-    def log(first: int) -> bytes:
-        whole = batch_bytes([Record(b"1", b"a")], base_offset=first, codec=codec)
-        cut = batch_bytes([Record(b"2", b"b"), Record(b"3", b"c")], base_offset=first + 1, codec=codec)
-        return whole + cut + batch_bytes([Record(b"4", b"b")], base_offset=first + 3, codec=codec)
-
-    cleaned = clean(log(0), offset_shift=5000)
-    assert cleaned.data.tobytes() == clean(log(5000)).data.tobytes()
-    assert cleaned.batches.base_offset.tolist() == [5000, 5001, 5003]
-    unchanged = clean(log(0)[: scanned(log(0)).size[0]], offset_shift=5000)
-    assert not unchanged.changed
-    assert unchanged.batches.base_offset.tolist() == [5000]
-    assert left(unchanged)[0].base_offset == 5000
-
-
 def test_the_given_bytes_are_never_written_to():
     data = bytearray(
         batch_bytes([Record(b"1", b"a"), Record(b"2", b"b")]) + batch_bytes([Record(b"", b"a")], base_offset=2)
@@ -392,70 +239,3 @@ def test_batches_that_compress_well_are_cleaned_in_parts(codec):
     counts = sum((part.stats for part in parts), CleanerStats())
     assert (counts.records_read, counts.records_kept, counts.superseded) == (40, 21, 19)
     assert (counts.bytes_read, counts.batches_unchanged) == (len(data), 1)
-
-
-@pytest.mark.parametrize("name", ["legacy-v0-0", "legacy-v1-0"])
-def test_entries_of_magic_0_and_1_are_cleaned_into_batches_of_magic_2(name):
-    data = b"".join(path.read_bytes() for path in log_files(name))
-    expected = {
-        r["key"]: (r["offset"], r["timestamp"], r["value"]) for r in expected_records(name) if r["key"] is not None
-    }
-    records = [record for batch in left(clean(data)) for record in batch.records]
-    found = {
-        base64.b64encode(record.key).decode(): (
-            record.offset,
-            record.timestamp,
-            record.value if record.value is None else base64.b64encode(record.value).decode(),
-        )
-        for record in records
-    }
-    assert len(records) == len(found)
-    assert found == expected
-
-
-def test_messages_of_magic_0_in_a_wrapper_of_magic_1_are_cleaned_into_their_own_offsets():
-    """As cleaners before Kafka 0.10.1 left them."""
-    inner = b"".join(message(n, b"%d" % (20 + n), key=b"%d" % (n % 2), magic=0) for n in range(4))
-    (batch,) = left(clean(wrapper(23, inner)))
-    assert [(record.offset, record.value) for record in batch.records] == [(22, b"22"), (23, b"23")]
-
-
-def lying(data: bytes) -> bytes:
-    """The same batch with a CRC that says that it is right."""
-    return data[:17] + struct.pack(">I", crc32c.crc32c(data[21:])) + data[21:]
-
-
-@given(
-    damage=st.lists(st.tuples(st.integers(61, 200), st.integers(0, 255)), min_size=1, max_size=4),
-    count=st.integers(0, 6),
-    control=st.booleans(),
-    horizon=st.one_of(st.none(), st.integers(0, LARGEST_INT64)),
-)
-def test_no_bytes_under_a_good_crc_do_more_than_fail(damage, count, control, horizon):
-    records = [Record(b"value", b"key %d" % (number % 3), headers=[("h", b"x")]) for number in range(5)]
-    data = bytearray(batch_bytes(records, delete_horizon_ms=horizon, control=control, producer_id=7))
-    for position, byte in damage:
-        data[min(position, len(data) - 1)] = byte
-    data[57:61] = struct.pack(">i", min(count, 5))
-    good = batch_bytes([Record(b"v", b"key 0")], base_offset=5)
-    try:
-        cleaned = clean(lying(bytes(data)) + good)
-    except CorruptBatchError as error:
-        assert error.position == 0
-        return
-    assert scan_batches(cleaned.data).error is None
-    assert cleaned.data.tobytes().endswith(good)
-
-
-@given(noise=st.binary(max_size=60), codec=st.integers(0, 7), count=st.integers(0, 5))
-def test_no_compressed_bytes_under_a_good_crc_do_more_than_fail(noise, codec, count):
-    header = bytearray(empty_batch(0, 100))
-    header[8:12] = struct.pack(">i", 49 + len(noise))
-    header[22] = codec
-    header[57:61] = struct.pack(">i", count)
-    try:
-        cleaned = clean(lying(bytes(header) + noise))
-    except CorruptBatchError as error:
-        assert error.position == 0
-        return
-    assert scan_batches(cleaned.data).error is None
