@@ -1,0 +1,57 @@
+"""The files of conf/ show every key and set nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_segments.config import (
+    KEYS,
+    SERVER_KEYS,
+    ServerConfig,
+    TopicConfig,
+    load_defaults,
+    server_config,
+    topic_config,
+)
+from tests.conftest import ROOT
+
+CONF = ROOT / "conf"
+
+PROPERTIES = (CONF / "segments.properties").read_text(encoding="utf-8")
+SHOWN = re.findall(r"^#([a-z0-9.]+)=(.*)$", PROPERTIES, re.MULTILINE)
+
+
+def test_the_shipped_file_sets_nothing():
+    assert load_defaults(CONF / "segments.properties") == {}
+
+
+def test_the_shipped_file_shows_every_key_once():
+    names = [synonym.name for setting in KEYS.values() for synonym in setting.server] + list(SERVER_KEYS)
+    assert sorted(name for name, _ in SHOWN) == sorted(names)
+    topic_only = [name for name, setting in KEYS.items() if not setting.server]
+    assert all(name in PROPERTIES for name in topic_only)
+
+
+@pytest.mark.parametrize(("name", "value"), SHOWN)
+def test_each_shown_default_is_the_default(defaults_file, name, value):
+    found = load_defaults(defaults_file(f"{name}={value}"))
+    assert len(found) == 1
+    assert topic_config({}, found) == TopicConfig()
+    assert server_config({}, found) == ServerConfig()
+
+
+def test_the_shipped_file_says_what_each_key_means():
+    blocks = [" ".join(re.findall(r"^# (.*)$", block, re.MULTILINE)) for block in PROPERTIES.split("\n\n")]
+    for setting in (*KEYS.values(), *SERVER_KEYS.values()):
+        if setting.server or setting.name in SERVER_KEYS:
+            assert any(block.startswith(f"{setting.doc}. ") for block in blocks), setting.name
+
+
+def test_sparks_files_are_well_formed():
+    lines = [line for line in (CONF / "spark-defaults.conf").read_text().splitlines() if line and line[0] != "#"]
+    assert lines
+    assert all(re.fullmatch(r"spark\.[\w.]+ +\S+", line) for line in lines)
+    loggers = dict(re.findall(r"^logger\.(\w+)\.(name|level) ", (CONF / "log4j2.properties").read_text(), re.MULTILINE))
+    assert set(loggers.values()) == {"level"}  # each named logger has its level, after its name
