@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments.config import topic_config
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_table
-from spark_segments.maintenance.compaction.plan import NOT_DIRTY, Candidate, groups, plan_compaction
+from spark_segments.maintenance.compaction.plan import NOT_DIRTY, CompactionCandidate, groups, plan_compaction
 from tests.maintenance.rows import chunk, partition_row, row, run, table
 
 NOW_MS = 1_700_000_000_000
@@ -19,14 +19,14 @@ LAG_MS = 3_600_000
 
 def plan(
     rows: Sequence[Segment], partitions: Sequence[Partition], *, now_ms: int = NOW_MS, force: bool = False, **config
-) -> list[Candidate]:
+) -> list[CompactionCandidate]:
     overrides = {name.replace("_", "."): str(value) for name, value in config.items()} | {"cleanup.policy": "compact"}
     return plan_compaction(table(rows), partitions_table(partitions), topic_config(overrides), now_ms, force=force)
 
 
 def plan_one(
     rows: Sequence[Segment], *, start: int = 0, dirty: int = 0, stable: int | None = None, **options
-) -> Candidate:
+) -> CompactionCandidate:
     end = rows[-1].next_offset
     of_all = dataclasses.replace(partition_row(0, end), log_start_offset=start, first_dirty_offset=dirty,
                                  last_stable_offset=end if stable is None else stable)  # fmt: skip
