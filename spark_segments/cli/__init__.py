@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli import append, describe, dump, explain, job_path, kafka, maintenance, records, topics, verify
+from spark_segments.cli import append, console, describe, dump, explain, job_path, kafka, maintenance, topics, verify
 from spark_segments.cli.output import errors_in_one_line
 
 _FIRST = ("topic", "offsets", "produce", "append", "consume", "delete-records")
@@ -33,11 +33,11 @@ app = typer.Typer(
     help="Kafka's topics, segments, retention and compaction as files. Each command's --help has an example.",
 )
 app.add_typer(topics.app, name="topic", rich_help_panel="Topics")
-app.command("offsets", rich_help_panel="Records")(records.offsets)
-app.command("produce", rich_help_panel="Records")(records.produce)
+app.command("offsets", rich_help_panel="Records")(console.offsets)
+app.command("produce", rich_help_panel="Records")(console.produce)
 app.command("append", rich_help_panel="Records")(append.append)
-app.command("consume", rich_help_panel="Records")(records.consume)
-app.command("delete-records", rich_help_panel="Records")(records.delete_records)
+app.command("consume", rich_help_panel="Records")(console.consume)
+app.command("delete-records", rich_help_panel="Records")(console.delete_records)
 app.command("roll", rich_help_panel="Maintenance")(maintenance.roll)
 app.command("retain", rich_help_panel="Maintenance")(maintenance.retain)
 app.command("compact", rich_help_panel="Maintenance")(maintenance.compact)

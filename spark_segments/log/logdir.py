@@ -15,7 +15,7 @@ from spark_segments.config import TopicConfig, check_new_topic_name, names_colli
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.input_columns import record_batches
-from spark_segments.log.appending.offset_assignment import check_written, commit_append
+from spark_segments.log.appending.offset_assignment import commit_written
 from spark_segments.log.description import describe
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
@@ -25,24 +25,20 @@ from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.marker import check_format, is_marked, mark
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.log.reading.plan import offset_bounds
 from spark_segments.log.reading.records import check_reading, read_records
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.topic_changes import altered, records_deleted
+from spark_segments.log.typed.typed_log import TypedLog, typed_columns
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.typed_columns import TypedColumns
-    from spark_segments.values.batches import Decoder, Encoder
-    from spark_segments.values.registries.registry import Registry
 
-
-class LogDir:
+class LogDir(TypedLog):
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
 
     def __init__(
@@ -237,12 +233,12 @@ class LogDir:
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
                 rows = record_batches(table)
-                for batch in self._typed.encoded(topic, rows, formats) if formats else rows:
+                for batch in typed_columns(self).encoded(topic, rows, formats) if formats else rows:
                     appender.write(batch)
                 written = appender.close()
             # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
             written = written or [Chunks(topic, target.topic_id)]
-            return self._commit(manifest, written, txn, state=state, replayed=False)
+            return commit_written(manifest, written, txn, self.defaults, state=state)
 
     def target(self, topic: str) -> Target:
         """The topic as a writer's tasks need it."""
@@ -262,25 +258,7 @@ class LogDir:
         if not chunks:
             return {}
         with self._topic(chunks[0].topic) as manifest:
-            return self._commit(manifest, chunks, txn, state=None, replayed=True)
-
-    def _commit(
-        self,
-        manifest: Manifest,
-        chunks: Sequence[Chunks],
-        txn: tuple[str, int] | None,
-        *,
-        state: TableState | None,
-        replayed: bool,
-    ) -> dict[int, tuple[int, int]]:
-        return commit_append(
-            manifest,
-            [segment for written in chunks for segment in written.segments],
-            txn,
-            check=lambda snapshot: check_written(snapshot, chunks, self.defaults),
-            state=state,
-            replayed=replayed,
-        )
+            return commit_written(manifest, chunks, txn, self.defaults, replayed=True)
 
     def read(
         self,
@@ -308,7 +286,7 @@ class LogDir:
         leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
         """
         names = check_reading(columns, isolation_level, view, include_control, include_tombstones)
-        typed = self._typed.columns(topic, names, formats, version) if formats else None
+        typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
         if typed is not None and include_control:
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
         batches = read_records(
@@ -324,26 +302,6 @@ class LogDir:
             include_tombstones=include_tombstones,
         )
         return batches if typed is None else typed.decoded(batches)
-
-    def value_readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
-        """What decodes key and value of a topic as `formats` say. Raises InvalidOptionError, RegistryError."""
-        return self._typed.readers(topic, formats, version)
-
-    def value_writers(
-        self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
-    ) -> list[Encoder]:
-        """What encodes columns of these types (None: the schema's) as `formats` say; a new schema is registered."""
-        return self._typed.writers(topic, formats, types)
-
-    def registry(self, formats: Mapping[str, str]) -> Registry:
-        """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
-        return self._typed.registry(formats)
-
-    @property
-    def _typed(self) -> TypedColumns:
-        from spark_segments.log.typed_columns import TypedColumns  # formats and registries, which few reads need
-
-        return TypedColumns(self)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""

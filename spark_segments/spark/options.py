@@ -107,7 +107,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class LogDirLocation:
     """The log directory and how to reach it. Keys of `storage_options` are in lower case: Spark gives no other."""
 
     uri: str
@@ -121,7 +121,7 @@ class ReadOptions:
     `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone.
     """
 
-    location: Location
+    location: LogDirLocation
     topics: Topics
     start: Limit
     end: Limit
@@ -143,7 +143,7 @@ class ReadOptions:
 class WriteOptions:
     """What a writer was asked for; None stands for the column, the topic's own or the default."""
 
-    location: Location
+    location: LogDirLocation
     topic: str | None
     compression_type: str | None
     batch_bytes: int | None
@@ -271,7 +271,7 @@ def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]
     return version, timestamp_ms
 
 
-def _location(given: OptionValues) -> Location:
+def _location(given: OptionValues) -> LogDirLocation:
     path, several = given.text("path"), given.text("paths")
     if path is None:
         raise InvalidOptionError(
@@ -279,7 +279,7 @@ def _location(given: OptionValues) -> Location:
             found=several,
             hint='Give its location as the path: .load("/data/log"), .save("/data/log") or .option("path", …)',
         )
-    return Location(path, given.prefixed(STORAGE_PREFIX))
+    return LogDirLocation(path, given.prefixed(STORAGE_PREFIX))
 
 
 def _topics(given: OptionValues) -> Topics:

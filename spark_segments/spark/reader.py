@@ -113,7 +113,7 @@ class Reader(DataSourceReader):
 
     def _decoded(self, topic: str, read: Callable[..., Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """What `read(columns=…)` gives, with keys and values typed where the topic has readers for them."""
-        from spark_segments.log.typed_columns import Columns
+        from spark_segments.log.typed.columns import Columns
         from spark_segments.values.column_types import recast
 
         readers = self._value_readers.get(topic)

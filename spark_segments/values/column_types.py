@@ -190,14 +190,14 @@ def type_of_ddl(text: str) -> pa.DataType:
             raise _wrong(text)
         tokens.append(found.group(1))
         at = found.end()
-    parser = _Parser(tokens, text)
+    parser = _TypeParser(tokens, text)
     whole = parser.columns(None) if len(tokens) > 1 and tokens[1] not in "<(" else parser.type()
     if parser.rest:
         raise _wrong(text)
     return whole
 
 
-class _Parser:
+class _TypeParser:
     def __init__(self, tokens: list[str], text: str) -> None:
         self.rest = tokens
         self._text = text

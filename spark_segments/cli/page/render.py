@@ -13,7 +13,7 @@ from string import Template
 
 from spark_segments import __version__
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
-from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, Step, TopicView, topic_view
+from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, StepView, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -155,7 +155,7 @@ def _dirty_ratio(value: float | None, least: float) -> str:
     return f'{meter}<data class="dirty_ratio" value="{value!r}">{ratio(value)}</data>'
 
 
-def _next(due: Sequence[Step], next_step: Step | None, now_ms: int) -> str:
+def _next(due: Sequence[StepView], next_step: StepView | None, now_ms: int) -> str:
     if due:
         return "now" + "".join(f'<span class="badge">{step.job}</span>' for step in due)
     if next_step is None:
@@ -173,7 +173,7 @@ def _age(strip: Sequence[BlockView], now_ms: int) -> str:
     return f"from {when(oldest, now_ms)} to {when(newest, now_ms)}"
 
 
-def _step(step: Step) -> str:
+def _step(step: StepView) -> str:
     kind = ' class="due"' if step.due else ""
     return f"<dt>{step.job}</dt><dd{kind}>{escape(step.text)}</dd>"
 

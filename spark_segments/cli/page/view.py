@@ -35,7 +35,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepView:
     """What a job does with a partition next.
 
     `due`: it does now. `at_ms`: else the moment at which it does if nothing is appended, NEVER where there is none.
@@ -72,14 +72,14 @@ class PartitionView:
 
     numbers: dict[str, Any]
     strip: list[BlockView]
-    steps: list[Step]
+    steps: list[StepView]
 
     @property
-    def due(self) -> list[Step]:
+    def due(self) -> list[StepView]:
         return [step for step in self.steps if step.due]
 
     @property
-    def next_step(self) -> Step | None:
+    def next_step(self) -> StepView | None:
         """What the clock brings next, None where that is nothing."""
         waiting = [step for step in self.steps if step.at_ms < NEVER and not step.due]
         return min(waiting, key=lambda step: step.at_ms, default=None)
@@ -181,7 +181,7 @@ class _Partition:
             ways.append(f"with {human_bytes(grow)} more, by retention.bytes")
         return ways
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepView]:
         found = [self._roll(), self._retain()]
         if self.config.compact:
             found.append(self._compact())
@@ -189,42 +189,44 @@ class _Partition:
             found.append(self._vacuum())
         return found
 
-    def _roll(self) -> Step:
+    def _roll(self) -> StepView:
         active = sum(one.log_bytes for one in self.segments if one.state != SEALED_STATE)
         if not active:
-            return Step(ROLL, "nothing: the active segment is empty")
+            return StepView(ROLL, "nothing: the active segment is empty")
         if one := self.forecast.roll.get(self.row):
-            return Step(ROLL, f"now: {', '.join(one.reasons)}", due=True)
+            return StepView(ROLL, f"now: {', '.join(one.reasons)}", due=True)
         at_ms, limit = int(self.forecast.idle_ms[self.row]), self.config.segment_bytes
         full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
         if at_ms == NEVER:
-            return Step(ROLL, full)
-        return Step(ROLL, f"{when(at_ms, self.now_ms)} by segment.ms, or {full}", at_ms=at_ms)
+            return StepView(ROLL, full)
+        return StepView(ROLL, f"{when(at_ms, self.now_ms)} by segment.ms, or {full}", at_ms=at_ms)
 
-    def _retain(self) -> Step:
+    def _retain(self) -> StepView:
         taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.forecast.expired]
         if taken:
             size = sum(self.segments[row - self.start].log_bytes for row in taken)
             reasons = ", ".join(dict.fromkeys(self.forecast.expired[row] for row in taken))
             text = f"now: {plural(len(taken), 'sealed segment')}, {human_bytes(size)}, by {reasons}"
-            return Step(RETAIN, text, due=True)
+            return StepView(RETAIN, text, due=True)
         if not self.config.delete:
-            return Step(RETAIN, "nothing: cleanup.policy has no delete")
+            return StepView(RETAIN, "nothing: cleanup.policy has no delete")
         if not self.segments or self.segments[0].state != SEALED_STATE:
-            return Step(RETAIN, "nothing: no segment is sealed")
+            return StepView(RETAIN, "nothing: no segment is sealed")
         ways = self._retention(self.start)
         if not ways:
-            return Step(RETAIN, "nothing: retention.ms and retention.bytes are -1")
-        return Step(RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.forecast.retain_ms[self.start]))
+            return StepView(RETAIN, "nothing: retention.ms and retention.bytes are -1")
+        return StepView(
+            RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.forecast.retain_ms[self.start])
+        )
 
-    def _compact(self) -> Step:
+    def _compact(self) -> StepView:
         one = self.forecast.compact.get(self.row)
         if one is None:
-            return Step(COMPACT, "nothing: no segment is sealed")
+            return StepView(COMPACT, "nothing: no segment is sealed")
         least = self.config.min_cleanable_dirty_ratio
         sizes = f"{human_bytes(one.cleanable_bytes)} cleanable beside {human_bytes(one.clean_bytes)} clean"
         if one.picked:
-            return Step(COMPACT, f"now, by {one.reason}: {sizes}, ratio {ratio(one.ratio)}", due=True)
+            return StepView(COMPACT, f"now, by {one.reason}: {sizes}, ratio {ratio(one.ratio)}", due=True)
         text = f"{one.reason}: {sizes}, ratio {ratio(one.ratio)}, wanted is more than {least:g}"
         if not one.cleanable_bytes:
             text = f"nothing is cleanable beside {human_bytes(one.clean_bytes)} clean"
@@ -233,12 +235,12 @@ class _Partition:
         at_ms = int(self.forecast.max_lag_ms[self.row])
         if at_ms < NEVER:
             text += f"; {when(at_ms, self.now_ms)} at the latest, by max.compaction.lag.ms"
-        return Step(COMPACT, text, at_ms=at_ms)
+        return StepView(COMPACT, text, at_ms=at_ms)
 
-    def _vacuum(self) -> Step:
+    def _vacuum(self) -> StepView:
         at_ms = int(self.forecast.vacuum_ms[self.row])
         files, size = int(self.forecast.removed[self.row]), human_bytes(int(self.forecast.removed_bytes[self.row]))
         text = f"{plural(files, 'segment')} that left the log, {size}"
         if at_ms <= self.now_ms:
-            return Step(VACUUM, f"now: {text}", due=True)
-        return Step(VACUUM, f"{text}: from {when(at_ms, self.now_ms)}, by file.delete.delay.ms", at_ms=at_ms)
+            return StepView(VACUUM, f"now: {text}", due=True)
+        return StepView(VACUUM, f"{text}: from {when(at_ms, self.now_ms)}, by file.delete.delay.ms", at_ms=at_ms)

@@ -68,6 +68,26 @@ def commit_append(
     return offsets
 
 
+def commit_written(
+    manifest: Manifest,
+    written: Sequence[Chunks],
+    txn: tuple[str, int] | None,
+    defaults: Mapping[str, str],
+    *,
+    state: TableState | None = None,
+    replayed: bool = False,
+) -> dict[int, tuple[int, int]]:
+    """Appends the chunks of an appender by `commit_append`, if the topic still takes them (`check_written`)."""
+    return commit_append(
+        manifest,
+        [segment for chunks in written for segment in chunks.segments],
+        txn,
+        check=lambda snapshot: check_written(snapshot, written, defaults),
+        state=state,
+        replayed=replayed,
+    )
+
+
 def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
     """The rows of chunks at the ends of their partitions, and those ends moved on."""
     there = _rows_of(snapshot, {chunk.partition for chunk in chunks})

@@ -21,7 +21,7 @@ _SEGMENT_FILE = re.compile(r"(?P<base>\d{20})(?P<id>-[A-Za-z0-9_-]{22})?(?P<suff
 
 
 @dataclass(frozen=True, slots=True)
-class LogFiles:
+class ChosenFiles:
     """The .log files of a partition by base offset, the names of all its files, and what was passed over and why."""
 
     logs: tuple[tuple[int, FileInfo], ...]
@@ -52,7 +52,7 @@ def is_tiered_name(name: str) -> bool:
     return match is not None and match["id"] is not None
 
 
-def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], int]) -> LogFiles:
+def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], int]) -> ChosenFiles:
     """The log among the files of one partition directory.
 
     `.deleted` and `.cleaned` files are out; a `.swap` is out where a `.cleaned` with a base at or below its own shows
@@ -83,4 +83,4 @@ def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], 
         drop(replaced, "compacted into a .swap file")
     drop([name for name in names if name + SWAP_SUFFIX in swaps], "replaced by a .swap file")
     logs = [(bases[name], info) for name, info in names.items() if is_log_name(name)]
-    return LogFiles(tuple(sorted(logs, key=lambda log: (log[0], log[1].path))), names, tuple(passed_over))
+    return ChosenFiles(tuple(sorted(logs, key=lambda log: (log[0], log[1].path))), names, tuple(passed_over))

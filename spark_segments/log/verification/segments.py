@@ -13,17 +13,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.config.values import INT_MAX
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.sidecars.index import (
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    IndexBuilder,
-    parse_offset_index,
-    parse_time_index,
-)
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
@@ -32,9 +24,9 @@ from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.segment.walk import WalkStep, walk
-from spark_segments.log.verification.findings import MOST_OF_A_KIND, WARNING, Finding, Findings
+from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
+from spark_segments.log.verification.indexes import IndexLook
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage
 
@@ -118,20 +110,19 @@ class _SegmentLook:
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
-        self._builder: IndexBuilder | None = IndexBuilder(
-            segment.name_offset, task.limits.index_interval_bytes, task.limits.segment_index_bytes
-        )
 
     def run(self) -> SegmentFacts:
         segment = self._segment
         index = self._read(segment.index_path, segment.index_bytes)
         time_index = self._read(segment.time_index_path, segment.time_index_bytes)
-        self._open_checks(index, time_index)
+        indexes = IndexLook(segment, self._task.limits, index, time_index, self._findings)
         for window in self._windows():
-            self._add(window)
+            self._add(window, indexes)
         if not self._damaged:
             self._check_row()
-            self._check_indexes(index, time_index)
+            if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
+                steps = self._walk(partial(read_file, self._storage), check_crc=False)
+                indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
         transactions = SegmentTransactions(
             segment.path, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
         )
@@ -194,7 +185,7 @@ class _SegmentLook:
 
     # Batches and records
 
-    def _add(self, window: Window) -> None:
+    def _add(self, window: Window, indexes: IndexLook) -> None:
         batches = self._rising(window.batches)
         if not len(batches):
             return
@@ -206,15 +197,10 @@ class _SegmentLook:
         if len(in_log):
             seen = with_batches(self._seen, in_log, records)
             self._seen = replace(seen, tombstones=self._seen.tombstones + tombstones)
-        for check in (self._index_check, self._time_index_check, self._look_up_check):
-            if check is not None:
-                check.add(batches)
-        if self._builder is not None:
-            try:
-                self._builder.add(batches)
-            except CorruptBatchError as error:
-                self._builder = None
-                self._damage_of(error)
+        try:
+            indexes.add(batches)
+        except CorruptBatchError as error:
+            self._damage_of(error)
         try:
             events = events_of(window.with_batches(in_log))
         except CorruptBatchError as error:
@@ -350,119 +336,6 @@ class _SegmentLook:
         except FileNotFoundError:
             return None  # found by comparing files with rows
         return data if len(data) == size else None
-
-    def _open_checks(self, index: bytes | None, time_index: bytes | None) -> None:
-        name_offset = self._segment.name_offset
-        self._index_check = self._time_index_check = self._look_up_check = None
-        offsets = times = None
-        try:
-            if index is not None:
-                offsets = parse_offset_index(index, path=self._segment.index_path)
-                self._index_check = OffsetIndexCheck(offsets, name_offset)
-                self._check_used(self._segment.index_path, index, len(offsets[0]) * OFFSET_ENTRY_BYTES)
-            if time_index is not None:
-                times = parse_time_index(time_index, path=self._segment.time_index_path)
-                if time_index == bytes(TIME_ENTRY_BYTES):  # the row names it: an entry, and no tail of zeros
-                    times = np.zeros(1, np.int64), np.zeros(1, np.int32)
-                self._time_index_check = TimeIndexCheck(times, name_offset)
-                self._check_used(self._segment.time_index_path, time_index, len(times[0]) * TIME_ENTRY_BYTES)
-        except CorruptBatchError as error:
-            self._findings.add_error(error, rebuilds=self._segment.path)
-        if offsets is not None and times is not None:
-            self._look_up_check = TimeLookUpCheck(times, offsets)
-
-    def _check_used(self, path: str, content: bytes, used_bytes: int) -> None:
-        """Only the index that a broker is writing to ends in zeros; a row names what is used of it."""
-        if used_bytes != len(content):
-            self._findings.add(
-                "The index does not end with an entry",
-                path=path,
-                position=used_bytes,
-                expected=f"entries up to byte {len(content)}",
-                found="zeros, or a part of an entry",
-                rebuilds=self._segment.path,
-            )
-
-    def _check_indexes(self, index: bytes | None, time_index: bytes | None) -> None:
-        segment, before = self._segment, len(self._findings.found)
-
-        def untrue(message: str, path: str, numbers: np.ndarray, entry_bytes: int) -> None:
-            for number in numbers:
-                self._findings.add(
-                    message,
-                    path=path,
-                    position=int(number) * entry_bytes,
-                    expected="what a scan of the .log finds",
-                    found="something else",
-                    rebuilds=segment.path,
-                )
-
-        if self._index_check is not None:
-            message = "An entry of the offset index is not true"
-            untrue(message, segment.index_path, self._index_check.untrue(), OFFSET_ENTRY_BYTES)
-        if self._time_index_check is not None:
-            message = "An entry of the time index is not true"
-            untrue(message, segment.time_index_path, self._time_index_check.untrue(), TIME_ENTRY_BYTES)
-        if self._look_up_check is not None and len(self._findings.found) == before:
-            message = "A look-up by this entry begins behind a record that is not older"
-            untrue(message, segment.time_index_path, self._look_up_check.misled(), TIME_ENTRY_BYTES)
-        if len(self._findings.found) == before and index is not None and time_index is not None:
-            self._check_rebuilt(index, time_index)
-
-    def _check_rebuilt(self, index: bytes, time_index: bytes) -> None:
-        """Indexes that this package wrote are what their .log gives; Kafka's go by append, so true entries must do.
-
-        A batch without leader epoch has never been with a broker. The topic's index.interval.bytes and
-        segment.index.bytes may have changed since the file was written, so the entries themselves are asked, too, with
-        which values they were made.
-        """
-        if self._task.by_kafka or not self._seen.batches or self._builder is None:
-            return
-        rebuilt = self._builder.finish()
-        if rebuilt == (index, time_index):
-            return
-        segment = self._segment
-        if not time_index and self._seen.max_timestamp_ms >= 0:
-            self._not_rebuilt(segment.time_index_path, "at least one entry", "none")
-        if not self._without_epoch:
-            return
-        if (index, time_index) in self._rebuilt_with_others(len(index), len(time_index)):
-            return
-        for path, true, said in zip(
-            (segment.index_path, segment.time_index_path), rebuilt, (index, time_index), strict=True
-        ):
-            if true != said:
-                self._not_rebuilt(path, f"{len(true)} bytes as the .log gives them", f"{len(said)} other bytes")
-
-    def _not_rebuilt(self, path: str, expected: str, found: str) -> None:
-        self._findings.add(
-            "The index is not what its .log gives",
-            severity=WARNING,
-            path=path,
-            position=0,
-            expected=expected,
-            found=found,
-            rebuilds=self._segment.path,
-        )
-
-    def _rebuilt_with_others(self, index_bytes: int, time_index_bytes: int) -> list[tuple[bytes, bytes]]:
-        """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
-        intervals: set[int | None] = {self._task.limits.index_interval_bytes}
-        if self._index_check is not None:
-            intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
-        # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.
-        limits = {INT_MAX, index_bytes, index_bytes + OFFSET_ENTRY_BYTES - 1}
-        limits |= {time_index_bytes, time_index_bytes + TIME_ENTRY_BYTES}
-        builders = [
-            IndexBuilder(self._segment.name_offset, interval_bytes, limit)
-            for interval_bytes in intervals
-            for limit in limits
-            if interval_bytes is not None
-        ]
-        for step in self._walk(partial(read_file, self._storage), check_crc=False):
-            for builder in builders:
-                builder.add(step.window.batches)
-        return [builder.finish() for builder in builders]
 
     def _said_aborted(self) -> AbortedTransactions:
         segment = self._segment

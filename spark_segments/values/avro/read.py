@@ -104,7 +104,7 @@ class AvroReader:
 @lru_cache(maxsize=256)
 def reader_of(node: Node) -> AvroReader:
     """The reader of a schema."""
-    plan = _Plan()
+    plan = _ReadPlan()
     assemble, _ = plan.node(node, 0)
     plan.lines.append((k.END,))
     program = np.zeros((len(plan.lines), 5), np.int64)
@@ -113,7 +113,7 @@ def reader_of(node: Node) -> AvroReader:
     return AvroReader(program, plan.columns, plan.depth, assemble)
 
 
-class _Plan:
+class _ReadPlan:
     """Lines and columns so far."""
 
     def __init__(self) -> None:

@@ -115,10 +115,10 @@ def _parse_text(text: str, names: dict[str, Node]) -> Node:
         value = json.loads(stripped) if stripped[:1] in ('"', "{", "[") else stripped
     except ValueError as error:
         raise _wrong(f"Not JSON ({error})", text) from error
-    return _Parser(names).node(value, "")
+    return _SchemaParser(names).node(value, "")
 
 
-class _Parser:
+class _SchemaParser:
     def __init__(self, names: dict[str, Node]) -> None:
         self._names = names
         self._open: set[str] = set()

@@ -28,7 +28,7 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
 
     Raises InvalidOptionError where the column's type does not fit the schema, Undecodable for a value that does not.
     """
-    plan = _Plan()
+    plan = _WritePlan()
     try:
         plan.node(array, node, 0, "")
     except pa.ArrowInvalid as error:
@@ -54,7 +54,7 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(array), content)
 
 
-class _Plan:
+class _WritePlan:
     """The lines so far, the addresses of their arrays, and the arrays, which must live as long."""
 
     def __init__(self) -> None:

@@ -1,0 +1,176 @@
+"""The .index and .timeindex of one segment, looked at while its .log is scanned: are they true, would a rebuild differ?
+
+An index that is missing or of another size is found elsewhere, by comparing files with rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from spark_segments.config.values import INT_MAX
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.sidecars.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    IndexBuilder,
+    parse_offset_index,
+    parse_time_index,
+)
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
+from spark_segments.log.segment.walk import WalkStep
+from spark_segments.log.verification.findings import WARNING, Findings
+
+
+class IndexLook:
+    """Checks the indexes of a segment against the batches of its .log and adds what is wrong to `findings`.
+
+    `index` and `time_index` are the files' bytes, None for a file that could not be read.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        limits: SegmentLimits,
+        index: bytes | None,
+        time_index: bytes | None,
+        findings: Findings,
+    ) -> None:
+        self._segment = segment
+        self._limits = limits
+        self._index = index
+        self._time_index = time_index
+        self._findings = findings
+        self._index_check: OffsetIndexCheck | None = None
+        self._time_index_check: TimeIndexCheck | None = None
+        self._look_up_check: TimeLookUpCheck | None = None
+        self._builder: IndexBuilder | None = IndexBuilder(
+            segment.name_offset, limits.index_interval_bytes, limits.segment_index_bytes
+        )
+        self._open_checks()
+
+    def _open_checks(self) -> None:
+        segment = self._segment
+        offsets = times = None
+        try:
+            if self._index is not None:
+                offsets = parse_offset_index(self._index, path=segment.index_path)
+                self._index_check = OffsetIndexCheck(offsets, segment.name_offset)
+                self._check_used(segment.index_path, self._index, len(offsets[0]) * OFFSET_ENTRY_BYTES)
+            if self._time_index is not None:
+                times = parse_time_index(self._time_index, path=segment.time_index_path)
+                if self._time_index == bytes(TIME_ENTRY_BYTES):  # the row names it: an entry, and no tail of zeros
+                    times = np.zeros(1, np.int64), np.zeros(1, np.int32)
+                self._time_index_check = TimeIndexCheck(times, segment.name_offset)
+                self._check_used(segment.time_index_path, self._time_index, len(times[0]) * TIME_ENTRY_BYTES)
+        except CorruptBatchError as error:
+            self._findings.add_error(error, rebuilds=segment.path)
+        if offsets is not None and times is not None:
+            self._look_up_check = TimeLookUpCheck(times, offsets)
+
+    def _check_used(self, path: str, content: bytes, used_bytes: int) -> None:
+        """Only the index that a broker is writing to ends in zeros; a row names what is used of it."""
+        if used_bytes != len(content):
+            self._findings.add(
+                "The index does not end with an entry",
+                path=path,
+                position=used_bytes,
+                expected=f"entries up to byte {len(content)}",
+                found="zeros, or a part of an entry",
+                rebuilds=self._segment.path,
+            )
+
+    def add(self, batches: BatchTable) -> None:
+        """The batches that come next in the file. Raises CorruptBatchError for one that no index can be made of."""
+        for check in (self._index_check, self._time_index_check, self._look_up_check):
+            if check is not None:
+                check.add(batches)
+        if self._builder is not None:
+            try:
+                self._builder.add(batches)
+            except CorruptBatchError:
+                self._builder = None
+                raise
+
+    def check_entries(self) -> bool:
+        """Whether both indexes are there and all their entries are true for the batches seen."""
+        segment, before = self._segment, len(self._findings.found)
+        if self._index_check is not None:
+            message = "An entry of the offset index is not true"
+            self._untrue(message, segment.index_path, self._index_check.untrue(), OFFSET_ENTRY_BYTES)
+        if self._time_index_check is not None:
+            message = "An entry of the time index is not true"
+            self._untrue(message, segment.time_index_path, self._time_index_check.untrue(), TIME_ENTRY_BYTES)
+        if self._look_up_check is not None and len(self._findings.found) == before:
+            message = "A look-up by this entry begins behind a record that is not older"
+            self._untrue(message, segment.time_index_path, self._look_up_check.misled(), TIME_ENTRY_BYTES)
+        return len(self._findings.found) == before and self._index is not None and self._time_index is not None
+
+    def _untrue(self, message: str, path: str, numbers: np.ndarray, entry_bytes: int) -> None:
+        for number in numbers:
+            self._findings.add(
+                message,
+                path=path,
+                position=int(number) * entry_bytes,
+                expected="what a scan of the .log finds",
+                found="something else",
+                rebuilds=self._segment.path,
+            )
+
+    def check_rebuilt(self, max_timestamp_ms: int, *, by_broker: bool, steps: Iterable[WalkStep]) -> None:
+        """Indexes that this package wrote are what their .log gives; Kafka's go by append, so true entries must do.
+
+        `max_timestamp_ms`: the largest of the batches seen. `by_broker`: some batch has been with a broker, for it has
+        a leader epoch. `steps`: another walk of the file, begun only if needed. The topic's index.interval.bytes and
+        segment.index.bytes may have changed since the file was written, so the entries themselves are asked, too, with
+        which values they were made.
+        """
+        if self._builder is None or self._index is None or self._time_index is None:
+            return
+        segment, said = self._segment, (self._index, self._time_index)
+        rebuilt = self._builder.finish()
+        if rebuilt == said:
+            return
+        if not self._time_index and max_timestamp_ms >= 0:
+            self._not_rebuilt(segment.time_index_path, "at least one entry", "none")
+        if by_broker or said in self._rebuilt_with_others(len(self._index), len(self._time_index), steps):
+            return
+        for path, true, there in zip((segment.index_path, segment.time_index_path), rebuilt, said, strict=True):
+            if true != there:
+                self._not_rebuilt(path, f"{len(true)} bytes as the .log gives them", f"{len(there)} other bytes")
+
+    def _not_rebuilt(self, path: str, expected: str, found: str) -> None:
+        self._findings.add(
+            "The index is not what its .log gives",
+            severity=WARNING,
+            path=path,
+            position=0,
+            expected=expected,
+            found=found,
+            rebuilds=self._segment.path,
+        )
+
+    def _rebuilt_with_others(
+        self, index_bytes: int, time_index_bytes: int, steps: Iterable[WalkStep]
+    ) -> list[tuple[bytes, bytes]]:
+        """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
+        intervals: set[int | None] = {self._limits.index_interval_bytes}
+        if self._index_check is not None:
+            intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
+        # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.
+        limits = {INT_MAX, index_bytes, index_bytes + OFFSET_ENTRY_BYTES - 1}
+        limits |= {time_index_bytes, time_index_bytes + TIME_ENTRY_BYTES}
+        builders = [
+            IndexBuilder(self._segment.name_offset, interval_bytes, limit)
+            for interval_bytes in intervals
+            for limit in limits
+            if interval_bytes is not None
+        ]
+        for step in steps:
+            for builder in builders:
+                builder.add(step.window.batches)
+        return [builder.finish() for builder in builders]
