@@ -21,4 +21,4 @@ def message(offset: int, value: bytes | None, *, key: bytes | None = None, magic
 
 def wrapper(offset: int, inner: bytes, *, magic: int = 1, timestamp: int = 0, attributes: int = 0) -> bytes:
     """A compressed message that holds others."""
-    return message(offset, gzip.compress(inner), magic=magic, timestamp=timestamp, attributes=attributes | 1)
+    return message(offset, gzip.compress(inner, mtime=0), magic=magic, timestamp=timestamp, attributes=attributes | 1)
