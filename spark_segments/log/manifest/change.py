@@ -1,7 +1,8 @@
-"""What one commit does to a topic's rows, and how that becomes files to add and files to remove.
+"""A change of a topic's rows by a single commit, and the files that the commit adds and removes.
 
 Rows are replaced by copy on write: only the files that hold them are written again. A change that would break an
-invariant of the log is refused before anything is committed. Reading, committing and retrying are manifest.py's.
+invariant of the log is refused before anything is committed. Reading is topic_log.py's; committing and retrying are
+commit.py's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ APPEND = "append"
 CREATE = "create"
 
 RESTORE = "restore"
-"""The one operation that may take a log start back: to records whose files are still there."""
+"""The only operation that may lower a log start offset: to records whose files are still there."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 _PARTITION_OF_PATH = r"-(?P<partition>\d+)/[^/]+$"
@@ -42,13 +43,13 @@ _PARTITION_OF_PATH = r"-(?P<partition>\d+)/[^/]+$"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows that a plan wants to change, all in one commit.
+    """Rows that a plan wants to change, all in the same commit.
 
-    `operation`: what Delta's history says of the commit. `add`: segments of new paths. `replace`: rows that take the
-    place of those with the same paths. `drop`: paths whose rows go. `partitions`: new rows for these partitions, added
-    where there is none yet. `config`: the topic's own settings from now on; None leaves them. `topic`: a new topic row
-    as a whole: how a topic is deleted and made again. Where it is made again, `partitions` are all there are.
-    `transactions`: {application id: version} that from now on are the last ones of these applications.
+    `operation`: the commit's operation in Delta's history. `add`: segments of new paths. `replace`: rows that take the
+    place of the rows with the same paths. `drop`: paths whose rows are removed. `partitions`: new rows of these
+    partitions; a partition that has no row yet is added. `config`: the settings of the topic from now on; None leaves
+    them. `topic`: a whole new topic row, which deletes a topic or makes it again. Where the topic is made again,
+    `partitions` holds all of its partitions. `transactions`: {application id: its last version from now on}.
     """
 
     operation: str
@@ -65,15 +66,15 @@ class Change:
 class ChangeWriter:
     """Writes the files of a change.
 
-    One writer serves all tries of a commit. What it wrote for files that the next try finds as they were is used again,
-    so that a change of many files does not lose every race to changes of few.
+    All tries of a commit share the writer. Where the next try finds a file unchanged, it uses again what the writer
+    wrote for that file. Otherwise a change of many files would lose every race to changes of few files.
     """
 
     store: RowFiles
     _written: dict[frozenset[str], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
     def write(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
-        """Checks `change` against the snapshot and its files, and writes the files that make it so."""
+        """Checks `change` against the snapshot and its files, and writes the files that carry it out."""
         add = _segment_rows(change.add)
         replace = _segment_rows(change.replace)
         partitions = partition_rows(change.partitions)
@@ -100,7 +101,7 @@ class ChangeWriter:
             done.added.extend(self.store.write_all(PARTITION_KIND, rows.sort_by("partition")))
         elif rows.num_rows:
             numbers = sorted(rows.column("partition").to_pylist())
-            # New partitions join the last file, so that a topic which grows one by one does not become many files.
+            # New partitions join the last file: a topic that grows by one partition at a time keeps few files.
             last = max(file.bounds["partition"][1] for file in present)
             stale = [file for file in present if file.may_hold(numbers)]
             if numbers[-1] > last:
@@ -116,7 +117,7 @@ class ChangeWriter:
     ) -> None:
         present = [file for file in files if file.kind == SEGMENT_KIND]
         self._check_new(present, add)
-        # A large file is written again by itself; small ones, and what is new, become one.
+        # A large file is written again by itself. Small files and new rows go into a file together.
         merged, merged_files = [add], []
         for file, kept in self._holders(present, replace, drop):
             done.removed.append(file)
@@ -130,12 +131,12 @@ class ChangeWriter:
     def _holders(
         self, present: Sequence[RowFile], replace: pa.Table, drop: Sequence[str]
     ) -> Iterator[tuple[RowFile, pa.Table]]:
-        """The files that hold rows to be replaced or dropped, with the rows that take the place of theirs."""
+        """The files that hold rows to be replaced or dropped, each with the new content of the file."""
         gone = pa.concat_arrays([replace.column("path").combine_chunks(), pa.array(drop, pa.string())])
         numbers = _partitions_of(replace, drop)
         near = [file for file in present if numbers is None or file.may_hold(numbers)] if len(gone) else []
         tables = self.store.read_all(near)
-        # One look-up for all files: where a row's path is among those that go, if it is.
+        # A single look-up for all files: the place of each row's path among the paths to replace or drop, or null.
         position = pc.index_in(concat(tables, SEGMENT_KIND).column("path"), value_set=gone).combine_chunks()
         if len(position) - position.null_count != len(gone):
             raise CommitConflictError(
@@ -162,7 +163,7 @@ class ChangeWriter:
         return before[1]
 
     def _check_new(self, present: Sequence[RowFile], add: pa.Table) -> None:
-        """No path is added twice. A row carries the time its file was made, so files of older rows need no look."""
+        """Raises where a path is added twice. Rows carry the time their file was made: older rows need no look."""
         if not add.num_rows:
             return
         numbers = sorted(pc.unique(add.column("partition")).to_pylist())
@@ -177,7 +178,7 @@ class ChangeWriter:
 
 
 def _deleted_topics(snapshot: Snapshot, topic: Topic) -> Mapping[str, str]:
-    """What `topic` is to remember of the deleted topics of its name: a topic made again takes the place of one."""
+    """The `deleted_topics` of the new topic row: where a topic is made again, they include the topic it replaces."""
     if topic.topic_id == snapshot.topic_id:
         return snapshot.deleted_topics
     before = {**snapshot.deleted_topics, snapshot.topic_id: snapshot.config.get(_DELAY_KEY, "")}
@@ -186,7 +187,7 @@ def _deleted_topics(snapshot: Snapshot, topic: Topic) -> Mapping[str, str]:
 
 
 def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, partitions: pa.Table) -> None:
-    """Raises SegmentsError where the change would break an invariant that can be told without reading more rows."""
+    """Raises SegmentsError where the change would break an invariant that can be checked without reading more rows."""
     topic_id = change.topic.topic_id if change.topic is not None else snapshot.topic_id
     for rows in (add, live_rows(replace), partitions):  # removed rows may be a deleted topic's, for vacuum
         others = rows.column("topic_id").filter(pc.not_equal(rows.column("topic_id"), topic_id))
@@ -206,7 +207,7 @@ def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, 
 
 
 def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
-    """Whether the change makes a topic where there was another one, or a deleted one: an import keeps Kafka's id."""
+    """Whether the change makes a topic in place of another or a deleted topic. An import may keep the same topic id."""
     if change.topic is None or change.operation == RESTORE:
         return False
     was_deleted = snapshot.deleted_ms is not None and change.topic.deleted_ms is None
@@ -214,7 +215,7 @@ def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
 
 
 def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_may_fall: bool) -> dict[int, int]:
-    """Offsets never go back. Returns {partition: log end offset} after the change."""
+    """Returns {partition: log end offset} after the change. Raises where an offset would go back."""
     names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset", "last_stable_offset")
     before = {} if fresh else _by_partition(snapshot.partitions, names[1:3])
     ends = {number: end for number, (_, end) in before.items()}
@@ -235,7 +236,7 @@ def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_
 
 
 def _check_ranges(topic: str, rows: pa.Table, ends: Mapping[int, int]) -> None:
-    """Rows of a partition must not overlap each other nor reach beyond its log end."""
+    """Raises where rows of a partition overlap each other or reach beyond its log end."""
     if not rows.num_rows:
         return
     rows = in_log_order(rows.select(["partition", "base_offset", "next_offset"]))
@@ -261,7 +262,7 @@ def _by_partition(rows: pa.Table, names: Sequence[str]) -> dict[int, tuple[int, 
 
 
 def _partitions_of(replace: pa.Table, drop: Sequence[str]) -> list[int] | None:
-    """The partitions, sorted, that rows to be replaced or dropped are in; None where a path does not tell."""
+    """The partitions, sorted, of the rows to replace or drop; None where a path does not name its partition."""
     numbers = pc.unique(replace.column("partition")).to_pylist()
     if drop:
         named = pc.unique(pc.struct_field(pc.extract_regex(pa.array(drop, pa.string()), _PARTITION_OF_PATH), [0]))
@@ -276,10 +277,10 @@ def _segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
 
 
 def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
-    """Rows of a change as they are written: what moves a log start takes first dirty and last stable offset along.
+    """Partition rows as they are written: first dirty and last stable offset are raised to the log start at least.
 
-    An open transaction that began below the log start holds back no more than that (Kafka's
-    UnifiedLog.maybeIncrementFirstUnstableOffset).
+    An open transaction that began below the log start holds the last stable offset at the log start, not below
+    (Kafka's UnifiedLog.maybeIncrementFirstUnstableOffset).
     """
     table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)
     for name in ("first_dirty_offset", "last_stable_offset"):

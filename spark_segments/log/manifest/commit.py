@@ -1,7 +1,8 @@
 """The commit protocol: read, plan, write files, swap; after any failure first look whether the commit happened.
 
-A commit has one id for all of its tries. A reply that was lost, or a request that a store carries out late, is found by
-that id before the plan is made again, so nothing is ever added twice; and before an error says that nothing happened.
+All tries of a commit share an id. By that id the protocol finds a commit whose reply was lost, or that the store
+carried out late. It looks before it makes the plan again, so nothing is ever added twice, and before an error says
+that nothing happened.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from spark_segments.log.manifest.topic_log import TableState, TopicLog
 TRIES = 50
 SECONDS = 60.0
 FAILURES = 5
-"""How often in a row a commit may fail without another commit having come first."""
+"""How many tries in a row may fail while no other commit comes first."""
 
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
@@ -39,10 +40,11 @@ Plan = Callable[[Snapshot], Change | None]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What became of a commit: `version` is the topic's after it, or as it was read where nothing was to do.
+    """The outcome of a commit.
 
-    `change` is what was committed on top of `snapshot_before`. It is None where the plan had nothing to do, and where
-    the transaction had been committed before (`repeated`).
+    `version`: the topic's version after the commit, or the version that was read where nothing was committed.
+    `change`: the change that was committed on top of `snapshot_before`. None where the plan had nothing to do, and
+    where the transaction had been committed before (`repeated`).
     """
 
     version: int
@@ -53,8 +55,8 @@ class Commit:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)} right after the commit.
 
-        What a caller answers with is taken from the commit: another look at the log could fail, and what was committed
-        must not look as if it had not been.
+        Callers answer from the commit. Another look at the log could fail, and a commit that happened must not look
+        like a failure.
         """
         rows = partitions_of(self.snapshot_before.partitions)
         if self.change is not None:
@@ -64,10 +66,10 @@ class Commit:
 
 @dataclass(slots=True)
 class _Tries:
-    """The tries of one commit that were sent to the store, each with the snapshot and the change that it was made of.
+    """The tries of a commit that were sent to the store, each with its snapshot and its change.
 
-    A try asks for the version after its snapshot. While nothing has that version, a request that the store carries out
-    late can still make the try the commit; once something else has it, the try cannot happen any more.
+    A try asks for the version after its snapshot. While that version is free, the store may still carry the request out
+    late. Once another commit has the version, the try can no longer happen.
     """
 
     log: TopicLog
@@ -75,14 +77,14 @@ class _Tries:
     sent: list[tuple[Snapshot, Change]] = field(default_factory=list)
 
     def found(self, latest: int) -> Commit | None:
-        """The commit that one of the tries became, in the versions up to `latest`."""
+        """The commit, where a version up to `latest` was made by any of the tries; else None."""
         if not self.sent:
             return None
         found = self.log.find(self.commit_id, range(self.sent[0][0].version + 1, latest + 1))
         return None if found is None else Commit(found[0], *self.sent[found[1]])
 
     def may_happen(self, latest: int) -> bool:
-        """Whether a try that was not found in the versions up to `latest` can still become the commit."""
+        """Whether a try can still happen that no version up to `latest` was made by."""
         return bool(self.sent) and self.sent[-1][0].version + 1 > latest
 
 
@@ -112,7 +114,7 @@ def _commit(
     *,
     deleted: bool,
 ) -> Commit:
-    """Tries until one of them counts. Whatever this raises, a try that was sent may have happened."""
+    """Tries until the commit is made. Whatever this raises, a try that was sent may have happened."""
     writer = ChangeWriter(log.store)
     attempts = failures = 0
     failure: Exception | None = None
@@ -130,7 +132,7 @@ def _commit(
             return Commit(snapshot.version, snapshot, None)
 
         attempts += 1
-        if change is not None:  # else an earlier try decides: another look
+        if change is not None:  # None: an earlier try may still happen, so look again
             try:
                 files = writer.write(snapshot, state.files, change)
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
@@ -140,7 +142,7 @@ def _commit(
                 return Commit(snapshot.version + 1, snapshot, change)
             except SegmentsError:
                 raise
-            except Exception as error:  # whatever it is, it does not say that the commit did not happen
+            except Exception as error:  # no error proves that the commit did not happen
                 failure = error
 
         _pause(attempts)
@@ -156,7 +158,7 @@ def _commit(
 
 
 def _found_after(log: TopicLog, tries: _Tries, txn: tuple[str, int] | None, error: Exception) -> Commit:
-    """The commit, where a try has become it after all. Raises `error` where no try can, else UnknownOutcomeError."""
+    """The commit, where a try happened after all. Raises `error` where no try can happen, else UnknownOutcomeError."""
     for attempt in range(1, FAILURES + 1):
         _pause(attempt)
         try:
@@ -185,7 +187,7 @@ def _found_after(log: TopicLog, tries: _Tries, txn: tuple[str, int] | None, erro
 
 
 def _why(error: Exception | None) -> str:
-    """What went wrong, without the hint: that may be to run it again, for want of a commit that was sent."""
+    """The error's text without its hint. The hint may say to run again, which is wrong after a commit was sent."""
     text = reason(error)
     return text.removesuffix(f". {error.hint}") if isinstance(error, SegmentsError) else text
 
@@ -211,7 +213,7 @@ def _lost(log: TopicLog, tries: int, failure: Exception | None) -> SegmentsError
 
 
 def check_transaction(txn: tuple[str, int]) -> None:
-    """Raises InvalidOptionError for a version that Delta's log, which has 64 bits for it, cannot keep."""
+    """Raises InvalidOptionError for a version that is negative or does not fit the 64 bits of Delta's log."""
     application, version = txn
     try:
         fits = 0 <= operator.index(version) < 1 << 63

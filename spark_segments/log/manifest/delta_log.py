@@ -1,10 +1,10 @@
-"""What a manifest asks of Delta's log: small, so that a test can play every lost reply, late commit and conflict.
+"""The interface between a manifest and Delta's log: small, so that a test can play every lost reply and conflict.
 
-`DeltaRsLog` (delta_rs.py) is the implementation that delta-rs gives. A simulation hands its own to `Manifest` or
-`LogDir`. What the rows mean is rows.py's business; when to commit, and when to try again, is commit.py's.
+`DeltaRsLog` (delta_rs.py) implements it by delta-rs. A simulation hands another implementation to `Manifest` or
+`LogDir`. rows.py says what the rows mean; commit.py decides when to commit and when to try again.
 
-What is assumed: a commit is a compare-and-swap on a version number, a version never changes once it is there, and
-`actions` shows a commit from the moment that `open` does.
+An implementation must hold to three rules: a commit is a compare-and-swap on a version number, a version never changes
+once it is there, and `actions` shows a commit from the moment that `open` does.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class CommitFailedError(Exception):
 
 
 class VersionTakenError(CommitFailedError):
-    """The answer is that the version is taken: by another commit, or by this one where an earlier reply was lost."""
+    """The version is taken: by another commit, or by this same commit where an earlier reply was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
-    """What a commit says of itself in Delta's log: its id, which try of it this is (from 0), what it is for."""
+    """A commit's entry about itself in Delta's log: its id, the number of the try (from 0), its operation."""
 
     commit_id: str
     attempt: int
@@ -55,7 +55,7 @@ class LogFiles:
 
 
 class TableVersion(Protocol):
-    """One version of a table, as it was opened. Never changes."""
+    """A version of a table, as it was opened. Never changes."""
 
     @property
     def version(self) -> int: ...
@@ -69,7 +69,7 @@ class TableVersion(Protocol):
 
 
 class DeltaLog(Protocol):
-    """The Delta table of one topic, whether or not it exists. Holds no state: every call looks afresh."""
+    """The Delta table of a topic, whether or not it exists. Holds no state: every call reads the log afresh."""
 
     def open(self, version: int | None = None) -> TableVersion:
         """A version, by default the latest.
@@ -92,12 +92,12 @@ class DeltaLog(Protocol):
     ) -> None:
         """Commits as the version right after `base`, which `open` gave. `transactions`: {application id: version}.
 
-        `data_change` is False where the rows stay the same. Raises CommitFailedError, VersionTakenError where that
-        version is there already.
+        `data_change` is False where the rows stay the same. Raises VersionTakenError where that version is there
+        already, CommitFailedError for any other failure.
         """
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint of the latest version, so that it opens without the commits before it."""
+        """Writes a checkpoint of the latest version: the version then opens without the commits before it."""
 
     def log_files(self) -> LogFiles:
         """The files of the log, with sizes and modification times."""
@@ -106,15 +106,15 @@ class DeltaLog(Protocol):
         """The actions of a commit as Delta writes them. FileNotFoundError where the log does not have it (any more)."""
 
     def delete(self, files: Iterable[FileInfo]) -> None:
-        """Deletes files that `log_files` gave, in this order. Missing ones are fine."""
+        """Deletes files that `log_files` gave, in the order given. Missing files are no error."""
 
 
 OpenDeltaLog = Callable[[Storage, str], DeltaLog]
-"""How the log of a topic is reached: (storage, topic) → its DeltaLog."""
+"""Opens the Delta log of a topic: (storage, topic) → DeltaLog."""
 
 
 def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:
-    """The versions, sorted, that commits without a gap lead to from the first commit of all or from a checkpoint."""
+    """The versions that can be opened, sorted: commits lead to them without a gap from version 0 or a checkpoint."""
     versions = sorted(commits)
     gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
     versions = versions[gaps[-1] :] if gaps else versions
@@ -125,13 +125,13 @@ def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int
 
 
 def reason(error: BaseException | None) -> str:
-    """What went wrong in one line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
+    """The error in a single line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
     text = _STACK.sub("", _DRAWING.sub("", str(error)))
     return " ".join(text.split()) or type(error).__name__
 
 
 def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What a commit says of itself: its timestamp, its id, its operation."""
+    """The commitInfo action of a commit: its timestamp, id and operation."""
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 

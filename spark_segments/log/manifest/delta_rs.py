@@ -1,4 +1,4 @@
-"""Delta's log by delta-rs: the implementation of `DeltaLog` that every real manifest has.
+"""Delta's log by delta-rs: the implementation of `DeltaLog` behind every real manifest.
 
 No other module talks to delta-rs.
 """
@@ -32,9 +32,9 @@ from spark_segments.log.manifest.rows import KIND, MANIFEST_SCHEMA
 from spark_segments.storage import FileInfo, Storage
 
 _TABLE_PROPERTIES = {
-    # Only our own clean-up deletes: it knows for how long snapshots must stay readable.
+    # upkeep.py alone deletes files: it knows how long snapshots must stay readable.
     "delta.enableExpiredLogCleanup": "false",
-    # Tombstones, which every checkpoint would carry along, serve nobody here.
+    # Delta's tombstones serve nobody here, and every checkpoint would carry them along.
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
 }
@@ -45,7 +45,7 @@ _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 
 
 class DeltaRsVersion:
-    """One version of a table, as delta-rs opened it."""
+    """A version of a table, as delta-rs opened it."""
 
     def __init__(self, table: DeltaTable) -> None:
         self.table = table
@@ -175,7 +175,7 @@ def _commit_failed(error: Exception) -> CommitFailedError:
 def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
     metadata = {"commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
     actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
-    # Without retries a commit is a compare-and-swap; with them delta-rs would rebase it in silence.
+    # Without retries a commit is a compare-and-swap; with retries delta-rs would rebase it in silence.
     return CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=actions or None)
 
 

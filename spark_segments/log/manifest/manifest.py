@@ -1,7 +1,8 @@
-"""A topic's manifest: the Delta table that says which files are its log, and the one way to change it.
+"""A topic's manifest: the Delta table that says which files are the topic's log, and the only way to change it.
 
-Its rows are of three kinds (rows.py): the topic's own, one a partition, one a file of the log. The topic's id and
-settings are a row, and not properties of the table, so that making or altering a topic is one commit like any other.
+The table has three kinds of rows (rows.py): a row of the topic, a row for each partition, a row for each file of the
+log. The topic's id and settings are a row, not properties of the table. So making or altering a topic is a commit like
+any other.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Manifest:
-    """The manifest of one topic, whether or not it exists yet. Holds no state: every call reads the table afresh."""
+    """The manifest of a topic, whether or not it exists yet. Holds no state: every call reads the table afresh."""
 
     def __init__(self, storage: Storage, topic: str, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
-        """`open_delta_log` gives the Delta log that versions are read from and committed to."""
+        """`open_delta_log`: opens the Delta log that versions are read from and committed to."""
         self.storage = storage
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log)
@@ -72,7 +73,7 @@ class Manifest:
         return self.state(version, deleted=deleted).snapshot
 
     def state(self, version: int | None = None, *, deleted: bool = False) -> TableState:
-        """As `snapshot`, with the table as it was opened: a commit on top of it opens nothing again."""
+        """As `snapshot`, together with the opened table: a commit on top of it need not open the table again."""
         state = self.log.state(version)
         if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
@@ -94,7 +95,7 @@ class Manifest:
             ]
 
     def version_at(self, timestamp_ms: int) -> int:
-        """The last version that was committed at or before a time, by the clocks of those who committed.
+        """The last version that was committed at or before a time, by the clocks of the machines that committed.
 
         Raises UnknownTopicError where there is no topic, InvalidOptionError for a time before the first version that
         is still there.
@@ -123,7 +124,7 @@ class Manifest:
         partitions: Sequence[Partition],
         segments: Sequence[Segment] = (),
     ) -> None:
-        """Makes the topic with these rows in one commit; of several creators at once one wins.
+        """Makes the topic with these rows in a single commit. Of several creators at once, no two succeed.
 
         Raises TopicExistsError where there is a topic, or files of a topic that was deleted by force;
         UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
@@ -156,7 +157,7 @@ class Manifest:
             there = self._has_table()
             ours = there and failure is not None and self.log.find(note.commit_id, [0]) is not None
         except SegmentsError as error:
-            if failure is None:  # nothing was sent
+            if failure is None:  # no create was sent
                 raise
             raise self._may_be_there(failure) from error
         if not there:
@@ -165,7 +166,7 @@ class Manifest:
             self.commit(self._made_again(change), deleted=True)
 
     def delete(self) -> Commit:
-        """Takes the topic out of the log directory: its rows are removed ones from then on, for vacuum to delete."""
+        """Takes the topic out of the log directory: its rows become removed rows, whose files vacuum deletes."""
 
         def plan(snapshot: Snapshot) -> Change:
             now_ms = self.storage.now_ms()
@@ -175,8 +176,10 @@ class Manifest:
         return self.commit(plan)
 
     def delete_by_force(self) -> None:
-        """As `delete`, also where the manifest cannot be read: a note beside it says so then, and vacuum takes all
-        files of the topic once file.delete.delay.ms (of the log directory) has passed.
+        """As `delete`, also where the manifest cannot be read.
+
+        Then a note beside the manifest records the deletion, and vacuum deletes all files of the topic once the log
+        directory's file.delete.delay.ms has passed.
         """
         if self._is_readable():
             self.delete()
@@ -205,17 +208,17 @@ class Manifest:
         deleted: bool = False,
         state: TableState | None = None,
     ) -> Commit:
-        """Commits what `plan` makes of the latest snapshot, as the version right after it.
+        """Commits the change that `plan` makes of the latest snapshot, as the version right after that snapshot.
 
-        `plan` is called anew with a fresh snapshot whenever another commit came first; None from it means that nothing
-        is to do, or that it does not hold any more. `txn` is (application id, version): a version that is not above
-        the application's last one on this topic adds nothing. `deleted` shows the plan a deleted topic, too. `state` is
-        what the first try builds upon, where the caller has read it already: if it is not the latest, that try loses.
+        `plan` is called again with a fresh snapshot whenever another commit came first. It returns None where nothing
+        is to do, or where the plan no longer holds. `txn` is (application id, version): a version that is not above
+        the application's last version on this topic adds nothing. `deleted`: the plan may see a deleted topic. `state`:
+        the state that the first try builds upon, where the caller has read it already. A stale state costs that try.
 
-        Raises InvalidOptionError for a version of `txn` that is out of range; what `plan` raises; UnknownTopicError;
-        CommitConflictError when every try lost its race; StorageError when the store failed. None of these was
-        committed. UnknownOutcomeError: the store failed, and the commit may have happened or may happen yet; only a
-        `txn` makes it safe to send again.
+        Raises InvalidOptionError for a version of `txn` that is out of range; UnknownTopicError; whatever `plan`
+        raises; CommitConflictError when every try lost its race; StorageError when the store failed. After each of
+        these, nothing was committed. UnknownOutcomeError: the store failed, and the commit may have happened or may
+        happen yet. Only with a `txn` is it safe to send again.
         """
         done = commit(self.log, plan, txn, deleted=deleted, state=state)
         if done.change is not None:
@@ -229,7 +232,7 @@ class Manifest:
     def drop_old_versions(
         self, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
     ) -> DroppedVersions:
-        """Sorts the table's rows into few files, and deletes what `upkeep.drop_old_versions` says."""
+        """Sorts the table's rows into few files, then runs `upkeep.drop_old_versions`."""
         if not dry_run:
             self._best_effort(lambda: merge_files(self.log, all_files=True))
         return drop_old_versions(self.log, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
@@ -243,7 +246,7 @@ class Manifest:
     def _best_effort(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception as error:  # the commits before it stand, and a later commit tries again
+        except Exception as error:  # the commits stand without this work, and a later commit tries it again
             _logger.info("The small files of the manifest of %s were not merged: %s", self.topic, error)
 
     def _has_table(self) -> bool:
@@ -257,7 +260,7 @@ class Manifest:
         files = ChangeWriter(self.log.store).write(self._nothing(), [], change)
         try:
             self.log.create(files, note)
-        except Exception as error:  # another creator came first, or the reply was lost: the log knows
+        except Exception as error:  # another creator came first, or the reply was lost: the caller looks in the log
             return error
         return None
 

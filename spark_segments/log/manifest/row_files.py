@@ -1,7 +1,7 @@
 """The Parquet files that hold the manifest's rows: written once, named by Delta's log, read in parallel, cached.
 
-A `RowFile` is what Delta's log says of one file; its statistics tell which files can hold rows of a partition. Which
-files make up the table is Delta's business, what the rows mean is rows.py's.
+A `RowFile` is a file's entry in Delta's log; its statistics say which partitions the file can hold rows of. Delta's log
+says which files make up the table; rows.py says what the rows mean.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from spark_segments.storage import Storage
 SCHEMAS = {TOPIC_KIND: TOPIC_SCHEMA, PARTITION_KIND: PARTITION_SCHEMA, SEGMENT_KIND: SEGMENT_SCHEMA}
 
 ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000}
-"""The most rows of a file, by kind: what a commit that changes one row may have to write again."""
+"""The most rows of a file, by kind: a commit that changes a single row may write as many again."""
 
 STATISTICS = ("partition", "base_offset", "created_ms")
 """The columns whose bounds go into Delta's log."""
 
 UNBOUNDED = (-(1 << 63), (1 << 63) - 1)
-"""The bounds of a column that Delta's log says nothing of: the file may hold any value."""
+"""The bounds of a column without statistics in Delta's log: the file may hold any value."""
 
 CACHE_BYTES = 64 << 20
-"""How much memory of this process recently read or written rows may hold."""
+"""Upper bound on this process's memory for recently read or written rows."""
 
 _READ_THREADS = 16
 _INTEGERS = {
@@ -65,7 +65,7 @@ class RowFile:
     bounds: dict[str, tuple[int, int]]
 
     def may_hold(self, partitions: Sequence[int]) -> bool:
-        """Whether a row of one of these partitions, which are sorted, can be in it."""
+        """Whether the file can hold a row of any of these partitions. `partitions` must be sorted."""
         least, greatest = self.bounds["partition"]
         at = bisect_left(partitions, least)
         return at < len(partitions) and partitions[at] <= greatest
@@ -81,13 +81,13 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class RowFiles:
-    """Where the files of one topic's table lie: reads and writes them."""
+    """Reads and writes the files of a topic's table."""
 
     storage: Storage
     directory: str
 
     def write(self, kind: str, rows: pa.Table) -> RowFile:
-        """Writes rows of one kind to a new file. Nobody sees it before a commit adds it."""
+        """Writes rows of the given kind to a new file. Nobody sees the file before a commit adds it."""
         rows = rows.combine_chunks()
         path = f"{KIND}={kind}/part-{uuid.uuid4().hex}.parquet"
         sink = pa.BufferOutputStream()
@@ -108,14 +108,14 @@ class RowFiles:
         return RowFile(path, kind, rows.num_rows, content.size, _now_ms(), _bounds(rows))
 
     def write_all(self, kind: str, rows: pa.Table) -> list[RowFile]:
-        """The same in as many files as ROWS_A_FILE asks for, in the order of the rows."""
+        """As `write`, in as many files as ROWS_A_FILE asks for, in the order of the rows."""
         step = ROWS_A_FILE[kind]
         return [self.write(kind, rows.slice(start, step)) for start in range(0, rows.num_rows, step)]
 
     def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
         """All rows of each file in the schema of its kind, in the order of the files.
 
-        A file that vacuum has taken is a FileNotFoundError.
+        Raises FileNotFoundError for a file that vacuum has deleted.
         """
         found = [_cache.get((self.storage.uri, self.directory, file.path)) for file in files]
         missing = [at for at, rows in enumerate(found) if rows is None]
@@ -188,5 +188,5 @@ _cache = _RowCache(CACHE_BYTES)
 
 
 def concat(tables: Iterable[pa.Table], kind: str) -> pa.Table:
-    """One table of them all; none at all keeps the schema."""
+    """The tables in a single table. Without tables, an empty table in the schema of `kind`."""
     return pa.concat_tables([SCHEMAS[kind].empty_table(), *tables])

@@ -1,7 +1,7 @@
-"""The rows of the manifest: one a file of the log and one a partition, as Arrow columns and as values.
+"""The rows of the manifest (a file of the log, a partition, the topic), as Arrow columns and as values.
 
-Reading and committing them is manifest.py's. Large topics stay in Arrow tables; `Segment` and `Partition` are for the
-few rows that a plan looks at or makes.
+manifest.py reads and commits them. Large topics stay in Arrow tables; `Segment` and `Partition` are for the few rows
+that a plan looks at or makes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-# What a segment's row says of its file.
+# The state of a segment's file.
 CHUNK = "chunk"  # appended by a writer since the last roll: part of the active segment
 SEALED = "sealed"  # rolled, compacted or imported: never the active segment
 REMOVED = "removed"  # out of the log; the file stays for readers of earlier snapshots until vacuum takes it
 
 FORMAT_VERSION = 1
-"""The newest format of manifest and files that this package knows; a topic of a newer one is refused."""
+"""The newest format of manifest and files that this package knows; a topic of a newer format is refused."""
 
 # The values of the table's partition column.
 KIND = "kind"
@@ -98,10 +98,10 @@ _DELETED_KEY = "deleted_ms"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The topic itself: `config` has its own settings only, `deleted_ms` is None unless it was deleted.
+    """The topic itself.
 
-    `deleted_topics`: of the deleted topics of this name whose rows are still here, by topic id, what they had set
-    file.delete.delay.ms to; "" where they had not.
+    `config`: the topic's settings without defaults. `deleted_ms`: when it was deleted, else None. `deleted_topics`:
+    {topic id: its file.delete.delay.ms, "" where not set} of deleted topics of this name whose rows are still here.
     """
 
     topic_id: str
@@ -116,9 +116,9 @@ class Segment:
     """One `.log` file, or the part of it that [base_offset, next_offset) names, and the sizes of its sidecars.
 
     `path` is relative to the log directory. `base_offset`, `next_offset` (exclusive) and `offset_of_max_timestamp` are
-    offsets of the log; `file_base_offset` is what the file's own bytes say for `base_offset`. -1 as a timestamp, or as
-    the offset of one, means that no record has one. `delete_horizon_ms` is the earliest horizon of the file's batches,
-    None where no batch has one.
+    offsets of the log; `file_base_offset` is the offset in the file's bytes that stands for `base_offset`. -1 as a
+    timestamp, or as the offset of a timestamp, means that no record has a timestamp. `delete_horizon_ms` is the
+    earliest delete horizon of the file's batches, None where no batch has a horizon.
     """
 
     topic_id: str
@@ -144,12 +144,12 @@ class Segment:
 
     @property
     def offset_shift(self) -> int:
-        """What to add to an offset in the file's bytes to get the offset in the log."""
+        """Offset in the log minus offset in the file's bytes."""
         return self.base_offset - self.file_base_offset
 
     @property
     def name_offset(self) -> int:
-        """The number in the file's name: the base that the relative offsets of its index entries count from."""
+        """The number in the file's name. The relative offsets of the index entries count from it."""
         return int(self.path.rpartition("/")[2][:BASE_OFFSET_DIGITS])
 
     @property
@@ -194,7 +194,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition's offsets.
+    """The offsets of a partition.
 
     `leader_epochs` are (epoch, start offset) pairs in order; `producer_snapshot` is the content of Kafka's `.snapshot`
     file at the log end, None where no producer state came with an import.
@@ -214,8 +214,8 @@ class Partition:
 def topic_table(topic: Topic) -> pa.Table:
     """The one row of TOPIC_SCHEMA, with a further column `deleted_topics` where the topic has any.
 
-    They are no properties: older packages of format version 1 take every property that they do not know for a setting,
-    and would refuse the topic.
+    `deleted_topics` is a column and not a property: older packages of format version 1 take every property that they
+    do not know for a setting, and would refuse the topic.
     """
     properties = {**topic.config, _FORMAT_KEY: str(topic.format_version)}
     if topic.deleted_ms is not None:
@@ -243,7 +243,7 @@ def topic_of(table: pa.Table) -> Topic:
 
 
 def rows_in_file(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of a Parquet file in the schema of their kind, with those further columns that this package knows.
+    """Rows of a Parquet file in the schema of their kind, plus the further columns that this package knows.
 
     Raises KeyError for a column that is missing, an ArrowException for a column of another type.
     """
@@ -264,8 +264,8 @@ def segments_of(table: pa.Table) -> list[Segment]:
 def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
     """The same rows once their files have left the log.
 
-    `removed_ms` is the store's clock at the commit, read anew for each try of it. The clock that a job plans by
-    (`now_ms`) may lie in the past, and then readers would have no file.delete.delay.ms left.
+    `removed_ms` is the store's clock at the commit, read again for each try. The clock that a job plans by (`now_ms`)
+    may lie in the past, and then readers would have no file.delete.delay.ms left.
     """
     count = segments.num_rows
     columns = {"state": pa.array([REMOVED], pa.string()), "removed_ms": pa.array([removed_ms], pa.int64())}

@@ -1,7 +1,7 @@
-"""A topic as one version of its manifest says it is: what every reader and every plan starts from.
+"""A topic at a version of its manifest: the start of every read and every plan.
 
-A snapshot never changes and can be pickled; its segment rows are read when they are first asked for. How it comes about
-is manifest.py's business, or directory.py's for a directory that Kafka wrote.
+A snapshot never changes and can be pickled. Its segment rows are read at their first use. topic_log.py makes snapshots
+of topics; kafka/directory.py makes snapshots of a directory that Kafka wrote.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from spark_segments.log.manifest.rows import (
 
 
 class SegmentSource(Protocol):
-    """Where a snapshot's segment rows come from."""
+    """The source of a snapshot's segment rows."""
 
     def read(self, partitions: Collection[int] | None) -> pa.Table:
-        """Rows of SEGMENT_SCHEMA of these partitions (None: of all), in any order, of any topic id."""
+        """Rows of these partitions (None: of all) in SEGMENT_SCHEMA, in any order, of any topic id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SegmentFiles:
     def read(self, partitions: Collection[int] | None) -> pa.Table:
         wanted = None if partitions is None else sorted(partitions)
         files = [file for file in self.files if wanted is None or file.may_hold(wanted)]
-        # Compaction leaves files in the order of their rows: reading them so saves the sort.
+        # Merged files have their rows in order: reading the files in that order saves the sort.
         files.sort(key=lambda file: (file.bounds["partition"], file.bounds["base_offset"]))
         try:
             tables = self.store.read_all(files)
@@ -73,7 +73,7 @@ class SegmentRows:
 
 @dataclass(frozen=True, slots=True)
 class StandIns:
-    """What a scan found where a sidecar file is missing or says what is not so; by the path of the .log.
+    """Results of a scan that stand in for sidecar files that are missing or wrong; by the path of the .log.
 
     `offset_indexes`: (relative offset int32[], position int32[]); `aborted`: transactions whose marker is in the file.
     """
@@ -87,7 +87,7 @@ NO_STAND_INS = StandIns()
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of a topic.
+    """A topic at a version of its manifest.
 
     `config`: the topic's own settings, without defaults. `committed_ms`: when the last commit wrote its rows, by the
     clock of the machine that did. `partitions`: rows of PARTITION_SCHEMA by partition. `deleted_ms`: when the topic was
@@ -106,7 +106,7 @@ class Snapshot:
     deleted_topics: Mapping[str, str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was read once can be read again, and would make the pickle as large as the topic.
+        # Cached rows can be read again, and would make the pickle as large as the topic.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
 
     @cached_property
@@ -116,17 +116,17 @@ class Snapshot:
 
     @cached_property
     def live(self) -> pa.Table:
-        """The rows that are the log: all but the removed ones."""
+        """The rows that are the log: all rows that are not removed."""
         return live_rows(self.segments)
 
     @cached_property
     def leftovers(self) -> pa.Table:
-        """Rows of deleted topics that had this name: nothing but vacuum looks at them."""
+        """Rows of deleted topics that had this name. Only vacuum looks at them."""
         rows = self.source.read(None)
         return rows.filter(pc.not_equal(rows.column("topic_id"), self.topic_id))
 
     def load_segments(self, partitions: Collection[int] | None = None) -> pa.Table:
-        """What `segments` is, of these partitions only, read afresh from the files that can hold such rows."""
+        """As `segments`, of these partitions only, read afresh from the files that can hold such rows."""
         rows = self.source.read(partitions)
         others = pc.not_equal(rows.column("topic_id"), self.topic_id)
         if pc.any(others).as_py():
@@ -134,17 +134,17 @@ class Snapshot:
         return in_log_order(rows)
 
     def live_table(self, partition: int) -> pa.Table:
-        """The part of `live` that is one partition's. The first call loads the rows of all partitions."""
+        """The rows of `live` of a partition. The first call loads the rows of all partitions."""
         numbers = self.live.column("partition").to_numpy()
         start, end = np.searchsorted(numbers, np.array([partition, partition + 1], np.int32))
         return self.live.slice(start, end - start)
 
     def live_of(self, partition: int) -> list[Segment]:
-        """The same as values."""
+        """As `live_table`, as values."""
         return segments_of(self.live_table(partition))
 
     def partition(self, number: int) -> Partition:
-        """A partition's row, or UnknownTopicError."""
+        """A partition's row. Raises UnknownTopicError where the topic has no such partition."""
         found = self.partitions.filter(pc.equal(self.partitions.column("partition"), number))
         if not found.num_rows:
             count = self.partitions.num_rows
@@ -153,7 +153,7 @@ class Snapshot:
 
 
 def live_rows(rows: pa.Table) -> pa.Table:
-    """Segment rows without the removed ones."""
+    """Segment rows that are not removed."""
     removed = pc.equal(rows.column("state"), REMOVED)
     return rows.filter(pc.invert(removed)) if pc.any(removed).as_py() else rows
 

@@ -1,7 +1,7 @@
-"""A topic's manifest version by version: what a version says, and what Delta's log says of commits.
+"""A topic's manifest version by version: the snapshot of a version, and the commits in Delta's log.
 
-Opening and committing a version is `DeltaLog`'s (delta_log.py); what the rows say is rows.py's business; when to commit
-and when to try again is commit.py's.
+`DeltaLog` (delta_log.py) opens and commits versions, rows.py says what the rows mean, and commit.py decides when to
+commit and when to try again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_segments.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One version of the table, and the snapshot that its rows are."""
+    """A version of the table, and the snapshot that is made of its rows."""
 
     table: TableVersion
     snapshot: Snapshot
@@ -47,7 +47,7 @@ class TableState:
 
 
 class TopicLog:
-    """The versions of one topic's manifest, whether or not it exists. Holds no state: every call looks afresh."""
+    """The versions of a topic's manifest, whether or not it exists. Holds no state: every call reads the log afresh."""
 
     def __init__(self, storage: Storage, topic: str, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
         self.storage = storage
@@ -64,7 +64,7 @@ class TopicLog:
     # Reading
 
     def open(self, version: int | None = None) -> TableVersion:
-        """A version of the table. UnknownTopicError where there is no table."""
+        """A version of the table, by default the latest. Raises UnknownTopicError where there is no table."""
         if version is not None and not 0 <= version < 1 << 63:
             raise self._missing(version)
         try:
@@ -79,7 +79,7 @@ class TopicLog:
             raise StorageError(f"The manifest cannot be opened: {error}", path=self.location) from error
 
     def state(self, version: int | None = None) -> TableState:
-        """A version with the snapshot that it is, of a deleted topic too, unless it was deleted by force.
+        """A version and its snapshot, also of a deleted topic, unless the topic was deleted by force.
 
         Raises UnknownTopicError, InvalidOptionError for a version that is not there (any more), LogDirError or
         StorageError for a manifest that cannot be read.
@@ -92,7 +92,7 @@ class TopicLog:
             raise
 
     def deleted_by_force_ms(self) -> int | None:
-        """When the topic was deleted by force, which counts only while its manifest cannot be read; else None."""
+        """When the topic was deleted by force, else None. That counts only while the manifest cannot be read."""
         return deleted_by_force_ms(self.storage, self.directory)
 
     def _state(self, version: int | None) -> TableState:
@@ -108,7 +108,7 @@ class TopicLog:
             if version is not None:
                 raise self._missing(version) from error
             raise StorageError("A file of the manifest is missing", path=str(error.filename)) from error
-        except (KeyError, ValueError) as error:  # a file of other columns or types, or a topic row of another form
+        except (KeyError, ValueError) as error:  # a file of other columns or types, or a malformed topic row
             raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
         if topic.format_version > FORMAT_VERSION:
             raise LogDirError(
@@ -150,7 +150,7 @@ class TopicLog:
         return openable(files.commits, files.checkpoints)
 
     def transactions(self, topic_id: str, version: int) -> tuple[str | None, dict[str, int]]:
-        """What a commit was for, and the transactions that it carries for this topic id: {application: version}.
+        """A commit's operation, and its transactions for this topic id: {application: version}.
 
         Raises LogDirError where the log does not have that version (any more).
         """
@@ -169,7 +169,10 @@ class TopicLog:
         return commit_info(actions).get("change"), mine
 
     def find(self, commit_id: str, versions: Iterable[int]) -> tuple[int, int] | None:
-        """The version among these that a commit with this id made, and which try of it did."""
+        """(version, number of the try) of the commit with this id, where it made any of `versions`; else None.
+
+        Raises UnknownOutcomeError where the log lacks any of `versions` before that.
+        """
         for version in versions:
             try:
                 info = commit_info(self.delta.actions(version))

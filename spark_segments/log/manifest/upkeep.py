@@ -1,6 +1,6 @@
-"""Upkeep of the manifest's table: its small files are merged, and versions that nobody needs are dropped.
+"""Upkeep of the manifest's table: merges its small files and drops versions that nobody needs.
 
-None of this changes what a topic holds. Files of the log itself are the business of maintenance's vacuum.
+Neither changes what a topic holds. Files of the log itself are vacuum's (maintenance/).
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.storage import FileInfo
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
-"""How old, by the store's clock, a file must be that nothing names: a commit that takes longer is refused."""
+"""Age, by the store's clock, at which a file that no version names is deleted. A commit that takes longer is refused."""
 
 COMMIT_LOG_MS = 60 * 60 * 1000
-"""How long Delta's log is kept at least, by the store's clock: a commit looks in it for its own id."""
+"""How long Delta's log is kept at least, by the store's clock: a commit looks in the log for its id."""
 
 MERGE = "merge-files"
-"""What Delta's history says of a commit that merged files."""
+"""The operation, in Delta's history, of a commit that merged files."""
 
 _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedVersions:
-    """What `drop_old_versions` deleted, or would delete: paths relative to the log directory, and their bytes."""
+    """The files that `drop_old_versions` deleted or would delete: paths relative to the log directory, total bytes."""
 
     paths: list[str]
     size_bytes: int
 
 
 def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
-    """Merges small files of segment rows (`all_files`: all, where large ones overlap) and writes a checkpoint.
+    """Merges small files of segment rows and writes a checkpoint. `all_files`: merges all, where large files overlap.
 
     Returns whether files were merged; False where there was nothing to merge or other commits always came first.
     """
@@ -62,13 +62,13 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         try:
             log.delta.commit_on(state.table, change, CommitNote(uuid.uuid4().hex, 0, MERGE), {}, data_change=False)
             return True
-        except CommitFailedError:  # where only the reply was lost, the next look finds the files gone
+        except CommitFailedError:  # where only the reply was lost, the next state no longer has the files
             continue
     return False
 
 
 def _overlap(files: list[RowFile]) -> bool:
-    """Whether partitions of one file lie between those of another."""
+    """Whether partition ranges of files overlap."""
     ranges = sorted(file.bounds["partition"] for file in files)
     return any(greatest > least for (_, greatest), (least, _) in pairwise(ranges))
 
@@ -76,28 +76,28 @@ def _overlap(files: list[RowFile]) -> bool:
 def drop_old_versions(
     log: TopicLog, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
 ) -> DroppedVersions:
-    """Deletes what no version needs that was the latest one at or after now_ms - retention_ms.
+    """Keeps every version that was the latest at now_ms - retention_ms or later; deletes files that only others need.
 
-    Files that no version ever named (of tries that lost) go when they are older than `orphan_age_ms` by the store's
-    clock, whatever `now_ms` says. Versions before the kept ones can no longer be read afterwards.
+    A file that no version ever named (of a try that lost) is deleted once it is older than `orphan_age_ms` by the
+    store's clock, whatever `now_ms` says. Versions before the kept versions can no longer be read afterwards.
     """
     for _ in range(_TRIES):
         try:
             rows, log_files = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
-        except (FileNotFoundError, InvalidOptionError):  # another job has deleted it since it was listed
+        except (FileNotFoundError, InvalidOptionError):  # another job deleted a file since it was listed
             continue
         if not dry_run:
-            # Rows before the log, and the log from its start on: a crash leaves a table that reads as before.
+            # Rows go before the log, and the log goes from its start on: a crash leaves a table that reads as before.
             log.storage.delete(info.path for info in rows)
             log.delta.delete(log_files)
         doomed = [*rows, *log_files]
         return DroppedVersions([info.path for info in doomed], sum(info.size for info in doomed))
-    return DroppedVersions([], 0)  # other jobs delete the same files at the moment
+    return DroppedVersions([], 0)  # other jobs are deleting the same files
 
 
 def _unneeded(log: TopicLog, horizon_ms: int, orphan_age_ms: int) -> tuple[list[FileInfo], list[FileInfo]]:
     """The files of rows and the files of Delta's log that `drop_old_versions` deletes, in that order."""
-    # First list, then read: a file that is written meanwhile is not in the list.
+    # List first, then read: a file that is written meanwhile is not in the list.
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
     store_now_ms = log.storage.now_ms()
     rows = {info.path.removeprefix(f"{log.directory}/"): info for info in listed}
@@ -122,7 +122,7 @@ def _unneeded(log: TopicLog, horizon_ms: int, orphan_age_ms: int) -> tuple[list[
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:
-    """The oldest version that was still the latest one at the horizon. A commit's file tells when it was made."""
+    """The version that was the latest at the horizon. A commit was made at the modification time of its file."""
     kept = versions[-1]
     for version, following in reversed(list(pairwise(versions))):
         if commits[following].mtime_ms < horizon_ms:
@@ -132,9 +132,10 @@ def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: i
 
 
 def _expired_log(log: LogFiles, kept: int, before_ms: int) -> list[FileInfo]:
-    """The files of Delta's log that the kept versions do without: those before a checkpoint that is not after them.
+    """The files of Delta's log that can go: those before the last checkpoint at or before both limits.
 
-    Every file before that checkpoint is old enough, so each version whose commit stays can be opened.
+    The limits are `kept` and the first version with a file modified at or after `before_ms`. So each version whose
+    commit stays can be opened.
     """
     files = {
         version: [*log.checkpoints.get(version, []), *([log.commits[version]] if version in log.commits else [])]

@@ -76,9 +76,9 @@ def copy_batches(
 
 
 def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
-    """When a copy counts as made: where no record has a timestamp, retention goes by when the last one was appended.
+    """`created_ms` of a copy. A sealed copy takes the newest source's: retention goes by it if no record has a timestamp.
 
-    What stays active is as old as its first chunk, else merging would put off the roll of an idle partition.
+    A copy that stays active takes its first chunk's. Otherwise merging would put off the roll of an idle partition.
     """
     untimed = [source.created_ms for source in sources if source.max_timestamp_ms < 0]
     created = [source.created_ms for source in sources]
@@ -122,8 +122,10 @@ def _copy(
 
 
 def trimmed(window: Window, start_offset: int) -> list[Window]:
-    """A window's batches (magic 2) without records below an offset of the log: the same window, or what is left of a
-    first batch that begins before the offset, and the rest.
+    """A window's batches (magic 2) without records below `start_offset`, an offset of the log.
+
+    The same window where no batch begins below it. Otherwise two windows: the rest of the first batch, and the batches
+    behind it.
     """
     start_offset -= window.offset_shift
     window = window.take(window.batches.last_offset >= start_offset)
@@ -139,10 +141,10 @@ def trimmed(window: Window, start_offset: int) -> list[Window]:
 
 
 def rebased(window: Window, leader_epoch: int | None = None) -> tuple[np.ndarray, BatchTable]:
-    """The bytes of a window's batches, which are neighbours, at their log offsets, and their table, positions from 0.
+    """The bytes of a window's batches at their log offsets, and their table with positions from 0.
 
-    `leader_epoch`, where given, is written into batches that have none. Where there is anything to write, a writable
-    window is itself changed, and another's bytes are copied; else the bytes are the window's.
+    The batches must be neighbours. `leader_epoch`, where given, is written into batches that have none. Where a header
+    changes, a writable window is changed in place and any other window is copied; else the bytes are the window's.
     """
     batches, shift = window.batches, window.offset_shift
     low = int(batches.position[0]) - window.position
@@ -163,7 +165,7 @@ def rebased(window: Window, leader_epoch: int | None = None) -> tuple[np.ndarray
 
 
 def copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int) -> None:
-    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where it is shorter by now."""
+    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where the file has become shorter."""
     with target.create(target_path) as stream:
         for position in range(0, size, COPY_BYTES):
             length = min(COPY_BYTES, size - position)

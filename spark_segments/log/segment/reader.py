@@ -36,9 +36,10 @@ def locate(storage: Storage, segment: Segment, offset: int) -> int:
 
 
 def seek(storage: Storage, segment: Segment, offset: int) -> tuple[int, int]:
-    """(position, size) of bytes of the .log that begin with a batch and have the one that holds log offset `offset`.
+    """(position, size) of bytes of the .log that begin with a batch and contain the batch that holds `offset`.
 
-    Never less than FIRST_WINDOW_BYTES; where the index does not know the end, more may be needed.
+    `offset` is an offset of the log. The size is FIRST_WINDOW_BYTES at least; where the index does not know the end of
+    the batch, more bytes may be needed.
     """
     relative_offset = offset - segment.offset_shift - segment.name_offset
     if segment.index_bytes == 0 or relative_offset <= 0:
@@ -51,10 +52,10 @@ def _offset_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.nd
 
 
 def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int, last: int | None) -> tuple[int, int]:
-    """(position, size) of the bytes with the relative offsets `first` to `last` (None: the last one there is).
+    """(position, size) of the bytes with the relative offsets `first` to `last` (None: to the end of the segment).
 
-    An entry names the last offset of the append that it points to. So an offset behind an entry's is at most in the
-    append of the next entry, which ends where the one after that points.
+    An entry names the last offset of the append that it points to. So an offset above an entry's lies in the append of
+    the next entry at the latest. That append ends where the entry after the next points.
     """
     position = position_for_offset(index, first)
     after = len(index[0]) if last is None else int(np.searchsorted(index[0], last, side="left")) + 1
@@ -72,11 +73,11 @@ def locate_position(storage: Storage, segment: Segment, position: int) -> int:
 
 
 def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
-    """(position, size) of bytes of the .log before which no record has a timestamp ≥ `timestamp_ms`; they have the
-    first one that does, as far as the indexes know where it is.
+    """(position, size) of the bytes of the .log in which to look for the first record not older than `timestamp_ms`.
 
-    A time index entry is the largest timestamp so far, so whatever comes before the last entry below the target is
-    older than the target, in whatever order the timestamps are; and the next entry's record is not.
+    No record before them has a timestamp ≥ `timestamp_ms`. They contain the first such record, as far as the indexes
+    know its place. A time index entry holds the largest timestamp so far. So all records before the last entry below
+    the target are older than the target, in whatever order the timestamps are; the next entry's record is not older.
     """
     if segment.time_index_bytes == 0:
         return 0, FIRST_WINDOW_BYTES
@@ -102,8 +103,8 @@ def windows(
 ) -> Iterator[Window]:
     """The batches that begin in [start_position, end_position) of a .log, in windows that grow to WINDOW_BYTES.
 
-    `start_position` must be the start of a batch. `writable`: so is their data. Raises CorruptBatchError where the
-    bytes are damaged or end too early, MissingFileError where the file is gone.
+    `start_position` must be the start of a batch. `writable`: their data can be changed in place. Raises
+    CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
     """
     path, log_bytes = segment.path, segment.log_bytes
     for step in walk(
@@ -160,8 +161,8 @@ def read_segment(
     end_position).
 
     Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
-    come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, before which
-    none is wanted. `aborted`, where given, leaves out the data of aborted transactions.
+    come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, and no batch
+    before it is wanted. `aborted`, where given, leaves out the data of aborted transactions.
     """
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:

@@ -1,7 +1,7 @@
-"""Whether the entries of a segment's .index and .timeindex are true, told while the .log is scanned window by window.
+"""Whether the entries of a segment's .index and .timeindex are true, checked during a scan of the .log by windows.
 
-An entry is true if a look-up by it never passes over what is looked for. This is a little wider than what Kafka 4
-writes, because older brokers and the cleaner put other offsets of the same batches into their entries.
+An entry is true if a look-up that follows it never skips its target. Kafka 4 writes a subset of the true entries: older
+brokers and the cleaner put other offsets of the same batches into their entries.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_
 class OffsetIndexCheck:
     """The entries (relative offset, position) of one .index against the batches of its .log.
 
-    An entry is true if a batch begins at its position, and its offset lies behind all batches before that one and not
-    behind the last one before the next entry's position.
+    An entry is true if a batch begins at its position and its offset is in range: above the last offset of the batch
+    before that position, and not above the last offset of the batches before the next entry's position.
     """
 
     def __init__(self, index: tuple[np.ndarray, np.ndarray], base_offset: int) -> None:
         self._offset = index[0].astype(np.int64) + base_offset
         self._position = index[1].astype(np.int64)
-        self._lowest = np.full(len(self._offset), -1, np.int64)  # the first offset behind all batches before
-        self._batch_before = np.zeros(len(self._offset), np.int64)  # where the batch before the entry's begins
+        self._lowest = np.full(len(self._offset), -1, np.int64)  # lowest true offset of each entry; -1: no batch there
+        self._batch_before = np.zeros(len(self._offset), np.int64)  # position of the batch before the entry's batch
         self._next_offset = base_offset
         self._last_position = 0
 
     def add(self, batches: BatchTable) -> None:
-        """The batches that come next in the file."""
+        """Takes the batches that come next in the file."""
         if not len(batches):
             return
         end = int(batches.position[-1] + batches.size[-1])
@@ -48,10 +48,10 @@ class OffsetIndexCheck:
         return np.flatnonzero(~true)
 
     def usable_bytes(self, log_bytes: int, *, goes_on: bool) -> int | None:
-        """Bytes of the index that hold for a .log that ends at `log_bytes`, None if one of its entries is untrue.
+        """Bytes of the index that are true for a .log that ends at `log_bytes`; None if any entry there is untrue.
 
-        Where the log `goes_on`, because it was cut there or is being written to, entries for what lies behind that end
-        are left out.
+        `goes_on`: the file goes on behind that end, because the log was cut there or is being written to. Entries for
+        positions behind the end are then left out.
         """
         count = int(np.searchsorted(self._position, log_bytes)) if goes_on else len(self._position)
         lowest = self._lowest[:count]
@@ -60,10 +60,11 @@ class OffsetIndexCheck:
         return count * OFFSET_ENTRY_BYTES if true.all() else None
 
     def interval_bytes(self, *, full: bool = False) -> int | None:
-        """An index.interval.bytes with which these entries, and no others, are made of these batches one by one.
+        """An index.interval.bytes with which appending these batches, each by itself, writes exactly these entries.
 
-        None where there is none such. An entry is due once more than the interval has been appended since the last one:
-        it was not due yet at the batch before each entry, nor, unless the index was `full`, at the last batch.
+        None where no such value exists. An entry is due once more bytes than the interval have been appended since the
+        entry before. So no entry was due at the batch before each entry, nor at the last batch unless the index was
+        `full`.
         """
         if not len(self._position):
             return None if full else self._last_position
@@ -79,7 +80,8 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     """The entries (timestamp, relative offset) of one .timeindex against the batches of its .log.
 
-    An entry is true if its offset lies in a batch with its timestamp as the largest, and none before has a larger one.
+    An entry is true if its offset lies in a batch whose largest timestamp is the entry's, and no batch before has a
+    larger timestamp.
     """
 
     def __init__(self, index: tuple[np.ndarray, np.ndarray], base_offset: int) -> None:
@@ -106,16 +108,17 @@ class TimeIndexCheck:
         return np.flatnonzero(~self._true)
 
     def usable_bytes(self, *, goes_on: bool) -> int | None:
-        """Bytes of the index that hold for the batches seen, None if an entry is untrue; `goes_on` as above."""
+        """Bytes of the index that are true for the batches seen; None if any is untrue. `goes_on`: more batches follow."""
         count = int(np.searchsorted(self._offset, self._next_offset)) if goes_on else len(self._offset)
         return count * TIME_ENTRY_BYTES if self._true[:count].all() else None
 
 
 class TimeLookUpCheck:
-    """Whether a look-up of a time by both indexes begins at or before the first batch that is not older.
+    """Whether a look-up of a time by both indexes begins at or before the first batch that is not older than the time.
 
-    For all times at once: whoever looks for a time above an entry's timestamp begins where the offset index has the
-    entry's offset, so no batch before that place may have a larger timestamp than the entry.
+    The check covers all times at once. A look-up of a time above an entry's timestamp begins at the position that the
+    offset index gives for the entry's offset. So no batch before that position may have a larger timestamp than the
+    entry.
     """
 
     def __init__(self, time_index: tuple[np.ndarray, np.ndarray], offset_index: tuple[np.ndarray, np.ndarray]) -> None:
@@ -124,7 +127,7 @@ class TimeLookUpCheck:
         begins = positions[np.maximum(entry, 0)] if len(positions) else np.zeros(len(entry), np.int64)
         self._timestamp = time_index[0]
         self._begin = np.where(entry >= 0, begins, 0)
-        self._passed_over = np.full(len(self._begin), NO_TIMESTAMP, np.int64)  # largest timestamp before the place
+        self._passed_over = np.full(len(self._begin), NO_TIMESTAMP, np.int64)  # largest timestamp before `_begin`
         self._largest = NO_TIMESTAMP
         self._checked = 0
 

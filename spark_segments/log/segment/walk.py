@@ -1,6 +1,6 @@
-"""The one walk over the batches of a .log: window by window, to its end or to whatever is no record batch.
+"""The walk over the batches of a .log: window by window, to its end or to bytes that are no record batch.
 
-How bad bytes are answered (an error, a finding, a cut log) is decided by those who walk.
+Every reader of batches uses this walk. Each decides how to answer bad bytes: an error, a finding, a cut log.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ WINDOW_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class WalkStep:
-    """One window of a walk, and what lies behind its batches: more of the log, unless a field says otherwise."""
+    """A window of a walk. More of the log lies behind its batches, unless a field says otherwise."""
 
-    window: Window  # good batches; none where the walk ends at once
+    window: Window  # good batches; empty where the walk ends at once
     end_position: int  # behind the last good batch
     read_bytes: int
     is_short: bool  # the file ended within the read
-    needed_bytes: int  # of the batch at `end_position`, as far as known; 0 if none was begun
+    needed_bytes: int  # of the batch at `end_position`, as far as known; 0 if no batch begins there
     error: CorruptBatchError | None  # the batch at `end_position` is bad
 
     @property
@@ -50,8 +50,8 @@ def walk(
 
     `start_position` must be the start of a batch. `read(position, length)` gives the file's bytes, fewer where it ends.
     Windows grow from `first_window_bytes` to `most_window_bytes` (WINDOW_BYTES for both unless given), and beyond that
-    only for a larger batch: memory is bounded by the two. The walk ends at the first step without a good batch or with
-    an error.
+    only for a larger batch. The larger of `most_window_bytes` and the largest batch bounds the memory. The walk ends at
+    the first step without a good batch or with an error.
     """
     end_position = log_bytes if end_position is None else min(end_position, log_bytes)
     most = WINDOW_BYTES if most_window_bytes is None else most_window_bytes

@@ -1,4 +1,4 @@
-"""Writing chunks: segments that begin at offset 0 until a commit says where in the log they lie."""
+"""Writing chunks: segments that begin at offset 0 until a commit gives them their offsets in the log."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 def segment_stem(topic: str, partition: int, base_offset: int) -> str:
-    """A path that nothing else ever has, without suffix: `<topic>-<partition>/<base offset>.<unique>`."""
+    """A path that no other file ever has, without suffix: `<topic>-<partition>/<base offset>.<unique>`."""
     return f"{topic}-{partition}/{base_offset:020d}.{uuid.uuid4().hex}"
 
 
 class SegmentWriter:
-    """Writes one .log and its sidecars, batch by batch, and says what its row is.
+    """Writes a .log and its sidecars, batch by batch, and returns the segment's row.
 
-    Offsets of the batches given are those of the file. Nothing is visible to readers before a commit names the file.
-    As a context manager it leaves no file where an error comes before `close` has returned: nobody else knows the name,
-    so no commit can. With a `stem` that others know, what was written stays.
+    Offsets of the batches given are the file's. Readers see nothing before a commit names the file. As a context
+    manager it deletes its files where an error comes before `close` has returned: no commit can name them, for nobody
+    else knows the name. With a `stem` that others know, the files stay.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SegmentWriter:
         limits: SegmentLimits,
         stem: str | None = None,
     ) -> None:
-        """`stem`: the path of the files without suffix, where a name is asked for that others know."""
+        """`stem`: the path of the files without suffix, where others know the name; else the name is new."""
         self._storage = storage
         self._partition = partition
         self._base_offset = base_offset
@@ -84,7 +84,7 @@ class SegmentWriter:
                 _delete(self._storage, [self._stem])
 
     def add_tombstones(self, count: int) -> None:
-        """Says that `count` of the records appended have a null value."""
+        """Counts `count` of the appended records as tombstones (null values)."""
         self._tombstones += count
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
@@ -93,7 +93,7 @@ class SegmentWriter:
             self._aborted.append(aborted)
 
     def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
-        """Appends whole batches: `data` holds just their bytes, in order; positions in `batches` are ignored."""
+        """Appends whole batches. `data` holds exactly their bytes, in order; positions in `batches` are ignored."""
         if len(batches) == 0:
             return
         if self._log is None:
@@ -114,7 +114,7 @@ class SegmentWriter:
             )
 
     def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
-        """Finishes the files and returns their row, at the offsets that the file itself has."""
+        """Finishes the files and returns their row, at the offsets in the file's bytes."""
         if self._log is None:
             self._log = self._storage.create(self._stem + LOG_SUFFIX)
         self._log.close()
@@ -148,10 +148,10 @@ class SegmentWriter:
 
 
 def discard(storage: Storage, segments: Iterable[Segment]) -> None:
-    """Deletes files that the caller has made, and whose rows were never given to a commit.
+    """Deletes files that the caller has made and whose rows were never given to a commit.
 
-    Where that is not sure (a commit that raised may have happened), the files are left to vacuum. So are those that
-    cannot be deleted now.
+    A caller that is not sure (a commit that raised may have happened) must leave the files to vacuum. Files that cannot
+    be deleted now are left to vacuum, too.
     """
     _delete(storage, [segment.stem for segment in segments])
 
@@ -198,7 +198,7 @@ class ChunkWriter:
         return 0 if self._writer is None else self._writer.next_offset
 
     def append(self, encoded: Encoded) -> None:
-        """Appends batches, which are moved to where the chunk has got to unless they have been given `next_offset`."""
+        """Appends batches. They are moved to the chunk's next offset unless they begin at `next_offset` already."""
         batches, start = encoded.batches, 0
         while start < len(batches):
             if self._writer is None:
@@ -252,7 +252,7 @@ def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:
 
 
 def _rebased(buffer: pa.Buffer, batches: BatchTable, shift: int) -> tuple[np.ndarray, BatchTable]:
-    """The bytes of `batches` alone, their offsets moved by `shift`, and the table that fits them."""
+    """The bytes of `batches` alone, with offsets moved by `shift`, and their table."""
     first = int(batches.position[0])
     size = int(batches.position[-1] + batches.size[-1]) - first
     data = np.frombuffer(buffer, np.uint8, count=size, offset=first)
