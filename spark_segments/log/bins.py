@@ -1,4 +1,4 @@
-"""Cutting a sequence into bins of neighbours: tasks of about one size, waves of one commit, segments of one file."""
+"""Cutting a sequence into bins of neighbours: tasks of about the same size, waves of a commit, segments of a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Item = TypeVar("Item")
 def in_bins(
     items: Iterable[Item], size: Callable[[Item], Any], begins: Callable[[list[Item], Any, Item], bool]
 ) -> Iterator[list[Item]]:
-    """The items in bins, in their order, none of them empty.
+    """The items in bins, in their order. No bin is empty.
 
-    `begins(bin, total, item)` says whether an item begins a new bin instead of joining the one before, whose items'
-    sizes add up to `total`. A size is a number, or an array of several.
+    `begins(bin, total, item)` says whether an item begins a new bin instead of joining `bin`. `total` is the sum of the
+    sizes in `bin`. A size is a number, or an array of several numbers.
     """
     current: list[Item] = []
     total: Any = 0

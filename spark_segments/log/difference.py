@@ -1,9 +1,9 @@
-"""Where two logs of one partition differ first: what an import asks before it adds to a topic.
+"""The first difference between two logs of a partition. An import compares logs before it adds to a topic.
 
-Record batches are compared by their headers (offsets, CRC, leader epoch), so that what nobody has cleaned is not
-decoded. A cleaner keeps a batch's offsets and takes records out of it: where it has been, the records that are left on
-both sides must be equal, and a batch that is on one side only must be of the leader epoch that the other side had at
-its offset. Batches that were converted from magic 0 or 1 are compared record by record.
+Record batches are compared by their headers (offsets, CRC, leader epoch), so batches that were never cleaned are not
+decoded. A cleaner keeps a batch's offsets and removes records from it. Where a cleaner ran, the records that both sides
+still have must be equal, and a batch that only one side has must be of the other side's leader epoch at its offset.
+Batches that were converted from magic 0 or 1 are compared record by record.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two histories have in common, from the higher log start to the lower log end.
+    """The result of comparing two histories from the higher log start to the lower log end.
 
-    `first_difference`: the first offset that says other things on the two sides, None where there is none; the lower
-    log end itself where a batch reaches across it. `identical`: each side has exactly the batches of the other; where
-    that is False without a difference, a cleaner has taken records on either side, or batches were converted.
+    `first_difference`: the first offset at which the sides differ, None where they agree; the lower log end itself
+    where a batch reaches across it. `identical`: both sides have exactly the same batches. Where that is False without
+    a difference, a cleaner removed records on either side, or batches were converted.
     """
 
     first_difference: int | None
@@ -60,8 +60,8 @@ class Comparison:
 def compare(one: History, other: History) -> Comparison:
     """Compares two histories of a partition, reading both once from the higher log start to the lower log end.
 
-    Files that both name are not read: a file of ours never changes. Memory is bounded by the records of a window on
-    either side. Raises CorruptBatchError where a file is damaged.
+    Files that both sides name are not read: a file that this package wrote never changes. Memory is bounded by the
+    records of a window on either side. Raises CorruptBatchError where a file is damaged.
     """
     start = max(one.partition.log_start_offset, other.partition.log_start_offset)
     end = min(one.partition.log_end_offset, other.partition.log_end_offset)
@@ -81,7 +81,7 @@ def compare(one: History, other: History) -> Comparison:
 
 
 def _identity(row: Segment) -> tuple[str, int, int, int] | None:
-    """What tells that two rows name the same part of the same file, None for a file with a name of Kafka's."""
+    """Identity of the part of a file that a row names: equal rows have equal bytes. None for a file that Kafka named."""
     if len(row.path.rpartition("/")[2].split(".")) < _NAME_PARTS:
         return None
     return row.path, row.base_offset, row.next_offset, row.file_base_offset
@@ -89,7 +89,7 @@ def _identity(row: Segment) -> tuple[str, int, int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some batches of one window. `first` and `last` are offsets of the log, cut to what the row has of the file."""
+    """Batches of a window. `first` and `last` are offsets of the log, cut to the part of the file that the row names."""
 
     side: _Side
     segment: Segment | None
@@ -97,7 +97,7 @@ class _Part:
     batches: BatchTable
     first: np.ndarray  # int64
     last: np.ndarray  # int64: not cut at the end of the comparison
-    is_cut: np.ndarray  # bool: the row, or the start of the comparison, has only a part of the batch
+    is_cut: np.ndarray  # bool: the row, or the start of the comparison, cuts the batch
     limits: tuple[int, int]  # offsets of the log that are compared
 
     def take(self, rows: np.ndarray) -> _Part:
@@ -113,7 +113,7 @@ class _Part:
         )
 
     def records(self) -> pa.Table:
-        """The records of the batches, those of control batches too."""
+        """The records of the batches, control batches included."""
         if self.segment is None or self.window is None:
             return pa.table([])
         found = decode_batches(
@@ -148,7 +148,7 @@ class _Side:
         self._epoch_starts = np.array([offset for _, offset in epochs], np.int64)
 
     def advance(self, position: int) -> int:
-        """Reads on where everything below `position` is all there is in memory; how far the side is known from then."""
+        """Reads on where memory holds nothing from `position` on. Returns the offset up to which the side is known."""
         while not self._is_over and not (len(self._current.last) and self._current.last[-1] >= position):
             self._current = next(self._parts, self._empty())
             self._is_over = self._current.window is None
@@ -235,7 +235,7 @@ def _compare_parts(one: _Part, other: _Part, end: int) -> tuple[int | None, bool
 
 
 def _meeting(part: _Part, against: _Part) -> tuple[np.ndarray, np.ndarray]:
-    """(the first batch of `against` that has offsets of each batch of `part`, whether there is such a batch)"""
+    """For each batch of `part`: (the first batch of `against` that shares offsets with it, whether there is any)."""
     at = np.searchsorted(against.last, part.first, side="left")
     meets = at < len(against.last)
     at = np.minimum(at, max(len(against.last) - 1, 0))
@@ -245,7 +245,7 @@ def _meeting(part: _Part, against: _Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _uneven(part: _Part, partner: _Part) -> list[int]:
-    """Where batches of magic 2 that have offsets in common begin or end at others: no cleaner moves these."""
+    """Offsets where batches of magic 2 overlap but begin or end apart: a cleaner keeps both offsets of a batch."""
     whole = (part.batches.magic == 2) & (partner.batches.magic == 2) & ~part.is_cut & ~partner.is_cut
     wrong = np.flatnonzero(whole & ((part.first != partner.first) | (part.last != partner.last)))
     if not len(wrong):
@@ -257,7 +257,7 @@ def _uneven(part: _Part, partner: _Part) -> list[int]:
 
 
 def _other_records(one: _Part, other: _Part) -> list[int]:
-    """The first offset at which both have a record, and not the same."""
+    """The first offset at which both sides have a record and the records differ."""
     mine = one.take(np.flatnonzero(_meeting(one, other)[1])).records()
     theirs = other.take(np.flatnonzero(_meeting(other, one)[1])).records()
     if not mine.num_rows or not theirs.num_rows:
@@ -266,7 +266,7 @@ def _other_records(one: _Part, other: _Part) -> list[int]:
         mine.column("offset").to_numpy(), theirs.column("offset").to_numpy(), assume_unique=True, return_indices=True
     )
     mine, theirs = mine.take(pa.array(mine_at)), theirs.take(pa.array(theirs_at))
-    equal, rows = 0, len(offsets)  # the first `equal` rows are; more than `rows` are not
+    equal, rows = 0, len(offsets)  # the first `equal` rows are equal; the first `rows` are not
     while equal < rows:
         middle = (equal + rows + 1) // 2
         if mine.slice(equal, middle - equal).equals(theirs.slice(equal, middle - equal)):

@@ -1,7 +1,8 @@
-"""What an import copies of a partition, and what becomes of the rows that are here: decided before anything is copied.
+"""The plan of an import: the segments to copy of each partition, and the rows here that they replace.
 
-A directory whose records differ from those here is refused. Where Kafka's cleaner has been since the last import, what
-is here may hold values that no later record hides any more; how each such case goes on is said at `_plan`.
+The plan is made before anything is copied. A directory whose records differ from those here is refused. Where Kafka's
+cleaner ran since the last import, records here may hold values that no later record supersedes any more; `_plan` says
+how each such case goes on.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _HINT = "Import into another log directory, or delete the topic here first"
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopy:
-    """One segment to be copied: `row` as found in Kafka's directory; from `base_offset` on where that is above it.
+    """A segment to be copied: `row` as found in Kafka's directory, from `base_offset` on where that is above its base.
 
-    `aborted`: what a scan found where the segment's .txnindex is missing or says what is not so. `replaces`: the rows
-    here that go when the copy comes.
+    `aborted`: the aborted transactions that a scan found, where the segment's .txnindex is missing or wrong.
+    `replaces`: the rows here that the copy replaces.
     """
 
     topic: str
@@ -45,10 +46,10 @@ class SegmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """How a partition here becomes what Kafka's is.
+    """How a partition here becomes equal to Kafka's.
 
-    `replaces_all`: the copies take the place of all rows here, in one commit. `adopts_cleaning`: Kafka's cleaner
-    checkpoint holds for what is here then; else what is dirty here stays dirty.
+    `replaces_all`: the copies replace all rows here, in a single commit. `adopts_cleaning`: the partition takes Kafka's
+    cleaner checkpoint; else offsets that are dirty here stay dirty.
     """
 
     tasks: tuple[SegmentCopy, ...]
@@ -59,7 +60,7 @@ class PartitionPlan:
 def compare_with_kafka(
     source: Storage, storage: Storage, current: Snapshot, found: KafkaSnapshot, spark: SparkSession | None = None
 ) -> dict[int, Comparison]:
-    """Compares each partition that is here already with Kafka's, a task a partition.
+    """Compares each partition that is here already with Kafka's: each partition is a task.
 
     Raises LogDirError with the first differing offset where the topic here cannot have come from the directory.
     """
@@ -71,7 +72,7 @@ def compare_with_kafka(
             hint=_HINT,
         )
     numbers = [row.partition for row in partitions_of(found.partitions)]
-    numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are to be added
+    numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are new
     pairs = [(History.of(current, storage, number), History.of(found, source, number)) for number in numbers]
     comparisons = dict(zip(numbers, run_tasks(_compared, pairs, spark), strict=True))
     for (ours, theirs), comparison in zip(pairs, comparisons.values(), strict=True):
@@ -110,7 +111,7 @@ def _path_at(history: History, offset: int) -> str:
 def plan_import(
     source: Storage, current: Snapshot, found: KafkaSnapshot, comparisons: dict[int, Comparison]
 ) -> dict[int, PartitionPlan]:
-    """The plan of each partition of the directory. Those without a comparison are empty here."""
+    """The plan of each partition of the directory. A partition without a comparison is empty here."""
     plans = {}
     for theirs in partitions_of(found.partitions):
         comparison = comparisons.get(theirs.partition, Comparison(None, True))
@@ -121,13 +122,13 @@ def plan_import(
 def _plan(
     source: Storage, current: Snapshot, found: KafkaSnapshot, number: int, comparison: Comparison
 ) -> PartitionPlan:
-    """Three ways on:
+    """The plan of a partition, in three cases:
 
-    * The two have the same batches: what is new is added, and is as clean here as it is there.
-    * Nothing here is above the log start, or Kafka's cleaner took records of what is new, perhaps the tombstone of a
-      value that is here: all of Kafka's segments take the place of those here.
-    * Else what is new is added, every record of it, and what was dirty here stays so: a cleaning over there has not
-      cleaned what was copied before it.
+    * Both sides have the same batches: new segments are added, and are as clean here as in Kafka.
+    * Nothing here is above the log start, or Kafka's cleaner removed new records, perhaps the tombstone of a value that
+      is here: all of Kafka's segments replace the segments here.
+    * Otherwise all new records are added, and dirty offsets here stay dirty: a cleaning in Kafka did not clean the
+      copies that were made before it.
     """
     here, theirs = current.partition(number), found.partition(number)
     live, rows = current.live_of(number), found.live_of(number)
@@ -146,7 +147,7 @@ def _plan(
 
 
 def _new(current: Snapshot, found: KafkaSnapshot, number: int, alike: bool) -> Iterable[SegmentCopy]:
-    """What is beyond our log end; and again the segment that was active at the last import, where it lost nothing."""
+    """Segments beyond the log end here; again the segment that was active at the last import, if it lost nothing."""
     live, log_end = current.live_of(number), current.partition(number).log_end_offset
     is_first = alike and not live
     for row in found.live_of(number):
@@ -167,7 +168,7 @@ def _task(
 
 
 def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
-    """Whether any offset from `begin` on has no record: only a cleaner makes that."""
+    """Whether any offset from `begin` on has no record: only a cleaner makes such gaps."""
     for row in rows:
         if row.base_offset >= begin:
             records = row.records

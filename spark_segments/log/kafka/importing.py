@@ -1,7 +1,7 @@
 """Import: partitions that Kafka wrote become topics of a log directory, their segments and sidecars byte for byte.
 
-Copying is a task a segment; what has been copied is committed wave by wave, so that an import that was killed goes on
-where it was, and one of a directory that has grown adds what is new.
+Each segment is a copying task. Copies are committed wave by wave. So a repeated import goes on where a killed import
+stopped, and adds the new segments of a directory that has grown.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ KAFKA = "kafka"  # the only value of `recovery`
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Task function: copies one segment and returns its row here."""
+    """Task function: copies a segment and returns its row here."""
 
     source: Storage
     target: Storage
@@ -73,7 +73,7 @@ class _Copy:
             return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))
         partly = max(task.base_offset, row.base_offset) > row.name_offset
         if partly or not _has_indexes(self.source, row):
-            # A part of a file, or one whose indexes cannot be used: its batches are copied and indexed anew.
+            # A part of a file, or a file without usable indexes: its batches are copied and indexed anew.
             copied = copy_batches(
                 self.source,
                 task.topic,
@@ -104,8 +104,7 @@ def import_topic(
     recovery: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Imports one topic, or what of it is new, and returns {"topic", "partitions", "segments", "records", "bytes"} of
-    that.
+    """Imports a topic, or its new segments, and returns {"topic", "partitions", "segments", "records", "bytes"} copied.
 
     Raises LogDirError where damage would cut the log by more than a torn last batch (`recovery="kafka"` takes the cut),
     where a segment holds offsets that an index cannot, and, before anything is copied, where the topic of this name
@@ -149,8 +148,8 @@ def import_topic(
 def _check_offsets(storage: Storage, row: Segment) -> None:
     """Raises LogDirError for a segment with an offset that no entry of its indexes can hold.
 
-    Cleaners before Kafka 1.1.1 could write such a segment. Only a segment behind which the next one begins so far away
-    is looked into.
+    Cleaners before Kafka 1.1.1 could write such a segment. Only a segment whose next segment begins that far away is
+    opened.
     """
     largest = row.name_offset + MAX_RELATIVE_OFFSET
     if row.next_offset - 1 <= largest:
@@ -180,7 +179,7 @@ def _create(manifest: Manifest, found: KafkaSnapshot, overrides: Mapping[str, st
 
 
 def _add_partitions(manifest: Manifest, found: KafkaSnapshot) -> bool:
-    """Adds the partitions that Kafka's topic has got since it was made here; whether there are any."""
+    """Adds the partitions that Kafka's topic gained since the topic was made here. Returns whether there are any."""
 
     def plan(current: Snapshot) -> Change | None:
         rows = _empty_partitions(found, current.topic_id, current.partitions.num_rows)
@@ -190,7 +189,7 @@ def _add_partitions(manifest: Manifest, found: KafkaSnapshot) -> bool:
 
 
 def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
-    """Partitions from number `first` on, each empty at Kafka's log start; those of other brokers begin at 0."""
+    """Partitions from number `first` on, each empty at Kafka's log start; partitions of other brokers begin at 0."""
     starts = {row.partition: row.log_start_offset for row in partitions_of(found.partitions)}
     rows = []
     for number in range(first, max(starts) + 1):
@@ -205,7 +204,7 @@ def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[P
 
 
 def _check_cut(source: Storage, cut: Cut) -> None:
-    """Passes over zeros at the end of the last segment and a batch that is cut there; raises for the rest."""
+    """Accepts zeros and a torn batch at the end of the last segment. Raises LogDirError for every other cut."""
     if not cut.dropped and cut.bytes <= LONGEST_TAIL_BYTES:
         tail = np.frombuffer(source.read(cut.path, cut.position, cut.bytes), np.uint8)
         if not tail.any() or (cut.reason == CUT_SHORT and not _holds_batch(tail)):
@@ -217,7 +216,7 @@ def _check_cut(source: Storage, cut: Cut) -> None:
 
 
 def _holds_batch(tail: np.ndarray) -> bool:
-    """Whether a whole record batch lies anywhere behind a bad one: then more than a torn end would be lost."""
+    """Whether a whole record batch lies anywhere behind a bad batch: then more than a torn end would be lost."""
     magic = np.flatnonzero(tail[MAGIC_POSITION:] <= 2)
     starts = magic[magic + BATCH_OVERHEAD <= len(tail)]
     lengths = np.zeros(len(starts), np.int64)
@@ -231,7 +230,7 @@ def _holds_batch(tail: np.ndarray) -> bool:
 
 
 def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
-    """What is committed together. Copies that replace all rows of a partition are never told apart."""
+    """The copies of each commit. Copies that replace all rows of a partition stay in the same commit."""
 
     def begins(wave: list[tuple[int, SegmentCopy]], total: int, numbered: tuple[int, SegmentCopy]) -> bool:
         number, _ = numbered
@@ -244,7 +243,7 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
 
 @dataclass(slots=True)
 class _Landing:
-    """Commits copied segments; a partition that is now whole gets all else that Kafka's checkpoints say of it."""
+    """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints."""
 
     manifest: Manifest
     found: KafkaSnapshot
@@ -252,7 +251,7 @@ class _Landing:
     plans: Mapping[int, PartitionPlan]
 
     def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
-        """`last`: nothing more comes. Raises SegmentsError where somebody else has changed what the plan was for."""
+        """`last`: no more copies follow. Raises SegmentsError where the rows changed since the plan was made."""
 
         def plan(current: Snapshot) -> Change | None:
             added: list[Segment] = []
@@ -264,7 +263,7 @@ class _Landing:
                 here = current.partition(theirs.partition)
                 changed = self._partition(here, theirs, [row for _, row in mine], last)
                 if changed.log_end_offset > here.log_end_offset and not mine:
-                    # Kafka has no segment there: it lost its files, and begins anew at its log start.
+                    # Kafka has no segment there: the partition lost its files and begins again at its log start.
                     live = current.live_of(theirs.partition)
                     replaced += [row.removed(self.manifest.storage.now_ms()) for row in live]
                 if changed != here:
@@ -301,7 +300,7 @@ class _Landing:
         now_ms = self.manifest.storage.now_ms()
         replaced += [row.removed(now_ms) for row in gone.values()]
         if any(row.state != CHUNK for row in rows):
-            # The active segment is the last one: what was active here is not any more.
+            # Only the last segment is active: a segment that was active here no longer is.
             for row in kept:
                 if row.state == CHUNK:
                     replaced.append(dataclasses.replace(row, state=SEALED) if row.log_bytes else row.removed(now_ms))
@@ -316,7 +315,7 @@ class _Landing:
         )
 
     def _partition(self, here: Partition, theirs: Partition, rows: Sequence[Segment], last: bool) -> Partition:
-        """The partition's row once these copies are in."""
+        """The partition's row with these copies."""
         plan = self.plans[here.partition]
         end = max([here.log_end_offset, *(row.next_offset for row in rows)])
         if last or end >= theirs.log_end_offset:
@@ -353,7 +352,7 @@ def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted:
 def _with_transactions(
     source: Storage, target: Storage, row: Segment, copied: Segment, aborted: AbortedTransactions | None
 ) -> Segment:
-    """Copies the .txnindex and the .snapshot that lie beside a segment, if they can be read; `aborted` stands in."""
+    """Copies the .txnindex (unless `aborted` stands in for it) and the .snapshot beside a segment, if they can be read."""
     snapshot = row.stem + PRODUCER_SNAPSHOT_SUFFIX
     if source.exists(snapshot) and copied.base_offset == row.name_offset:
         copy_file(source, snapshot, target, copied.stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))
@@ -376,7 +375,7 @@ def _with_transactions(
 
 
 def _has_indexes(source: Storage, row: Segment) -> bool:
-    """Whether both indexes are there and true: recovery uses them, or they are empty."""
+    """Whether both indexes are there and true: recovery uses them, or both are empty."""
     for path, size in ((row.index_path, row.index_bytes), (row.time_index_path, row.time_index_bytes)):
         if size == 0 and not (source.exists(path) and source.size(path) == 0):
             return False
@@ -390,7 +389,7 @@ def _is_legacy(source: Storage, row: Segment) -> bool:
 
 
 def _converted(copy: _Copy, topic: str, row: Segment, base_offset: int) -> Segment:
-    """The segment from an offset on, with its messages of magic 0 and 1 as batches of magic 2, at their offsets."""
+    """The segment from `base_offset` on. Messages of magic 0 and 1 become batches of magic 2 at the same offsets."""
     writer = SegmentWriter(
         copy.target,
         topic,

@@ -1,4 +1,4 @@
-"""What recovery is given of a partition that Kafka wrote, and what it finds: values only."""
+"""Values only: the input of the recovery of a partition that Kafka wrote, and its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUT_SHORT = "the last record batch is cut"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a log ends before its files do: `bytes` from `position` of `path` on, and all of the segments `dropped`."""
+    """The part of the files behind the end of the log: `bytes` from `position` of `path` on, and the `dropped` segments."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A file that is not used as it is, and why; the log loses nothing by it. `partition` None: the log directory."""
+    """A file that is not used as it is, and why. The log loses no record by it. `partition` None: the log directory."""
 
     topic: str
     partition: int | None
@@ -54,10 +54,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Offsets of a segment (both inclusive) that are not in the log: reads take what there is from `served` instead.
+    """Offsets of a segment (both inclusive) that are not in the log: reads of these offsets use `served` instead.
 
-    A broker that was killed while it swapped files leaves a compacted segment beside one that it was made from.
-    `problem`: why a segment that is passed over as a whole cannot be read to its end.
+    A broker that was killed while it swapped files leaves a compacted segment beside a segment that it was made from.
+    `problem`: why a segment that is left out as a whole cannot be read to its end.
     """
 
     topic: str
@@ -78,19 +78,19 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """What recovery is given: the .log files by base offset, and by path every file that may be a sidecar of them."""
+    """Input of recovery: the .log files by base offset, and by path every file that may be a sidecar of them."""
 
     topic: str
     topic_id: str
     partition: int
     logs: tuple[tuple[int, FileInfo], ...]
     sidecars: dict[str, FileInfo]
-    has_active: bool = True  # in tiered storage no segment is the active one
+    has_active: bool = True  # in tiered storage no segment is active
 
 
 @dataclass
 class Recovered:
-    """What a scan found. Offsets are those of the files; `log_end_offset` is the next offset to be given out."""
+    """Results of a scan. Offsets are those of the files; `log_end_offset` is the next offset to be assigned."""
 
     segments: list[Segment] = field(default_factory=list)
     log_end_offset: int = 0

@@ -1,12 +1,12 @@
-"""What an unclean stop leaves of a partition that Kafka wrote: log recovery with recovery point 0, in memory.
+"""Log recovery of a partition that Kafka wrote, as after an unclean stop: with recovery point 0, in memory.
 
-Every .log is scanned batch by batch with its CRC. The log ends before the first batch that is bad; segments behind it
-are dropped. Indexes, producer state, transactions and leader epochs follow from the scan; a sidecar file is used where
-the scan shows that it is true. No file is touched: what Kafka would cut or delete is reported.
+Every .log is scanned batch by batch with its CRC. The log ends before the first bad batch; the segments behind it are
+dropped. The scan yields indexes, producer state, transactions and leader epochs; a sidecar file is used where the scan
+shows that it is true. No file is changed: bytes and files that Kafka would cut or delete are reported.
 
-Where segments overlap, the log is what a broker serves to a reader that begins at the log start: a segment to its end,
-then the one with the largest base offset at or below the next offset. What that walk passes over is not in the log,
-wherever a read begins.
+Where segments overlap, the log holds what a broker serves to a reader that begins at the log start: a segment to its
+end, then the segment with the largest base offset at or below the next offset. Offsets that this walk skips are not in
+the log, wherever a read begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def recover(
 ) -> Recovered:
     """Scans a partition. `leader_epochs`: those of its checkpoint; `producers`: the state before its first segment.
 
-    A file that is gone by the time it is read raises FileNotFoundError: the directory is in use, list it again.
+    Raises FileNotFoundError for a file that is gone by the time it is read: the directory is in use, list it again.
     """
     found = Recovered(leader_epochs=leader_epochs)
     state = ProducerState(producers)
@@ -89,7 +89,7 @@ def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int,
 
 
 def _append(found: Recovered, segment: Segment) -> None:
-    """A segment's offsets go up to the base offset of the next one: compaction may have emptied the gap."""
+    """Adds a segment. The segment before it then reaches up to its base offset: compaction may have emptied the gap."""
     if found.segments:
         found.segments[-1] = replace(found.segments[-1], next_offset=segment.base_offset)
     found.segments.append(segment)
@@ -98,7 +98,7 @@ def _append(found: Recovered, segment: Segment) -> None:
 def _pass_over(
     storage: Storage, files: PartitionFiles, number: int, found: Recovered, *, served: str, first_offset: int = 0
 ) -> None:
-    """Reports the offsets of a segment, from `first_offset` on, that no read from the log start comes to."""
+    """Reports the offsets of a segment, from `first_offset` on, that no read from the log start reaches."""
     base_offset, info = files.logs[number]
     begin, end, problem = _span(storage, info, base_offset)
     if end > base_offset or problem is not None:

@@ -1,7 +1,6 @@
-"""Scanning one .log that Kafka wrote, window by window, up to where it is no log any more, and checking its sidecars.
+"""Scanning a .log that Kafka wrote, window by window, up to the first bytes that are no log, and checking its sidecars.
 
-What follows from the batches of a segment for its row and for its partition is noted on the way; recovery.py says what
-becomes of the partition.
+The scan collects the figures of the segment's row and of its partition; recovery.py decides about the partition.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from spark_segments.log.segment.walk import walk
 from spark_segments.storage import FileInfo, Storage
 
 STAND_IN_INTERVAL_BYTES = 256 << 10
-"""How far apart the entries of an index in memory are: what a look-up by it may read in vain."""
+"""Bytes between entries of an index in memory: upper bound on the bytes a look-up scans before its target."""
 
 UNKNOWN_TOMBSTONES = -1
 
@@ -39,14 +38,14 @@ _MISSING = "missing; the log is read instead"
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """One window of a .log with its good batches, and what stopped the scan behind them, if so."""
+    """A window of a .log with its good batches, and the problem behind them that ended the scan, if any."""
 
     window: Window
     problem: str | None
 
 
 def scan_windows(storage: Storage, info: FileInfo) -> Iterator[Scanned]:
-    """The good batches of a .log, window by window. The last window may have a `problem`: the rest is no log."""
+    """The good batches of a .log, window by window. A last window with a `problem` says why the rest is no log."""
     for step in walk(partial(storage.read, info.path), info.path, info.size):
         problem = None
         if step.error is not None:
@@ -66,9 +65,9 @@ def _reason(error: CorruptBatchError) -> str:
 
 
 class SegmentScan:
-    """Scans one .log and checks its sidecars; adds what it finds of the partition to `found`.
+    """Scans a .log and checks its sidecars; adds its findings about the partition to `found`.
 
-    Only batches with offsets at or above `start_offset` are in the log, and of them those that end below `end_offset`.
+    A batch is in the log if it has offsets at or above `start_offset` and ends below `end_offset`.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class SegmentScan:
         self._time_index = self._open_time_index()
 
     def run(self) -> Segment:
-        """Scans the file and returns its row. `problem` then says why the log ends before the file does, if so."""
+        """Scans the file and returns its row. Where the log ends before the file does, `problem` then says why."""
         for scanned in scan_windows(self._storage, self._info):
             self.problem = scanned.problem
             self._add(scanned)
@@ -154,7 +153,7 @@ class SegmentScan:
         self._row = with_batches(self._row, batches, self._records(scanned.window, batches))
 
     def _with_good_crcs(self, window: Window) -> BatchTable:
-        """The batches up to the first message of magic 0 or 1 whose CRC-32 does not hold; a scan leaves it to us."""
+        """The batches before the first message of magic 0 or 1 with a wrong CRC-32, which a walk does not check."""
         legacy = np.flatnonzero(window.batches.magic < 2)
         if not len(legacy):
             return window.batches
@@ -165,7 +164,7 @@ class SegmentScan:
         return window.batches.take(slice(0, int(legacy[np.argmin(holds)])))
 
     def _rising(self, batches: BatchTable) -> BatchTable:
-        """The batches up to the first whose offset is not above the one before (Kafka may find it by its index)."""
+        """The batches before the first whose offset is not above the batch before (Kafka may find it by its index)."""
         before = np.append(self.next_offset - 1, batches.last_offset[:-1])
         falls = np.flatnonzero(batches.base_offset <= before)
         if not len(falls):
@@ -183,7 +182,7 @@ class SegmentScan:
         return batches.take(before) if self.ended else batches
 
     def _take_producers(self, window: Window, batches: BatchTable) -> BatchTable:
-        """Takes producers' batches into the state; the batches up to the first control batch that is none."""
+        """Adds producers' batches to the producer state; returns the batches before the first malformed control batch."""
         producers = from_offset(batches, self._start_offset)
         if not (producers.producer_id > NO_PRODUCER_ID).any():
             return batches
@@ -197,8 +196,10 @@ class SegmentScan:
         return batches
 
     def _records(self, window: Window, batches: BatchTable) -> int:
-        """Records in the batches; a batch must be opened for that where it is compressed and of an old magic, or where
-        it begins before `start_offset`.
+        """The number of records in the batches.
+
+        A batch must be decoded for that where it is compressed and of an old magic, or where it begins before
+        `start_offset`.
         """
         known = (batches.count != COUNT_UNKNOWN) & (batches.base_offset >= self._start_offset)
         records = int(batches.count[known].sum(dtype=np.int64))
@@ -231,7 +232,7 @@ class SegmentScan:
         index_bytes = None if self._index is None else self._index.usable_bytes(row.log_bytes, goes_on=goes_on)
         if index_bytes is None and self._index is not None:
             self._note(row.index_path, "an entry is not true; the index is left aside")
-        if not index_bytes:  # an index of zeros, as a crash may leave it, helps as little as none
+        if not index_bytes:  # an index of zeros, as a crash may leave it, is as good as none
             relative_offsets, positions = map(np.concatenate, zip(*self._sparse, strict=True))
             if len(positions):
                 self._found.offset_indexes[row.path] = (relative_offsets, positions)
@@ -241,11 +242,11 @@ class SegmentScan:
         self._row = replace(row, index_bytes=index_bytes or 0, time_index_bytes=time_index_bytes or 0)
 
     def _goes_on(self) -> bool:
-        """Whether there is, or was, more of the log than was scanned: its indexes may then speak of that."""
+        """Whether there is, or was, more of the log than the scan covers: indexes may have entries for that part."""
         return self.problem is not None or self.ended or self._storage.size(self._info.path) > self._info.size
 
     def _check_transactions(self) -> None:
-        """The .txnindex is used only if it says just what the scan says."""
+        """Uses the .txnindex only if it agrees with the scan."""
         aborted = aborted_transactions(self._completed)
         path = self._row.txn_index_path
         info = self._sidecar(path)
@@ -299,15 +300,15 @@ class SegmentScan:
 
 
 def from_offset(batches: BatchTable, start_offset: int) -> BatchTable:
-    """The batches that hold `start_offset` or come after it; all of them where they begin there."""
+    """The batches that hold `start_offset` or come after it; all batches where they begin there."""
     if not len(batches) or int(batches.base_offset[0]) >= start_offset:
         return batches
     return batches.take(batches.last_offset >= start_offset)
 
 
 def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:
-    """Whether a .txnindex says what the scan of its .log says."""
-    # A transaction may have begun before the first segment that is still there, so earlier offsets are no lies.
+    """Whether a .txnindex agrees with the scan of its .log."""
+    # A transaction may have begun before the first segment that is still there, so earlier first offsets are right.
     return (
         len(said) == len(aborted)
         and bool((said.producer_id == aborted.producer_id).all())
@@ -318,7 +319,7 @@ def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:
 
 
 def with_batches(row: Segment, batches: BatchTable, records: int) -> Segment:
-    """The row once these batches, which come next in its file, are part of it."""
+    """The row with these batches added, which come next in its file."""
     largest = int(np.argmax(batches.max_timestamp))
     later = int(batches.max_timestamp[largest]) > row.max_timestamp_ms
     horizons = batches.base_timestamp[batches.has_delete_horizon]

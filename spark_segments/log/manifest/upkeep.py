@@ -18,7 +18,7 @@ from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.storage import FileInfo
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
-"""Age, by the store's clock, at which a file that no version names is deleted. A commit that takes longer is refused."""
+"""Age, by the store's clock, at which a file that no version names is deleted. A commit must not take longer."""
 
 COMMIT_LOG_MS = 60 * 60 * 1000
 """How long Delta's log is kept at least, by the store's clock: a commit looks in the log for its id."""

@@ -1,7 +1,7 @@
-"""isolation.level=read_committed: where a read learns which transactions were aborted.
+"""isolation.level=read_committed: the transaction indexes that list a read's aborted transactions.
 
-Kafka's rule (LogSegment.collectAbortedTxns): an aborted transaction is told of by the .txnindex of the segment that
-holds its marker, which may be a later one than the segment that holds its data.
+Kafka's rule (LogSegment.collectAbortedTxns): the .txnindex of the segment that holds the abort marker lists the aborted
+transaction. The transaction's data may lie in earlier segments.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ READ_UNCOMMITTED = "read_uncommitted"
 
 @dataclass(frozen=True, slots=True)
 class TransactionIndex:
-    """The aborted transactions with their markers in one segment: a .txnindex file, or `aborted` in memory.
+    """The aborted transactions with their markers in a segment: a .txnindex file, or `aborted` in memory.
 
-    `shift` is what makes the file's offsets those of the log.
+    `shift`: offset in the log minus offset in the file.
     """
 
     base_offset: int
@@ -43,7 +43,7 @@ class TransactionIndex:
 
 
 def check_isolation_level(isolation_level: str) -> str:
-    """The level itself, or InvalidOptionError."""
+    """The level itself. Raises InvalidOptionError for an unknown level."""
     if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise InvalidOptionError(
             "Unknown isolation.level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=repr(isolation_level)
@@ -52,9 +52,9 @@ def check_isolation_level(isolation_level: str) -> str:
 
 
 def transaction_indexes(segments: pa.Table, scanned: Mapping[str, AbortedTransactions]) -> list[TransactionIndex]:
-    """The transaction indexes of one partition's segment rows, by offset; a segment without aborts has none.
+    """The transaction indexes of a partition's segment rows, by offset; a segment without aborts has no index.
 
-    `scanned`: by the path of the .log, what a scan found where the .txnindex is missing or says what is not so.
+    `scanned`: by the path of the .log, the scan's result for a segment whose .txnindex is missing or wrong.
     """
     wanted = segments.column("txn_index_bytes").to_numpy() > 0
     if scanned:
@@ -77,8 +77,8 @@ def load_aborted(
 ) -> AbortedTransactions:
     """The aborted transactions that may have data at offsets in [start_offset, end_offset).
 
-    `indexes`: those of the segment that holds `start_offset` and of all later ones, in order. No more of them are read
-    than it takes until no transaction that began before `end_offset` was under way any more.
+    `indexes`: of the segment that holds `start_offset` and of all later segments, in order. Reading stops at the first
+    index after which no transaction that began before `end_offset` can be open.
     """
     parts = []
     for index in indexes:

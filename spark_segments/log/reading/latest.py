@@ -1,11 +1,12 @@
 """The view `latest` of a range: the newest record of each key, as cleaning the range would leave it.
 
-Below a partition's first dirty offset every key is there once: that much was cleaned, and is taken as it is. Only the
-dirty head is reduced to a map of latest offsets, against which all records of the range are held. So the view costs a
-read of the range, and what is dirty. Keys are told apart as the cleaner does, by 128 bits of their hash.
+Below a partition's first dirty offset every key occurs once, for that part was cleaned. So only the dirty head goes
+into a map of latest offsets, and all records of the range are compared with the map. The view costs a read of the range
+plus a read of the dirty head. Keys are equal if 128 bits of their hash are equal, as in the cleaner.
 
-As cleaning would: by partition (a key in two partitions has a newest record in each), without records that have no key,
-and without data of aborted transactions at either isolation level. Tombstones stay unless they are not wanted.
+The view follows cleaning: it works by partition (a key in two partitions has a newest record in each), and leaves out
+records without a key and, at either isolation level, data of aborted transactions. Tombstones stay unless they are not
+wanted.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from spark_segments.storage import Storage
 LATEST = "latest"
 
 MAP_BYTES = 128 << 20
-"""What the map of a task may take, as Kafka's log.cleaner.dedupe.buffer.size.
+"""Upper bound on the memory of a task's map, as Kafka's log.cleaner.dedupe.buffer.size.
 
-Where the keys of a dirty head do not fit, the head is read again for each share of them that does.
+Where the keys of a dirty head do not fit, they are split into shares that fit, and the head is read for each share.
 """
 
 
@@ -40,9 +41,9 @@ _ALL_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class LatestRange:
-    """A task: the newest records among `ranges`, where `head` holds all that may supersede them.
+    """A task: the newest records among `ranges`. `head` holds all records that may supersede them.
 
-    Both are of one partition and by offset.
+    Both are of the same partition and by offset.
     """
 
     ranges: tuple[ReadRange, ...]
@@ -52,7 +53,7 @@ class LatestRange:
 
 @dataclass(frozen=True, slots=True)
 class LatestPlan:
-    """The view of some offsets of a snapshot: {partition: (start, end exclusive)}."""
+    """The view of a range of offsets of a snapshot: {partition: (start, end exclusive)}."""
 
     snapshot: Snapshot
     offsets: Mapping[int, tuple[int, int]]
@@ -60,11 +61,11 @@ class LatestPlan:
     include_tombstones: bool = True
 
     def tasks(self, max_partition_bytes: int | None = None) -> list[LatestRange]:
-        """Tasks of about `max_partition_bytes`, or one a partition."""
+        """Tasks of about `max_partition_bytes`; None: a task for each partition."""
         return self.tasks_of(self.heads(), [self.offsets], max_partition_bytes)
 
     def heads(self) -> dict[int, list[ReadRange]]:
-        """The dirty part of each partition that has any."""
+        """The dirty head of each partition that has dirty offsets."""
         rows = self.snapshot.partitions
         first_dirty = dict(zip(*(rows.column(name).to_pylist() for name in _DIRTY), strict=True))
         dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in self.offsets.items()}
@@ -79,9 +80,10 @@ class LatestPlan:
         pieces: Iterable[Mapping[int, tuple[int, int]]],
         max_partition_bytes: int | None,
     ) -> list[LatestRange]:
-        """The tasks for `pieces`, each {partition: (start, end)}, which together are the view's offsets.
+        """The tasks for `pieces`, each {partition: (start, end)}. Together the pieces are the view's offsets.
 
-        Every task reads the keys of its partition's head, so it is not of fewer bytes than the head, unless pieces are.
+        Every task reads the keys of its partition's head. So a task has at least as many bytes as the head, unless its
+        piece is smaller.
         """
         tasks = []
         for piece in pieces:
@@ -98,7 +100,7 @@ class LatestPlan:
         return sorted(tasks, key=lambda task: (task.ranges[0].segment.partition, task.ranges[0].start_offset))
 
     def _task(self, ranges: Sequence[ReadRange], head: Sequence[ReadRange]) -> LatestRange:
-        # A record is superseded by what comes after it.
+        # Only later records supersede a record.
         after = tuple(one for one in head if one.end_offset > ranges[0].start_offset)
         return LatestRange(tuple(ranges), after, self.include_tombstones)
 
@@ -143,12 +145,12 @@ def read_latest(
 
 
 def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
-    """bool[n] by record of the task: whether a later one of its key is in the head. A map a share of the keys."""
+    """bool[n] by record of the task: whether the head has a later record of its key. Each share of keys has a map."""
     marks = np.zeros(0, np.bool_)
-    share, seed = KeyShare(0, 2), secrets.randbits(64)  # under another seed a key would be in another share
+    share, seed = KeyShare(0, 2), secrets.randbits(64)  # all shares must use the same seed
     while share.number < share.parts:
         keys = _map(storage, task.head, share, map_bytes, seed)
-        if keys is None:  # what was marked stays true
+        if keys is None:  # marks that are set stay true
             share = KeyShare(0, share.parts * 2)
             continue
         row = 0
@@ -164,7 +166,7 @@ def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
 def _map(
     storage: Storage, head: Sequence[ReadRange], share: KeyShare, map_bytes: int, seed: int | None = None
 ) -> LatestKeys | None:
-    """The latest offsets of the share's keys in the head, None where they do not fit."""
+    """The latest offsets of the share's keys in the head; None where they do not fit `map_bytes`."""
     keys = LatestKeys(map_bytes, share, seed=seed)
     for batch in _read(storage, head, ["key", "offset"]):
         if not keys.put_records(batch.column("key"), _offsets(batch)):

@@ -1,6 +1,4 @@
-"""Which bytes of which files a read needs: pure functions over a snapshot's rows. No segment and no index is opened
-here.
-"""
+"""The plan of a read: which bytes of which files it needs. Pure functions over a snapshot's rows; no file is opened."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from spark_segments.log.reading.isolation import (
 )
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
-OPEN_COST_BYTES = 1 << 20  # what opening one more file weighs, as spark.sql.files.openCostInBytes does
+OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class ReadRange:
     """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in
     [start_position, end_position).
 
-    `begin_position`: where a batch begins, at or before the first one wanted, known without the .index; 0 says nothing.
-    `transactions`: for read_committed, where the aborted transactions of this piece are told of.
+    `begin_position`: the position of a batch at or before the first wanted batch, known without the .index; 0 where not
+    known. `transactions`: for read_committed, the indexes that list the aborted transactions of this piece.
     """
 
     topic: str
@@ -71,7 +69,7 @@ def check_partition(snapshot: Snapshot, partition: int) -> None:
     numbers = snapshot.partitions.column("partition").to_numpy()
     if (numbers == partition).any():
         return
-    dense = bool((numbers == np.arange(len(numbers))).all())  # a directory of Kafka's may hold some partitions only
+    dense = bool((numbers == np.arange(len(numbers))).all())  # a directory that Kafka wrote may hold only some partitions
     expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
     raise UnknownTopicError(f"Topic {snapshot.topic} has no such partition", expected=expected, found=partition)
 
@@ -86,9 +84,9 @@ def read_ranges(
 ) -> list[ReadRange]:
     """The ranges that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
 
-    Offsets are clipped to what the log has; with read_committed, to what lies before the last stable offset. A segment
-    larger than `max_partition_bytes` gives several ranges of about that size. `leave_out_aborted` does so with the data
-    of aborted transactions at either level.
+    Offsets are clipped to the log; with read_committed, also to below the last stable offset. A segment larger than
+    `max_partition_bytes` gives several ranges of about that size. `leave_out_aborted` leaves out the data of aborted
+    transactions at either level.
     """
     committed = check_isolation_level(isolation_level) == READ_COMMITTED
     without_aborted = committed or leave_out_aborted
@@ -134,7 +132,7 @@ def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[Transactio
 def readable_bounds(snapshot: Snapshot, isolation_level: str) -> dict[int, tuple[int, int]]:
     """{partition: (log start offset, end)}: the log end, or with read_committed the last stable offset.
 
-    As in Kafka, that is never below the log start, although a row of an older version of this package may say so.
+    As in Kafka, the end is never below the log start, even where a row of an older version of this package says so.
     """
     bounds = offset_bounds(snapshot)
     if isolation_level != READ_COMMITTED:
@@ -147,7 +145,7 @@ def readable_bounds(snapshot: Snapshot, isolation_level: str) -> dict[int, tuple
 
 
 def _begin(one: ReadRange, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> ReadRange:
-    """Where an index in memory stands in for a file, the batch at which it says to begin."""
+    """The range with the `begin_position` that an index in memory gives, where such an index stands in for the file."""
     index = indexes.get(one.segment.path)
     if index is None:
         return one

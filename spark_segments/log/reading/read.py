@@ -1,4 +1,4 @@
-"""Reading a range that plan.py laid out: what a task does."""
+"""Reading a range that plan.py laid out: the work of a task."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From a time to an offset: the first record of a partition that is not older than the time.
 
-Timestamps of a log need not rise. A segment whose largest timestamp is below the target cannot hold the answer; the
-first one whose largest is not below it does, unless the record that made it so lies outside the part of the file that
-is in the log.
+Timestamps of a log need not rise. A segment whose largest timestamp is below the target cannot hold the answer. The
+first segment whose largest timestamp is not below the target holds it, unless the record with that timestamp lies
+outside the part of the file that is in the log.
 """
 
 from __future__ import annotations

@@ -76,9 +76,10 @@ def copy_batches(
 
 
 def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
-    """`created_ms` of a copy. A sealed copy takes the newest source's: retention goes by it if no record has a timestamp.
+    """The creation time of a copy, in ms. Retention goes by it where no record has a timestamp.
 
-    A copy that stays active takes its first chunk's. Otherwise merging would put off the roll of an idle partition.
+    A sealed copy is as old as its newest source. An active copy is as old as its first chunk, or, where chunks have no
+    timestamp, as the newest of these. Otherwise merging would put off the roll of an idle partition.
     """
     untimed = [source.created_ms for source in sources if source.max_timestamp_ms < 0]
     created = [source.created_ms for source in sources]
@@ -107,7 +108,7 @@ def _copy(
     from_start = start == source.base_offset and source.file_base_offset == source.name_offset
     begin = 0 if from_start else locate(storage, source, start)
     records = 0
-    # Nearly all of it is wanted, and nobody else has it.
+    # Nearly all bytes of a window are wanted, and nobody else uses the window: it may be writable.
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
         past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
         for piece in trimmed(window.between(start, end), start):
@@ -124,8 +125,8 @@ def _copy(
 def trimmed(window: Window, start_offset: int) -> list[Window]:
     """A window's batches (magic 2) without records below `start_offset`, an offset of the log.
 
-    The same window where no batch begins below it. Otherwise two windows: the rest of the first batch, and the batches
-    behind it.
+    Batches that end below it are left out. A batch that begins below it and ends at or above it is encoded again, as a
+    window of the records that are left.
     """
     start_offset -= window.offset_shift
     window = window.take(window.batches.last_offset >= start_offset)

@@ -1,4 +1,4 @@
-"""Reading one segment: from the sidecar look-up to decoded batches of records.
+"""Reading a segment: from the sidecar look-up to decoded batches of records.
 
 A read touches the .index once and then only the bytes of the .log that it needs, in windows: memory is bounded by the
 window and the largest record batch, whatever the size of the file.
