@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 _RESULT_SCHEMA = "number int, result binary"
 
-SLOTS_OF_A_CLUSTER = 64  # what a Spark Connect session, which does not say how large its cluster is, is taken to have
+SLOTS_OF_A_CLUSTER = 64  # assumed for a Spark Connect session, which does not say how large its cluster is
 
 
 def run_tasks(
@@ -60,16 +60,16 @@ def try_tasks(
     progress: Callable[[int, int], None] | None = None,
     at_a_time: int | None = None,
 ) -> list[Result | SegmentsError]:
-    """As `run_tasks`, but a task that fails has its error where its result would be: the work of the others counts.
+    """As `run_tasks`, but a task that fails gives its error in place of its result, so the other results are kept.
 
-    That is so for errors of this package, and for a file that is missing (a StorageError); any other error is raised.
+    This holds for errors of this package, and for a missing file (as a StorageError). Any other error is raised.
     """
     return run_tasks(_Tried(function), tasks, spark, progress=progress, at_a_time=at_a_time)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """Task function: the result of another one, or its error as a value."""
+    """Task function: the result of another task function, or its error as a value."""
 
     function: Callable[[Any], Any]
 
@@ -81,14 +81,14 @@ class _Tried:
 
 
 def failure_of(error: SegmentsError | FileNotFoundError) -> SegmentsError:
-    """The error that a report shows: a missing file is one that the log names."""
+    """The error that a report shows. A FileNotFoundError becomes the error for a file that the log names."""
     if isinstance(error, SegmentsError):
         return error
     return StorageError("A file that the log names is missing", path=str(error.filename), hint=RESTORE)
 
 
 def task_slots(spark: SparkSession | None) -> int:
-    """How many tasks run at a time, about."""
+    """About how many tasks run at a time."""
     if spark is None:
         return os.cpu_count() or 1
     try:
@@ -100,7 +100,7 @@ def task_slots(spark: SparkSession | None) -> int:
 def _in_process(
     function: Callable[[Any], Any], tasks: Sequence[Any], at_a_time: int | None
 ) -> Iterator[tuple[int, Any]]:
-    # Threads suffice: kernels and file reads let go of the interpreter's lock.
+    # Threads suffice: kernels and file reads release the GIL.
     with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), at_a_time or task_slots(None)))) as pool:
         futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
         try:
@@ -123,7 +123,7 @@ def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: Spark
                 try:
                     result = function(pickle.loads(task)), None
                 except (SegmentsError, FileNotFoundError) as error:
-                    # Spark would try it again, and hand on its text only, within a trace of the JVM.
+                    # Spark would retry the task, and pass on only the error's text, inside a JVM trace.
                     result = None, error
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],

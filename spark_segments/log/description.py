@@ -1,4 +1,4 @@
-"""What a topic looks like, from its snapshot's rows alone."""
+"""The description of a topic, from its snapshot's rows alone."""
 
 from __future__ import annotations
 
@@ -51,11 +51,10 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
 
 
 def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
-    """{partition: cleanable bytes / (clean + cleanable bytes)} over sealed segments, without the lags that protect some
-    of them.
+    """{partition: cleanable bytes / (clean + cleanable bytes)} over sealed segments; compaction lags are ignored.
 
-    A segment that the first dirty offset falls into counts by the share of its offsets on each side. 0.0 where nothing
-    is sealed.
+    The first dirty offset splits the bytes of its segment in proportion to the offsets on each side. 0.0 where no
+    segment is sealed.
     """
     live = snapshot.live
     sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == SEALED))
@@ -72,7 +71,7 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
 
 
 def _owner_rows(snapshot: Snapshot, segments: pa.Table) -> np.ndarray:
-    """int64[]: the row of `snapshot.partitions` that each segment belongs to; partitions of Kafka's may have gaps."""
+    """int64[]: the row of `snapshot.partitions` that each segment belongs to; partition numbers of Kafka's directory may have gaps."""
     values: np.ndarray = np.searchsorted(
         snapshot.partitions.column("partition").to_numpy(), segments.column("partition").to_numpy()
     )

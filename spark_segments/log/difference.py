@@ -81,7 +81,7 @@ def compare(one: History, other: History) -> Comparison:
 
 
 def _identity(row: Segment) -> tuple[str, int, int, int] | None:
-    """Identity of the part of a file that a row names: equal rows have equal bytes. None for a file that Kafka named."""
+    """Identity of the file part that a row names: equal identity, equal bytes. None for a file that Kafka named."""
     if len(row.path.rpartition("/")[2].split(".")) < _NAME_PARTS:
         return None
     return row.path, row.base_offset, row.next_offset, row.file_base_offset
@@ -89,7 +89,7 @@ def _identity(row: Segment) -> tuple[str, int, int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Batches of a window. `first` and `last` are offsets of the log, cut to the part of the file that the row names."""
+    """Batches of a window. `first` and `last` are offsets of the log, cut to the file part that the row names."""
 
     side: _Side
     segment: Segment | None
@@ -266,7 +266,7 @@ def _other_records(one: _Part, other: _Part) -> list[int]:
         mine.column("offset").to_numpy(), theirs.column("offset").to_numpy(), assume_unique=True, return_indices=True
     )
     mine, theirs = mine.take(pa.array(mine_at)), theirs.take(pa.array(theirs_at))
-    equal, rows = 0, len(offsets)  # the first `equal` rows are equal; the first `rows` are not
+    equal, rows = 0, len(offsets)  # the first `equal` rows are equal; at most the first `rows` are
     while equal < rows:
         middle = (equal + rows + 1) // 2
         if mine.slice(equal, middle - equal).equals(theirs.slice(equal, middle - equal)):

@@ -1,4 +1,4 @@
-"""The marker file: what tells a log directory, an empty one too, from any other directory."""
+"""The marker file, which distinguishes a log directory, even an empty directory, from any other directory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def is_marked(storage: Storage) -> bool:
 
 
 def mark(storage: Storage) -> None:
-    """Makes the location a log directory. Somebody else may do so at the same moment."""
+    """Makes the location a log directory. Another process may do so at the same moment."""
     with contextlib.suppress(FileExistsError):
         storage.write(MARKER, json.dumps({"format.version": FORMAT_VERSION}).encode())
 
 
 def check_format(storage: Storage) -> None:
-    """Raises LogDirError for a marker that is damaged or of a newer format."""
+    """Raises LogDirError for a marker that is damaged or has a newer format."""
     content = storage.read(MARKER).to_pybytes()
     if not content:
-        return  # whoever makes the directory has not written it yet, or was killed before that
+        return  # the process that makes the directory has not written the marker yet, or was killed before
     try:
         version = int(json.loads(content)["format.version"])
     except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""What an alteration of a topic and a deletion of its records make of a snapshot: plans for `Manifest.commit`."""
+"""Plans for `Manifest.commit`: the alteration of a topic, and the deletion of its records."""
 
 from __future__ import annotations
 

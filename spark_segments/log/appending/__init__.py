@@ -1,1 +1,1 @@
-"""Rows on their way into a topic: columns, partitions, chunks, and the offsets that the commit gives them."""
+"""Appending rows to a topic: columns, partitions, chunks, and the offsets that the commit assigns."""

@@ -1,6 +1,6 @@
 """Turning rows into chunks: which partition a row goes to, and a bounded buffer in front of the encoder.
 
-An Appender is what one task of a writer uses. It gives out no offsets; the commit does.
+Each task of a writer uses an Appender. The Appender assigns no offsets; the commit does.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spark_segments.storage import Storage
 
 DEFAULT_BATCH_BYTES = 131072
 BUFFER_BYTES = 32 << 20
-# Of the last batch of a partition in a buffer, half is missing on average: so many whole ones before it are enough.
+# A partition's last batch in a buffer is half full on average. With this many batches before it, that costs little.
 BUFFERED_BATCHES = 16
 MAX_OPEN_CHUNKS = 256
 DEFAULT_ZSTD_LEVEL = 1
-NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's
+NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """What Kafka's producer calls its configuration. None for `compression_type` is the topic's."""
+    """Configuration of Kafka's producer. `compression_type` None: the topic's."""
 
     compression_type: str | None = None
     batch_bytes: int = DEFAULT_BATCH_BYTES
@@ -54,7 +54,7 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The chunks that one task wrote into one topic, in the order of its rows within each partition.
+    """The chunks that a task wrote into a topic, in the order of its rows within each partition.
 
     `row_without_key`: the first row of the task without a key, counted from 1; None where every row has a key.
     """
@@ -67,7 +67,7 @@ class Chunks:
 
 @dataclass
 class _Open:
-    """One topic that is being written to."""
+    """A topic that is being written to."""
 
     target: Target
     codec: int
@@ -83,11 +83,11 @@ class _Open:
 class Appender:
     """Buffers rows, then encodes them partition by partition into open chunks.
 
-    A buffer has BUFFERED_BATCHES batches for each partition, and BUFFER_BYTES at most: a smaller one stays in the
+    A buffer has BUFFERED_BATCHES batches for each partition, and BUFFER_BYTES at most: a smaller buffer stays in the
     processor's cache.
 
-    At most MAX_OPEN_CHUNKS chunks are open at a time; where a topic has more partitions, the chunk that was written to
-    least recently is closed and a further one is begun later.
+    At most MAX_OPEN_CHUNKS chunks are open at a time. Where a topic has more partitions, the chunk that was written to
+    least recently is closed, and its partition gets a new chunk later.
 
     As a context manager it leaves no file open where an error comes before `close`.
     """
@@ -142,12 +142,12 @@ class Appender:
 
     @property
     def _wanted_bytes(self) -> int:
-        """What fills BUFFERED_BATCHES batches of every partition of the topics seen so far; none is looked up here."""
+        """Bytes of BUFFERED_BATCHES batches of every partition of the topics seen so far. Looks no topic up."""
         partitions = sum(opened.target.partitions for opened in self._topics.values())
         return BUFFERED_BATCHES * self._options.batch_bytes * max(partitions, 1)
 
     def close(self) -> list[Chunks]:
-        """Writes what is buffered, finishes all chunks and returns them, one entry a topic."""
+        """Writes the buffered rows, finishes all chunks and returns them, an entry for each topic."""
         self._flush()
         for opened in self._topics.values():
             for partition in list(opened.writers):
@@ -187,7 +187,7 @@ class Appender:
                 self._encode(opened, batch if len(topics.dictionary) == 1 else batch.filter(mine))
 
     def _check_keys(self, opened: _Open, without_key: pa.Array) -> None:
-        """Keeps the first row without a key, or refuses it; `without_key` is bool[rows] of the batch to be flushed."""
+        """Notes the first row without a key, or refuses it. `without_key` is bool[rows] of the batch to be flushed."""
         position = pc.index(without_key, True).as_py()
         if position < 0:
             return
@@ -325,7 +325,7 @@ def check_timestamps(timestamps: pa.Array, target: Target, now_ms: int) -> None:
 
 
 def compression(config: TopicConfig, compression_type: str | None) -> tuple[int, int | None]:
-    """(codec, level) that a writer uses: the option, else the topic's; where that says `producer`, zstd at level 1."""
+    """(codec, level) of a writer: the option, else the topic's setting; where that is `producer`, zstd at level 1."""
     name = compression_type or config.compression_type
     if name == "producer":
         return CODECS["zstd"], DEFAULT_ZSTD_LEVEL

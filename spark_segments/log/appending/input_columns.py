@@ -1,6 +1,4 @@
-"""The columns that a writer accepts, brought to one shape: what may be appended, with which types, and what stands in
-for nulls.
-"""
+"""The columns that a writer accepts, their types, the values that replace nulls, and their conversion to WRITER_SCHEMA."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ import pyarrow.compute as pc
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import HEADERS_TYPE
 
-# Every other column is left alone, as Spark's Kafka sink does: a frame read from a topic can be written to another one
-# as it is.
+# Every other column is ignored, as by Spark's Kafka sink: a frame read from a topic can be written to another topic as
+# it is.
 WRITER_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -48,8 +46,7 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
-    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC, a null one is
-    `now_ms`.
+    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC, null as `now_ms`.
 
     Columns that are absent come out as nulls. Types must have passed `check_columns`; a value that does not fit its
     type (a partition above int32, say) raises InvalidOptionError.
@@ -68,7 +65,7 @@ def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
 
 
 def record_batches(data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Whatever Arrow rows a caller has, as record batches."""
+    """A caller's Arrow rows, in whatever form, as record batches."""
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):

@@ -1,4 +1,4 @@
-"""Giving out offsets: the commit that makes chunks part of the log."""
+"""Offset assignment: the commit that makes chunks part of the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_segments.storage import Storage
 OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
 """Chunks older than this are refused: vacuum might take their files before the commit names them."""
 
-_THREADS = 16  # looking for files is waiting, on an object store
+_THREADS = 16  # looking for files on an object store is mostly waiting
 _SURELY_YOUNG_MS = 60 * 60 * 1000
 
 
@@ -39,13 +39,14 @@ def commit_append(
 ) -> dict[int, tuple[int, int]]:
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
-    Chunks of a partition get the next offsets in the order given, which is to be (task, row). A `txn` that was
-    committed before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the
-    snapshot that each try appends to; what it raises ends the append. Raises UnknownTopicError for a partition that is
-    not there, CommitConflictError where the topic is not the one that the chunks were written for, or where they are
-    too old. `state`: as in `Manifest.commit`. `replayed`: the same chunks may have been committed before, rolled and
-    vacuumed, so that no row tells of it; their files are looked for then, and CommitConflictError says where they are
-    gone.
+    Chunks of a partition get the next offsets in the order given, which must be (task, row). A `txn` that was committed
+    before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the snapshot
+    that each try appends to; an error from it ends the append. `state`: as in `Manifest.commit`. `replayed`: the same
+    chunks may have been committed before, then rolled and vacuumed, so that no row names them; so their files are
+    looked for.
+
+    Raises UnknownTopicError for a partition that is not there; CommitConflictError where the chunks were written for
+    another topic id, are too old, or, if `replayed`, have lost their files.
     """
     chunks = [chunk for chunk in chunks if chunk.records]
     if not chunks and txn is None:
@@ -89,7 +90,7 @@ def commit_written(
 
 
 def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
-    """The rows of chunks at the ends of their partitions, and those ends moved on."""
+    """The change that puts chunks at the ends of their partitions and moves those ends."""
     there = _rows_of(snapshot, {chunk.partition for chunk in chunks})
     added = []
     for chunk in chunks:
@@ -156,8 +157,8 @@ def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
 def check_age(storage: Storage, chunks: Sequence[Segment]) -> None:
     """Raises CommitConflictError for chunks whose files are older, by the store's clock, than OLDEST_CHUNK_MS.
 
-    A chunk that this machine's clock says is fresh is believed: clocks are not that wrong. For all others the store is
-    asked when their files were made.
+    A chunk that is fresh by this machine's clock is accepted: clocks are not that wrong. For every other chunk the store
+    says when its file was made.
     """
     now_ms = time.time_ns() // 1_000_000
     doubtful = [chunk for chunk in chunks if abs(now_ms - chunk.created_ms) > _SURELY_YOUNG_MS]

@@ -1,7 +1,7 @@
 """Export: a topic as the partition directories that a Kafka broker serves, under Kafka's names, with absolute offsets.
 
 Sealed segments are copied as they are where their bytes allow it; else only the header fields outside the CRC are
-written anew. The chunks of the active segment become one segment, or as many as segment.bytes asks for.
+rewritten. The chunks of the active segment become a single segment, or as many as segment.bytes asks for.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True)
 class _ExportedSegment:
-    """One segment to be written: the rows that make it, and the epoch of batches without one (None: they stay so)."""
+    """A segment to be written: its rows, and the epoch for batches without an epoch (None: they stay without)."""
 
     rows: tuple[Segment, ...]
     leader_epoch: int | None
@@ -72,7 +72,7 @@ class _ExportedSegment:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What a task says of a segment: records, bytes, whether it has producers' batches."""
+    """The result of a task: a segment's records, bytes, and whether it has producers' batches."""
 
     partition: int
     records: int
@@ -82,7 +82,7 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """Task function: writes one segment and its sidecars."""
+    """Task function: writes a segment and its sidecars."""
 
     source: Storage
     target: Storage
@@ -118,7 +118,7 @@ class _Write:
 
 @dataclass(slots=True)
 class _HeaderLook:
-    """What a walk over the batch headers of a segment tells. `as_it_is`: its files are Kafka's already."""
+    """The result of a walk over a segment's batch headers. `as_it_is`: its files can be copied unchanged."""
 
     as_it_is: bool
     has_producers: bool = False
@@ -139,7 +139,7 @@ def _look(source: Storage, output: _ExportedSegment) -> _HeaderLook:
 
 @dataclass
 class _Checkpoints:
-    """The log directory's checkpoint files, as they come together. `partitions`: those that they speak of anew."""
+    """Collects the entries of the log directory's checkpoint files. `partitions`: the exported partitions."""
 
     partitions: set[tuple[str, int]] = field(default_factory=set)
     log_start: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class _Checkpoints:
 
     def add(self, topic: str, row: Partition, config: TopicConfig, first_base_offset: int) -> None:
         if topic == CLUSTER_METADATA_TOPIC:
-            return  # KRaft's own log, of which a broker's checkpoints do not speak
+            return  # KRaft's log has no entries in a broker's checkpoints
         at = (topic, row.partition)
         self.partitions.add(at)
         self.log_end[at] = row.log_end_offset
@@ -158,9 +158,9 @@ class _Checkpoints:
             self.cleaned[at] = row.first_dirty_offset
 
     def write(self, target: Storage) -> None:
-        """Writes the files. Entries that others have left in them stay, save those of partitions that were exported or
-        that are there no more: an old log start would hide records, an old cleaner offset keep them dirty or make them
-        count as clean.
+        """Writes the files. Entries that they have already stay, except of partitions that were exported or are gone.
+
+        An old log start would hide records; an old cleaner offset would keep records dirty or count them as clean.
         """
         directories = set(target.directories())
         for name, offsets in (
@@ -229,7 +229,7 @@ def _export(
         producers = row.partition in with_producers or row.producer_snapshot is not None
         _write_snapshots(storage, target, snapshot.topic, row, mine, producers)
         directory = f"{snapshot.topic}-{row.partition}"
-        # A broker takes the file as it is where the log begins with its first segment: no checkpoint says so then.
+        # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
         epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
         target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
         target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(snapshot.topic_id))
@@ -244,7 +244,7 @@ def _export(
 
 
 def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:
-    """Sealed rows each by itself, chunks together up to segment.bytes."""
+    """The segments to write: each sealed row by itself, chunks together up to segment.bytes."""
     leader_epoch = row.leader_epoch if row.leader_epochs else None
 
     def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
@@ -263,7 +263,7 @@ def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
 def _write_snapshots(
     storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_ExportedSegment], producers: bool
 ) -> None:
-    """A .snapshot at each segment but the first, and at the log end: the one that was imported, else a new one."""
+    """Writes a .snapshot at each segment but the first, and at the log end: the imported snapshot, else a new snapshot."""
     directory = f"{topic}-{row.partition}"
     state = ProducerState()
     for number, output in enumerate(outputs):
@@ -280,6 +280,6 @@ def _write_snapshots(
                 for window in windows(storage, one):
                     state.add(window)
     if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
-        # Appends of our own have no producers: what came with an import still holds.
+        # Appends by this package have no producers: the state that came with an import still holds.
         content = row.producer_snapshot or producer_snapshot_bytes(state.entries())
         target.write(f"{directory}/{row.log_end_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}", content)

@@ -352,7 +352,7 @@ def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted:
 def _with_transactions(
     source: Storage, target: Storage, row: Segment, copied: Segment, aborted: AbortedTransactions | None
 ) -> Segment:
-    """Copies the .txnindex (unless `aborted` stands in for it) and the .snapshot beside a segment, if they can be read."""
+    """Copies a segment's .txnindex (unless `aborted` stands in for it) and .snapshot, where they can be read."""
     snapshot = row.stem + PRODUCER_SNAPSHOT_SUFFIX
     if source.exists(snapshot) and copied.base_offset == row.name_offset:
         copy_file(source, snapshot, target, copied.stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))

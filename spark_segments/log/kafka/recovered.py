@@ -19,7 +19,7 @@ CUT_SHORT = "the last record batch is cut"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The part of the files behind the end of the log: `bytes` from `position` of `path` on, and the `dropped` segments."""
+    """The files' part behind the end of the log: `bytes` from `position` of `path` on, and the `dropped` segments."""
 
     topic: str
     partition: int

@@ -182,7 +182,7 @@ class SegmentScan:
         return batches.take(before) if self.ended else batches
 
     def _take_producers(self, window: Window, batches: BatchTable) -> BatchTable:
-        """Adds producers' batches to the producer state; returns the batches before the first malformed control batch."""
+        """Adds batches to the producer state; returns the batches before the first malformed control batch."""
         producers = from_offset(batches, self._start_offset)
         if not (producers.producer_id > NO_PRODUCER_ID).any():
             return batches

@@ -1,1 +1,1 @@
-"""Records on their way out: which byte ranges hold the wanted offsets, and reading one range."""
+"""Reading records: which byte ranges hold the wanted offsets, and reading a range."""

@@ -69,7 +69,7 @@ def check_partition(snapshot: Snapshot, partition: int) -> None:
     numbers = snapshot.partitions.column("partition").to_numpy()
     if (numbers == partition).any():
         return
-    dense = bool((numbers == np.arange(len(numbers))).all())  # a directory that Kafka wrote may hold only some partitions
+    dense = bool((numbers == np.arange(len(numbers))).all())  # Kafka's directory may lack some partitions
     expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
     raise UnknownTopicError(f"Topic {snapshot.topic} has no such partition", expected=expected, found=partition)
 

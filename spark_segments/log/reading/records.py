@@ -24,7 +24,7 @@ def check_reading(
     include_control: bool,
     include_tombstones: bool,
 ) -> list[str]:
-    """The names of the wanted columns; None means all. Raises InvalidOptionError for a name or value that is unknown."""
+    """The names of the wanted columns; None means all. Raises InvalidOptionError for an unknown name or value."""
     names = list(RECORD_SCHEMA.names) if columns is None else list(columns)
     unknown = [name for name in names if name not in RECORD_SCHEMA.names]
     if unknown:

@@ -1,4 +1,4 @@
-"""The files of one segment: writing them, walking their batches, copying them.
+"""The files of a segment: writing them, walking their batches, copying them.
 
-Which segments are the log is manifest/'s to say.
+manifest/ says which segments are the log.
 """

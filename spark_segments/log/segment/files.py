@@ -31,7 +31,7 @@ def read_txn_index(storage: Storage, path: str, size_bytes: int, offset_shift: i
 
 
 def missing_file(path: str | None) -> MissingFileError:
-    """What to raise for a file that a snapshot names and that is not there."""
+    """The error for a file that a snapshot names and that is not there."""
     return MissingFileError(
         "A file that the log had when it was loaded is gone",
         path=path,

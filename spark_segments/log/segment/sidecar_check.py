@@ -108,7 +108,7 @@ class TimeIndexCheck:
         return np.flatnonzero(~self._true)
 
     def usable_bytes(self, *, goes_on: bool) -> int | None:
-        """Bytes of the index that are true for the batches seen; None if any is untrue. `goes_on`: more batches come."""
+        """Bytes of the index that are true for the batches seen; None if any is untrue. `goes_on`: more may follow."""
         count = int(np.searchsorted(self._offset, self._next_offset)) if goes_on else len(self._offset)
         return count * TIME_ENTRY_BYTES if self._true[:count].all() else None
 

@@ -1,7 +1,7 @@
-"""Keys and values of a topic as typed columns: which registry decodes them, and reading with their meaning.
+"""Keys and values of a topic as typed columns.
 
-What a format is lives in values/. Here is what needs a log: the topic `_schemas` of a cluster's archive as a registry,
-and a first record where only that tells the type.
+The formats are in values/. This module adds the parts that need a log: the topic `_schemas` of an archived cluster as a
+registry, and a first record where only a record shows the type.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
 
 SCHEMAS_TOPIC = "_schemas"
-"""The topic in which Confluent's registry keeps its schemas; as schema.registry, that of the same log directory."""
+"""The topic in which Confluent's registry keeps its schemas. As schema.registry: that topic of the same log directory."""
 
 _CONTEXT = ("topic", "partition", "offset")
 
 
 class Log(Protocol):
-    """What a log directory is asked for here."""
+    """The part of a log directory that this module uses."""
 
     @property
     def storage(self) -> Storage: ...
@@ -45,20 +45,20 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a read of which some are typed."""
+    """The columns of a read; some of them are typed."""
 
     names: Sequence[str]
     readers: Sequence[Decoder]
 
     @property
     def wanted(self) -> list[str]:
-        """What to read of records for them: an error names the record's place."""
+        """The columns of records to read, with the columns of a record's place, which an error names."""
         if not any(one.chosen.column in self.names for one in self.readers):
             return list(self.names)
         return [*self.names, *(name for name in _CONTEXT if name not in self.names)]
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of the `wanted` columns as those of `names`, and behind them columns of undecodable bytes."""
+        """Batches of the `wanted` columns as batches of the columns `names`, followed by columns of undecodable bytes."""
         used = [one.chosen for one in self.readers if one.chosen.column in self.names]
         raw = [one.raw_column for one in used if one.raw_column]
         for batch in batches:
@@ -73,11 +73,11 @@ class TypedColumns:
         self._options = log.storage.storage_options
 
     def columns(self, topic: str, names: Sequence[str], formats: Mapping[str, str], version: int | None) -> Columns:
-        """Columns of a topic to be read."""
+        """The columns `names` of a topic, typed as `formats` say."""
         return Columns(names, self.readers(topic, formats, version))
 
     def readers(self, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
-        """What decodes columns of a topic."""
+        """The decoders of a topic's columns."""
 
         def sample(column: str) -> bytes | None:
             for batch in self._log.read(topic, columns=[column], version=version):
@@ -91,7 +91,7 @@ class TypedColumns:
     def writers(
         self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
     ) -> list[Encoder]:
-        """What encodes columns of these types."""
+        """The encoders of columns of these types."""
         return encoders(column_formats(formats, self._options), topic, types, self._registry)
 
     def encoded(
@@ -106,7 +106,7 @@ class TypedColumns:
             yield encode_batch(batch, writers)
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
-        """The registry that options name; without schema.registry the topic `_schemas`."""
+        """The registry that the options name; without schema.registry, the topic `_schemas`."""
         wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **formats}
         found = self._registry(column_formats(wanted, self._options)[-1])
         assert found is not None  # schema.registry is set
@@ -125,7 +125,7 @@ class TypedColumns:
 
     def _schemas(self, address: str) -> Iterator[pa.RecordBatch] | None:
         """The records of `_schemas` in the log directory at an address, or None."""
-        with contextlib.suppress(LogDirError):  # a directory of schemas, then, or one that is to become that
+        with contextlib.suppress(LogDirError):  # then the address is a directory of schemas, or will become one
             log = self._log if address == SCHEMAS_TOPIC else type(self._log).open(address, self._options)
             return log.read(SCHEMAS_TOPIC, columns=["key", "value"]) if SCHEMAS_TOPIC in log.topics() else None
         return None

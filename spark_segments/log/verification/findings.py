@@ -1,4 +1,4 @@
-"""What a verification finds: one value a fault, each with its place, what should be there and what is."""
+"""The findings of a verification: a value for each fault, with its place, the expected and the found content."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from spark_segments.errors import SegmentsError
 
 ERROR = "error"  # records are lost or may be read wrongly, or a read may fail
-WARNING = "warning"  # nothing is lost or read wrongly, but it is not as Kafka or this package leaves things
+WARNING = "warning"  # nothing is lost or read wrongly, but neither Kafka nor this package leaves it so
 
 MOST_OF_A_KIND = 20
-"""How many findings with the same message are kept for one topic; the rest are counted."""
+"""How many findings with the same message are kept for a topic; further findings are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault. `path` is relative to the log directory, `position` a byte of the file, where there is one.
+    """A fault. `path` is relative to the log directory, `position` a byte of the file; None where neither applies.
 
-    `rebuilds`: the .log whose sidecars a repair would build anew to mend it; None for what a repair leaves alone.
+    `rebuilds`: the .log whose sidecars a repair would rebuild to correct the fault; None where a repair cannot.
     """
 
     severity: str
@@ -33,7 +33,7 @@ class Finding:
     rebuilds: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only, as for JSON."""
+        """The finding as plain values, as for JSON."""
         fields = dataclasses.asdict(self)
         del fields["rebuilds"]
         return {name: value if isinstance(value, str | int | None) else str(value) for name, value in fields.items()}
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects the findings of one topic, and of one partition and file where they are set."""
+    """Collects the findings of a topic, and of a partition and file where these are set."""
 
     topic: str
     partition: int | None = None
@@ -73,7 +73,7 @@ class Findings:
         found: object = None,
         rebuilds: str | None = None,
     ) -> None:
-        """One more; beyond MOST_OF_A_KIND of the same message it is only counted."""
+        """Adds a finding; beyond MOST_OF_A_KIND of the same message it is only counted."""
         count = self._of_kind[message] = self._of_kind.get(message, 0) + 1
         if count > MOST_OF_A_KIND:
             self.left_out += 1
@@ -93,7 +93,7 @@ class Findings:
         )
 
     def add_error(self, error: SegmentsError, *, rebuilds: str | None = None, severity: str = ERROR) -> None:
-        """What an error says, as a finding."""
+        """Adds an error as a finding."""
         self.add(
             error.message,
             severity=severity,

@@ -1,4 +1,4 @@
-"""What `segments verify` says of Kafka's directories: quickly from their listing, deeply from their recovery."""
+"""`segments verify` of Kafka's directories: a quick check uses the listing, a deep check the recovery."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _ABOVE: dict[str, Callable[..., Any]] = {
 
 
 def check_listing(storage: Storage, source: PartitionSource, findings: Findings) -> None:
-    """What a partition's directory shows without its log being read: its files, their sizes, its small files."""
+    """Checks a partition's directory without reading its log: which files it has, their sizes, its small files."""
     listing = storage.list(source.path)
     names = {file_name(info): info for info in listing}
     for name, info in names.items():
@@ -75,14 +75,14 @@ def check_listing(storage: Storage, source: PartitionSource, findings: Findings)
 
 
 def check_log_directory(storage: Storage, findings: Findings) -> None:
-    """Whether the checkpoint files of a log directory parse."""
+    """Checks that the checkpoint files of a log directory parse."""
     for info in storage.list():
         if info.path in _ABOVE:
             _check_small_file(storage, info, _ABOVE[info.path], findings)
 
 
 def add_report(report: RecoveryReport, findings: Findings) -> None:
-    """What recovery left out of the log, and which files it could not use, where nothing was found of them before."""
+    """Adds what recovery left out of the log, and the files it could not use, unless they have findings already."""
     for cut in report.cuts:
         findings.add(
             "The log is cut here: " + cut.reason,
@@ -153,7 +153,7 @@ def _check_small_file(storage: Storage, info: FileInfo, parser: Callable[..., An
     except SegmentsError as error:
         findings.add_error(error, severity=WARNING)
     except FileNotFoundError:
-        return  # a running broker has just written it anew
+        return  # a running broker has just replaced the file
 
 
 def _parser(name: str, suffix: str) -> Callable[..., Any] | None:

@@ -1,6 +1,6 @@
-"""Whether the clean tail of a compacted partition has every key once: what compaction is there for.
+"""Whether the clean tail of a compacted partition has every key once, as compaction promises.
 
-A unit of work of `segments verify`, one a partition.
+A task of `segments verify`: each partition is a task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Fi
 from spark_segments.storage import Storage
 
 MAP_BYTES = 256 << 20
-"""What the map of keys may take. A tail of more keys (about ten millions) is looked at in parts of that many."""
+"""Upper bound on the map of keys. A tail of more keys (about ten million) is checked in parts that fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class KeysTask:
 def verify_keys(storage: Storage, task: KeysTask) -> list[Finding]:
     """A finding for each record of the tail that has no key, or whose key a later record of the tail has.
 
-    Raises CorruptBatchError for damaged bytes: only segments that are whole can be judged.
+    Raises CorruptBatchError for damaged bytes: the segments must be whole.
     """
     findings = Findings(task.topic, task.partition)
     start = task.start_offset
@@ -66,7 +66,7 @@ class _TailWindow:
     undone: np.ndarray
 
     def put(self, task: KeysTask, keys: OffsetMap, findings: Findings) -> int:
-        """Puts the keys into the map and returns how many records had one; a record without is a finding."""
+        """Puts the keys into the map and returns how many records have a key. A record without a key is a finding."""
         keys.put_batches(self.window, end_offset=task.end_offset, exclude=self.undone)
         end = keys.end_offset if keys.full else task.end_offset
         keyed = 0
@@ -117,7 +117,7 @@ def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_TailWind
 
 
 def _name_repeated(storage: Storage, task: KeysTask, keys: OffsetMap, start: int, end: int, findings: Findings) -> None:
-    """Names records whose key the map has at a later offset. Slow, and only done where there are some."""
+    """Adds a finding for each record whose key the map has at a later offset. Slow: done only where there are some."""
     named = 0
     for window in _windows(storage, task, start):
         for decoded in window.records(task, start, end):

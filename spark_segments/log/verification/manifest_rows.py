@@ -37,7 +37,7 @@ _SUFFIXES = {
 
 
 def check_rows(snapshot: Snapshot, findings: Findings) -> None:
-    """The invariants that hold between the rows of a managed topic."""
+    """Checks the invariants that hold between the rows of a managed topic."""
     partitions = partitions_of(snapshot.partitions)
     numbers = [row.partition for row in partitions]
     if numbers != list(range(len(numbers))):
@@ -109,7 +109,7 @@ def _check_partition(row: Partition, findings: Findings) -> None:
 
 
 def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> None:
-    """What must hold within each row by itself."""
+    """Checks each row by itself."""
     column = {name: live.column(name).to_numpy(zero_copy_only=False) for name in live.column_names}
     paths = column["path"]
 
@@ -149,7 +149,7 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
 
 
 def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
-    """Live rows, in order, are the log from its start to its end, each offset in one of them, sealed ones first."""
+    """Checks that live rows, in order, cover the log from start to end, each offset once, sealed rows first."""
     if live.num_rows == 0:
         if row.log_start_offset < row.log_end_offset:
             findings.add(
@@ -211,7 +211,7 @@ def _check_removed(segments: pa.Table, findings: Findings) -> None:
 
 
 def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Findings, *, kept_since_ms: int) -> None:
-    """Every file that a live row names is there and as long as the row says; `files` is what was listed, by path.
+    """Checks that every file of a live row is there and as long as the row says. `files`: the listed files by path.
 
     A file that left the log after `kept_since_ms` must still be there for the readers of older snapshots.
     """
@@ -260,7 +260,7 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
 
 
 def well_named(snapshot: Snapshot) -> set[str]:
-    """The paths of live rows that are paths of segments of their partitions."""
+    """The paths of live rows that are valid segment paths of the row's partition."""
     paths = snapshot.live.column("path").to_numpy(zero_copy_only=False)
     names = _names(snapshot.topic, paths, snapshot.live.column("partition").to_numpy())
     return set(paths[names >= 0].tolist())
@@ -277,7 +277,7 @@ def _path_rule(topic: str) -> str:
 
 
 def _names(topic: str, paths: np.ndarray, partitions: np.ndarray) -> np.ndarray:
-    """int64[]: the base offset in each file's name, -1 for a path that is none of the partition's."""
+    """int64[]: the base offset in each file's name, -1 for a path that is not a path of the partition."""
     name = re.compile(r"(\d{20})(\.[A-Za-z0-9_-]+)?\.log")
     found = np.full(len(paths), -1, np.int64)
     for row, (path, partition) in enumerate(zip(paths, partitions, strict=True)):

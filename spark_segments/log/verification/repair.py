@@ -1,7 +1,7 @@
 """Repair of sidecars: a segment whose indexes are missing or untrue gets a new file set, its .log copied byte for byte.
 
-Files are written once under names of their own, so what is built anew gets a new name, and a commit puts the row of the
-new files in the place of the old one. Records are never changed, and a .log that is damaged is left alone.
+A file never changes under its name. So the new files get new names, and a commit replaces the old row by the row of the
+new files. Records are never changed, and a damaged .log is left alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rebuild:
 class Rebuilder:
     """Task function: writes the new files and returns their row.
 
-    Raises CorruptBatchError for a damaged .log, and leaves no new file then.
+    Raises CorruptBatchError for a damaged .log, and then leaves no new file.
     """
 
     storage: Storage
@@ -68,7 +68,7 @@ class Rebuilder:
 
 
 def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:
-    """Puts rows in the places of the old ones and returns those that were: the log may have moved on meanwhile."""
+    """Replaces old rows by new rows and returns the rows that were replaced: the log may have changed meanwhile."""
     committed: list[Segment] = []
 
     def plan(current: Snapshot) -> Change | None:

@@ -1,7 +1,7 @@
-"""Whether the .txnindex files of a partition say just which transactions its markers abort.
+"""Whether the .txnindex files of a partition list exactly the transactions that its markers abort.
 
-A transaction may begin in one segment and end in a later one. So each segment is scanned for what matters of
-transactions by itself, and what all the segments of a partition say together is put together here.
+A transaction may begin in a segment and end in a later segment. So each segment is scanned for its transaction events,
+and this module combines the events of all segments of a partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATA, ABORT, COMMIT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class TransactionEvents:
-    """What happens to transactions, by offset: data that may begin one, and the markers that end them."""
+    """Events of transactions, by offset: data that may begin a transaction, and the markers that end it."""
 
     producer_id: np.ndarray  # int64
     offset: np.ndarray  # int64, of the log
@@ -44,7 +44,7 @@ class TransactionEvents:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """What one segment says: its events, and the entries of its .txnindex, all at the log's offsets."""
+    """A segment's transaction events and the entries of its .txnindex, all at offsets of the log."""
 
     log_path: str
     index_path: str
@@ -53,7 +53,7 @@ class SegmentTransactions:
 
 
 def events_of(window: Window) -> TransactionEvents | None:
-    """The events of one window, None where there are none. Raises CorruptBatchError for a marker that is none."""
+    """The events of one window, None where there are none. Raises CorruptBatchError for a bad marker."""
     batches = window.batches
     rows = np.flatnonzero((batches.is_transactional | batches.is_control) & (batches.producer_id > NO_PRODUCER_ID))
     if not len(rows):
@@ -78,7 +78,7 @@ def events_of(window: Window) -> TransactionEvents | None:
 
 
 def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTransactions]:
-    """{path of the .log: the transactions that its markers abort} of one partition's segments, in order."""
+    """{path of the .log: the transactions that its markers abort} of a partition's segments, in order."""
     found = {}
     under_way: dict[int, int] = {}
     for segment in segments:
@@ -100,9 +100,9 @@ def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTran
 def check_transactions(
     segments: Sequence[SegmentTransactions], aborted: dict[str, AbortedTransactions], findings: Findings
 ) -> None:
-    """Compares what the .txnindex files say with `aborted`, what the markers say.
+    """Compares the .txnindex files with `aborted`, the transactions that the markers abort.
 
-    An entry may begin earlier than any data that is left, and one whose data the cleaner took may stay.
+    An entry may begin earlier than any data that is left. An entry whose data the cleaner removed may stay.
     """
     every = TransactionEvents.concatenate([segment.events for segment in segments])
     data = every.kind == DATA

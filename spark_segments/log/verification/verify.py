@@ -1,7 +1,7 @@
-"""Verification: every invariant of a log directory, ours or Kafka's, and what of it does not hold.
+"""Verification: checks every invariant of a log directory, managed or written by Kafka, and reports violations.
 
-Quick looks at rows, listings and sizes; deep reads every byte: batches, records, index entries, time look-ups, row
-figures, leader epochs, transactions, keys. A repair builds sidecars anew (repair.py); records are never touched.
+A quick check compares rows, listings and sizes. A deep check reads every byte: batches, records, index entries, time
+look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds sidecars (repair.py); records never change.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
 
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
-_SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, small segments are looked at many in a task
+_SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, a task checks many small segments
 
 
 @dataclass
 class VerifyReport:
-    """What was looked at, what was found, and what was repaired. `left_out`: findings beyond the first of each kind."""
+    """The outcome: what was checked, found and repaired. `left_out`: findings beyond MOST_OF_A_KIND of a message."""
 
     deep: bool
     topics: list[str] = field(default_factory=list)
@@ -58,16 +58,16 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found, warnings included."""
+        """Whether there are no findings, not even warnings."""
         return not self.findings
 
     @property
     def errors(self) -> int:
-        """Findings that are not mere warnings."""
+        """How many findings are errors."""
         return sum(finding.severity == ERROR for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only, as for JSON."""
+        """The report as plain values, as for JSON."""
         return {
             "job": "verify",
             "deep": self.deep,
@@ -97,10 +97,9 @@ def verify(
 ) -> VerifyReport:
     """Verifies one topic or all of them, in this process or, where there is a session, on Spark.
 
-    `repair` looks deeply, then builds anew the sidecars that were found wrong, under new names and in one commit a
-    topic; what it mended is in `repaired`, and its findings stay in the report. Raises UnknownTopicError for a `topic`
-    that is not there, LogDirError for a repair of a directory that Kafka wrote; what is wrong with the log is never
-    raised but found.
+    `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic.
+    `repaired` lists what it corrected; the findings stay in the report. Raises UnknownTopicError for a `topic` that is
+    not there, LogDirError for a repair of a directory that Kafka wrote. Faults of the log are findings, never errors.
     """
     if repair and log.is_kafka:
         raise LogDirError(
@@ -124,7 +123,7 @@ def verify(
 
 
 def _topics(log: LogDir, topic: str | None) -> list[str]:
-    """The names to look at: a managed topic whose manifest is damaged is one of them."""
+    """The names of the topics to verify, among them managed topics whose manifest is damaged."""
     if log.is_kafka:
         names = log.topics()
         if topic is not None and topic not in names:
@@ -166,14 +165,14 @@ def _verify_managed(
             facts = _look_deep(log, snapshot, config, files, report, findings, spark)
             if repair:
                 report.repaired += _repair(log, snapshot, config, facts, findings, spark)
-        except MissingFileError as error:  # after its segment was looked at
+        except MissingFileError as error:  # after its segment was checked
             findings.add("The file is missing", path=error.path, expected="the file", found="no file")
     _pass_over_replaced(log, snapshot, findings)
     report.add(findings)
 
 
 def _pass_over_replaced(log: LogDir, snapshot: Snapshot, findings: Findings) -> None:
-    """A segment that has left the log meanwhile, and whose files vacuum took, is no fault; but it was not verified."""
+    """Replaces errors about files that left the log meanwhile, and that vacuum deleted, by a single warning."""
     missing = [finding for finding in findings.found if finding.message.endswith("is missing") and finding.path]
     if not missing:
         return
@@ -234,7 +233,7 @@ def _listing(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
 
 
 def _is_inside(directory: str) -> bool:
-    """Whether a row's path stays in the log directory; the rows are found wrong for it where not."""
+    """Whether a row's path stays in the log directory. Where it does not, another check finds the row wrong."""
     return bool(directory) and not directory.startswith("/") and ".." not in directory.split("/")
 
 
@@ -267,7 +266,7 @@ def _look_deep(
     findings: Findings,
     spark: SparkSession | None,
 ) -> dict[int, list[SegmentFacts]]:
-    """Looks at every live segment, then at what they say together; {partition: facts in order}."""
+    """Checks every live segment, then what only several segments show together. {partition: facts in order}."""
     by_kafka = files is None
     named = set() if by_kafka else well_named(snapshot)
     partitions = {row.partition: row for row in partitions_of(snapshot.partitions)}
@@ -290,7 +289,7 @@ def _look_deep(
             findings.found += one.findings
             findings.left_out += one.left_out
             report.bytes_read += one.bytes_read
-    if not by_kafka:  # recovery has compared Kafka's own with the log
+    if not by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
         for number, segments in facts.items():
             if not any(one.damaged for one in segments):
                 transactions = [one.transactions for one in segments]
@@ -318,7 +317,7 @@ def _check_keys(
     findings: Findings,
     spark: SparkSession | None,
 ) -> None:
-    """Looks at the clean tails, where all of their segments are whole."""
+    """Checks the clean tails whose segments are all whole."""
     if not by_kafka and "compact" not in config.cleanup_policy:
         return
     tasks = []
@@ -341,14 +340,14 @@ def _repair(
     findings: Findings,
     spark: SparkSession | None,
 ) -> list[dict[str, Any]]:
-    """Builds anew the sidecars of whole segments that have a finding which that would mend."""
+    """Rebuilds the sidecars of whole segments that have a finding which a rebuild corrects."""
     wanted = {finding.rebuilds for finding in findings.found if finding.rebuilds is not None}
     tasks = []
     for segments in facts.values():
         aborted = aborted_by(one.transactions for one in segments)
         whole = not any(one.damaged for one in segments)
         for one in segments:
-            # Which transactions its markers abort takes all segments to tell.
+            # Only all segments together show which transactions the markers of a segment abort.
             known = whole or not one.transactions.events.has_aborts
             if one.segment.path in wanted and not one.damaged and known:
                 tasks.append(
