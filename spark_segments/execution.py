@@ -35,11 +35,11 @@ def run_tasks(
     progress: Callable[[int, int], None] | None = None,
     at_a_time: int | None = None,
 ) -> list[Result]:
-    """`[function(task) for task in tasks]`, in parallel. `progress` is told (tasks done, tasks in all).
+    """`[function(task) for task in tasks]`, in parallel. `progress` is called with (tasks done, all tasks).
 
-    `at_a_time` bounds how many run at once in this process, which has a thread a core otherwise; on Spark the cluster
-    does. There each task is a partition of a DataFrame, so a session of Spark Connect will do as well; results and
-    progress come when all are done. An error of a task is raised here as it was raised there.
+    In this process at most `at_a_time` tasks run at once, by default a thread for each core. On Spark the cluster
+    bounds that, and each task is a partition of a DataFrame, so a Spark Connect session works too; results and progress
+    come when all tasks are done. An error of a task is raised here as the task raised it.
     """
     if not tasks:
         return []

@@ -1,4 +1,4 @@
-"""What keys and values mean: serializers and converters that Kafka's users know, on whole Arrow columns.
+"""Formats of keys and values: the serializers and converters that Kafka's users know, on whole Arrow columns.
 
 Bytes become typed columns last when records are read, and typed columns bytes first when they are written
 (`batches.py`), so that all engines share it. Nothing here knows of logs, partitions or Spark, save for `decode` and
@@ -16,7 +16,7 @@ __all__ = ["decode", "encode"]
 
 
 def decode(col: Column | str, value_format: str, schema: str | None = None, **options: Any) -> Column:
-    """A binary column of Spark as the typed values of `value_format`: what value.format does in a reader.
+    """A binary column of Spark as the typed values of `value_format`, as value.format of a reader.
 
     `schema` is value.schema. `options` are the others, with _ for a dot: registry and registry_basic_auth_user_info
     (schema.registry…), topic or subject, message, errors, schemas_enable. Raises InvalidOptionError where the type is
@@ -28,7 +28,7 @@ def decode(col: Column | str, value_format: str, schema: str | None = None, **op
 
 
 def encode(col: Column | str, value_format: str, schema: str | None = None, **options: Any) -> Column:
-    """A column of Spark as the bytes of `value_format`: what value.format does in a writer.
+    """A column of Spark as the bytes of `value_format`, as value.format of a writer.
 
     Options as in `decode`. For Avro, JSON Schema and CSV without a schema, a DataFrame's column is needed whose type
     Spark knows: give `type` as its DDL (df.schema["c"].dataType.simpleString()).

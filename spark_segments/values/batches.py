@@ -1,4 +1,4 @@
-"""Batches of records with typed columns in place of bytes, and back: what readers and writers call, last and first.
+"""Batches of records with typed columns in place of bytes, and back: a reader's last step and a writer's first.
 
 A null stays null: a tombstone in every format. What cannot be read is an error that says what was found, where, and
 what to set, or with errors = null becomes null, its bytes kept in a column of their own where one was asked for.
@@ -25,7 +25,7 @@ OpenRegistry = Callable[[ColumnFormat], "Registry | None"]
 
 
 def registry_of(chosen: ColumnFormat) -> Registry | None:
-    """The registry that options name: over HTTP or in a directory."""
+    """The registry that the options name: over HTTP or in a directory."""
     if chosen.registry is None or chosen.format not in REGISTERED:
         return None
     return open_registry(chosen.registry, dict(chosen.registry_options))
@@ -33,13 +33,13 @@ def registry_of(chosen: ColumnFormat) -> Registry | None:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Reads one column."""
+    """Reads a column."""
 
     chosen: ColumnFormat
     codec: Codec
 
     def decode(self, array: pa.Array, context: pa.RecordBatch | None = None) -> tuple[pa.Array, pa.Array | None]:
-        """(the typed column, the bytes of what could not be read or None if that was not asked for).
+        """(the typed column, the bytes of values that could not be read or None unless the options ask for them).
 
         `context` has the same rows' topic, partition and offset, for errors. Raises ValueFormatError.
         """
@@ -64,7 +64,7 @@ class Decoder:
         return made, raw
 
     def _isolated(self, rows: pa.BinaryArray, first: int, bad: list[int]) -> pa.Array:
-        """The rows read, those that cannot be as null, whose places go into `bad`: by halving."""
+        """The rows decoded. Undecodable rows are null, and their places go into `bad`. Finds them by halving."""
         try:
             return self.codec.read(rows)
         except Undecodable:
@@ -79,8 +79,8 @@ class Decoder:
     def _error(
         self, rows: pa.BinaryArray, valid: np.ndarray | None, error: Undecodable, context: pa.RecordBatch | None
     ) -> ValueFormatError:
-        """What is wrong with the first row that cannot be read."""
-        low, high = 0, len(rows)  # rows[low:high] has it; by halving
+        """The fault of the first row that cannot be read."""
+        low, high = 0, len(rows)  # halving: rows[low:high] holds the row
         while high - low > 1:
             half = (low + high) // 2
             try:
@@ -121,7 +121,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Writes one column."""
+    """Writes a column."""
 
     chosen: ColumnFormat
     codec: Codec
@@ -150,7 +150,7 @@ def decoders(
     sample: Callable[[str], bytes | None] = lambda column: None,
     open_one: OpenRegistry = registry_of,
 ) -> list[Decoder]:
-    """What reads the columns of a topic. `sample` gives a value of a column, where only that tells its type."""
+    """The decoders of a topic's columns. `sample` gives a value of a column, where only a value shows its type."""
     made = []
     for one in formats:
         first = sample(one.column) if one.format == "connect-json" and one.schema is None and one.envelope else None
@@ -164,13 +164,13 @@ def encoders(
     types: Mapping[str, pa.DataType | None],
     open_one: OpenRegistry = registry_of,
 ) -> list[Encoder]:
-    """What writes columns of these types; a column that is not there needs nothing."""
+    """The encoders of columns of these types; a column that is absent needs no encoder."""
     there = [one for one in formats if one.column in types]
     return [Encoder(one, writing_codec(one, topic, open_one(one), types[one.column])) for one in there]
 
 
 def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:
-    """The batch with typed columns in place of bytes, columns of undecodable bytes behind the others."""
+    """The batch with typed columns in place of bytes, then the columns of undecodable bytes."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for one in readers:
         if one.chosen.column not in columns:
@@ -192,7 +192,7 @@ def encode_batch(batch: pa.RecordBatch, writers: Sequence[Encoder]) -> pa.Record
 
 
 def decoded_schema(schema: pa.Schema, readers: Sequence[Decoder]) -> pa.Schema:
-    """The schema of what `decode_batch` makes of batches of `schema`."""
+    """The schema of `decode_batch`'s results for batches of `schema`."""
     fields = {field.name: field for field in schema}
     for one in readers:
         if one.chosen.column in fields:
@@ -212,7 +212,7 @@ def _spread(made: pa.Array, places: np.ndarray, rows: int) -> pa.Array:
 
 
 def _place(context: pa.RecordBatch | None, row: int) -> str:
-    """`orders-3, offset 17` as far as the batch has it."""
+    """A row's place, such as `orders-3, offset 17`, as far as the batch has these columns."""
     if context is None:
         return f"row {row} of its batch"
     names = context.schema.names

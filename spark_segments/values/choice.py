@@ -1,4 +1,4 @@
-"""From options to a codec: which schema a column is read or written with, and where it comes from."""
+"""From options to a codec: the schema that a column is read or written with, and its source."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes 
 
 
 def _given_type(text: str, name: str) -> pa.DataType:
-    """The type that value.schema says for a format without schemas: DDL, or a JSON or Connect or Avro schema."""
+    """The type in value.schema, for a format without schemas: DDL, or a JSON or Connect or Avro schema."""
     if text.strip()[:1] not in ("{", "["):
         return type_of_ddl(text)
     if name == "connect-json":
@@ -152,7 +152,7 @@ def _is_schema(text: str, kind: str) -> bool:
 
 
 def _given_schema(chosen: ColumnFormat, kind: str, column_type: pa.DataType | None) -> str:
-    """The schema to write with where the subject has none: value.schema, or one of the column's type."""
+    """The schema to write with where the subject has no schema: value.schema, or a schema of the column's type."""
     text = chosen.schema
     if text is not None and _is_schema(text, kind):
         return text

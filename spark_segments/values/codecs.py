@@ -1,4 +1,4 @@
-"""What reads and writes a column of each format. A codec sees rows without nulls: whole columns in, whole columns out.
+"""Codecs: they read and write a column of each format. A codec takes and gives whole columns without nulls.
 
 Where a column is in Confluent's wire format, its rows are taken by schema id: each row is read with the schema it was
 written with and brought to the one type that the column has.
@@ -31,7 +31,7 @@ from spark_segments.values.undecodable import Undecodable
 
 
 class Codec(Protocol):
-    """Reads and writes a column. Codecs go to Spark's tasks by pickle."""
+    """Reads and writes a column. Codecs are pickled to Spark's tasks."""
 
     @property
     def type(self) -> pa.DataType:
@@ -138,7 +138,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """Avro of one schema that is not said in the rows."""
+    """Avro of a fixed schema that the rows do not name."""
 
     node: avro_schema.Node
 
@@ -170,7 +170,7 @@ def _parsed(text: str, references: tuple[str, ...]) -> avro_schema.Node:
 
 
 def node_of(registry: Registry, schema: Schema) -> avro_schema.Node:
-    """The Avro schema of a registered one."""
+    """The Avro schema of a registered schema."""
     return _parsed(schema.text, tuple(text for _, text in registry.references(schema)))
 
 
@@ -218,7 +218,7 @@ class Registered:
         return _joined(head, write_json(array).cast(pa.binary()))
 
     def _read_one(self, array: pa.BinaryArray, schema_id: int) -> pa.Array:
-        """Rows of one schema id."""
+        """Rows of the same schema id."""
         try:
             schema = self.registry.schema(schema_id)
         except UnknownSchemaError as error:

@@ -1,4 +1,4 @@
-"""The Arrow types that typed columns have: those that every engine can take; and their text, which is Spark's DDL."""
+"""The Arrow types of typed columns, which every engine can take; and their text, which is Spark's DDL."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def without_times(kind: pa.DataType) -> pa.DataType:
 
 
 def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as `kind`: fields go by their names, those that are not there are null, others are left out.
+    """The array as `kind`. Fields match by name; missing fields are null, further fields are left out.
 
     A null in a place that `kind` says cannot be null becomes the zero of its type (what Protobuf reads for a field
     that is not set). Raises InvalidOptionError where a type cannot become the other, ArrowInvalid for a value.
@@ -180,7 +180,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def type_of_ddl(text: str) -> pa.DataType:
-    """The type that Spark's DDL says: `struct<id: bigint, tags: array<string>>`, `decimal(10,2)`, or columns as in
+    """The type of a text in Spark's DDL: `struct<id: bigint, tags: array<string>>`, `decimal(10,2)`, or columns as in
     `id bigint, at timestamp`, which make a struct. Raises InvalidOptionError.
     """
     tokens, at = [], 0

@@ -1,4 +1,4 @@
-"""The options that say what keys and values are: `value.format` and its companions, the same for keys, the registry.
+"""The options of key and value formats: `value.format` and its companions, the same for keys, the registry.
 
 The same names serve Spark's reader and writer, the command line's --property and LogDir. Names are case-insensitive.
 """
@@ -48,7 +48,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnFormat:
-    """What the column `column` is: the options <column>.* and those of the registry."""
+    """The format of the column `column`: the options <column>.* and the registry's options."""
 
     column: str
     format: str

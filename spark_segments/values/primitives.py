@@ -24,7 +24,7 @@ UUID = re.compile("^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 
 
 def read_numbers(array: pa.BinaryArray, name: str) -> pa.Array:
-    """Numbers of rows that all have the format's width. Raises Undecodable with the first that has not."""
+    """The numbers of rows of the format's width. Raises Undecodable with the first row of another width."""
     kind, dtype = NUMBERS[name]
     width = np.dtype(dtype).itemsize
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4) if len(array) else [0]

@@ -29,7 +29,7 @@ _ROOT = "schema.proto"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message type: its full name, its place in its file, and what reads and writes it."""
+    """A message type: its full name, its place in its file, its reader and its writer."""
 
     name: str
     indexes: tuple[int, ...]
@@ -80,7 +80,7 @@ def message_of(text: str, references: References = (), name: str | None = None) 
 
 @lru_cache(maxsize=256)
 def message_at(text: str, references: References, indexes: tuple[int, ...]) -> Message:
-    """The message at a place of a .proto, as the wire format says it. Raises Undecodable."""
+    """The message at a place of a .proto, given as in the wire format. Raises Undecodable."""
     for found, descriptor in _messages(_file(text, references).message_types_by_name.values(), ()):
         if found == indexes:
             return _message(descriptor, indexes)
@@ -88,7 +88,7 @@ def message_at(text: str, references: References, indexes: tuple[int, ...]) -> M
 
 
 def _messages(descriptors: Any, above: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]]:
-    """(place, descriptor) of messages, those inside behind those at the top."""
+    """(place, descriptor) of messages, nested messages after the top-level messages."""
     here = [((*above, at), one) for at, one in enumerate(descriptors)]
     inside = [found for indexes, one in here for found in _messages(one.nested_types, indexes)]
     return here + inside
@@ -101,7 +101,7 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
         raise MissingExtraError("protobuf", "Protobuf values", "ptars") from error
 
     _check_not_recursive(descriptor, ())
-    # A map's entry may lack its value, which ptars has no other place for than a null.
+    # A map's entry may lack its value, which ptars can only show as null.
     units: dict[str, Any] = {
         "timestamp_unit": "us",
         "time_unit": "us",
@@ -158,7 +158,7 @@ def _serialized(text: str) -> Any:
 
 
 def _linked(root: Any, references: References) -> Any:
-    """A serialized file with what it imports: its references, and Google's own files."""
+    """A serialized file with its imports: its references, and Google's files."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
@@ -178,7 +178,7 @@ def _linked(root: Any, references: References) -> Any:
 
 
 def _compiled(text: str, references: References) -> bytes:
-    """What protoc makes of it, in a process of its own: it writes its complaints to standard error."""
+    """The result of protoc, run in a separate process because protoc writes its errors to standard error."""
     try:
         import grpc_tools
     except ImportError as error:

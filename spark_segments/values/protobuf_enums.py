@@ -17,7 +17,7 @@ from spark_segments.values.undecodable import Undecodable
 
 
 def numbered_enums(array: pa.Array, descriptor: Any) -> pa.Array:
-    """The struct of a message with int32 in place of enums' names. Raises Undecodable for a name that is none."""
+    """The struct of a message with int32 in place of enum names. Raises Undecodable for an unknown name."""
     if not pa.types.is_struct(array.type):
         return array
     fields = descriptor.fields_by_name

@@ -1,4 +1,4 @@
-"""Parts of the rows of a binary column: where they begin and end, and copies of what lies between."""
+"""Parts of the rows of a binary column: where they begin and end, and copies of their bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def offsets_of(array: pa.BinaryArray) -> np.ndarray:
 
 
 def without(array: pa.BinaryArray, head: int, tail: int = 0) -> pa.BinaryArray:
-    """Rows without nulls, each without its first `head` and last `tail` bytes. Raises Undecodable for shorter ones."""
+    """Rows without nulls, each without its first `head` and last `tail` bytes. Raises Undecodable for a shorter row."""
     offsets = offsets_of(array)
     starts, sizes = offsets[:-1] + head, np.diff(offsets) - head - tail
     if (sizes < 0).any():

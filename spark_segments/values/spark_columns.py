@@ -52,7 +52,7 @@ def encode_column(col: Column | str, value_format: str, schema: str | None, opti
 
 
 def _function(convert: Callable[[pa.Array], pa.Array], spark_type: DataType, col: Column | str) -> Column:
-    """A column made of another one, batch by batch."""
+    """A column made of another column, batch by batch."""
     from pyspark.sql.pandas.functions import arrow_udf
 
     # Spark reads the annotations as objects, and this module has them as text.

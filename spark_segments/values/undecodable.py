@@ -1,10 +1,10 @@
-"""What a format's reader raises for bytes that are not what the format says; decode.py adds where they stand."""
+"""The error of a codec for a value that does not fit its format; batches.py adds the record's place."""
 
 from __future__ import annotations
 
 
 class Undecodable(Exception):
-    """A value is not what its format says. `row` is its place among the rows given, where the reader knows it."""
+    """A value does not fit its format. `row` is its place among the rows given, where the codec knows it."""
 
     def __init__(self, reason: str, row: int | None = None) -> None:
         super().__init__(reason)

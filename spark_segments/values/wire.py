@@ -22,7 +22,7 @@ def header(schema_id: int) -> bytes:
 
 
 def schema_ids(array: pa.BinaryArray) -> np.ndarray:
-    """The schema id of each row: int64[n]. Raises Undecodable with the first row that has none."""
+    """The schema id of each row: int64[n]. Raises Undecodable with the first row without an id."""
     offsets = offsets_of(array)
     starts, sizes = offsets[:-1], np.diff(offsets)
     if not len(starts):
@@ -83,7 +83,7 @@ def looks_like(value: bytes) -> tuple[str, str]:
     The name for Confluent's wire format is `confluent`, as only a registry knows which of its formats a schema is.
     """
     schema_id = int.from_bytes(value[1:HEADER_BYTES], "big")
-    # Ids begin at 1; eight bytes are rather a number where the id would be a huge one.
+    # Ids begin at 1; eight bytes are rather a number where the id would be huge.
     if len(value) > HEADER_BYTES and value[0] == 0 and 0 < schema_id < (1 << 31 if len(value) != 8 else 1 << 20):
         return "confluent", f"Confluent's wire format, schema id {schema_id}"
     if value[:4] == b"Obj\x01":

@@ -1,4 +1,4 @@
-"""The columns that a writer accepts, their types, the values that replace nulls, and their conversion to WRITER_SCHEMA."""
+"""The columns that a writer accepts, their types, the values that replace nulls, and the cast to WRITER_SCHEMA."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
-    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC, null as `now_ms`.
+    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC.
+
+    A null timestamp becomes `now_ms`.
 
     Columns that are absent come out as nulls. Types must have passed `check_columns`; a value that does not fit its
     type (a partition above int32, say) raises InvalidOptionError.

@@ -157,8 +157,8 @@ def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
 def check_age(storage: Storage, chunks: Sequence[Segment]) -> None:
     """Raises CommitConflictError for chunks whose files are older, by the store's clock, than OLDEST_CHUNK_MS.
 
-    A chunk that is fresh by this machine's clock is accepted: clocks are not that wrong. For every other chunk the store
-    says when its file was made.
+    A chunk that is fresh by this machine's clock is accepted: clocks are not that wrong. For every other chunk the
+    store says when its file was made.
     """
     now_ms = time.time_ns() // 1_000_000
     doubtful = [chunk for chunk in chunks if abs(now_ms - chunk.created_ms) > _SURELY_YOUNG_MS]

@@ -263,7 +263,7 @@ def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
 def _write_snapshots(
     storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_ExportedSegment], producers: bool
 ) -> None:
-    """Writes a .snapshot at each segment but the first, and at the log end: the imported snapshot, else a new snapshot."""
+    """Writes a .snapshot at each segment but the first, and at the log end: the imported or else a new snapshot."""
     directory = f"{topic}-{row.partition}"
     state = ProducerState()
     for number, output in enumerate(outputs):

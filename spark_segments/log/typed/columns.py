@@ -22,7 +22,7 @@ from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
 
 SCHEMAS_TOPIC = "_schemas"
-"""The topic in which Confluent's registry keeps its schemas. As schema.registry: that topic of the same log directory."""
+"""The topic of a Confluent registry's schemas. As schema.registry: that topic of the same log directory."""
 
 _CONTEXT = ("topic", "partition", "offset")
 
@@ -58,7 +58,7 @@ class Columns:
         return [*self.names, *(name for name in _CONTEXT if name not in self.names)]
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of the `wanted` columns as batches of the columns `names`, followed by columns of undecodable bytes."""
+        """Batches of the `wanted` columns as the columns `names`, followed by columns of undecodable bytes."""
         used = [one.chosen for one in self.readers if one.chosen.column in self.names]
         raw = [one.raw_column for one in used if one.raw_column]
         for batch in batches:

@@ -14,7 +14,7 @@ _TICKS = {"timestamp-millis": 1000, "local-timestamp-millis": 1000, "time-millis
 
 
 def default_array(node: Node, default: Any, rows: int) -> pa.Array:
-    """`rows` times a default. Raises InvalidOptionError for one that does not fit its schema."""
+    """A default, repeated `rows` times. Raises InvalidOptionError for a default that does not fit its schema."""
     try:
         return pa.repeat(pa.scalar(_value(node, default), node.type), rows)
     except (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError) as error:

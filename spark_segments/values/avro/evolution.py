@@ -1,4 +1,4 @@
-"""Avro's schema resolution: rows written with one schema, read as another; and whether that can be done at all.
+"""Avro's schema resolution: reading rows of a writer's schema as a reader's schema, and whether that is possible.
 
 A schema is resolved once (`resolve`): what comes out is the schema to read the bytes with and a function from the array
 read to one of the reader's type. Rules: Avro specification 1.12, "Schema Resolution"; levels are Confluent's.
@@ -38,7 +38,7 @@ class Incompatible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """`node` reads the bytes, `convert` makes the reader's array of that."""
+    """`node` reads the bytes; `convert` turns its array into the reader's."""
 
     node: Node
     convert: Convert

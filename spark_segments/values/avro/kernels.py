@@ -28,7 +28,7 @@ from spark_segments.format.kernels.jit import (
 )
 
 SLACK = COPY_SLACK
-"""Bytes that a kernel may write past what it was asked for."""
+"""Bytes that a kernel may write past the end of its output."""
 
 # Operations of both kinds of program.
 END, JUMP, INT, LONG, BOOLEAN, COPY, BYTES, ENUM, DECIMAL, DECIMAL_FIXED, NULLABLE = range(11)
@@ -37,7 +37,7 @@ UNION, NULL, PAD_FIXED, PAD_BYTES, SET_VALID, BLOCK, ITEM, CLOSE = range(11, 19)
 # Of writing.
 REQUIRE, TAG, IF_VALID, FAIL, LIST, NEXT = range(19, 25)
 
-# What is wrong with a row.
+# Faults of a row.
 FINE, CUT, TRAILING, BRANCH, SYMBOL, INT_RANGE, BLOCK_COUNT, DECIMAL_SIZE, NULL_VALUE, BOOLEAN_BYTE = range(10)
 REASONS = {
     CUT: "the bytes end within a value",
@@ -56,7 +56,7 @@ MOST_EMPTY_ITEMS = 1 << 16
 
 @njit
 def read_rows(program, data, starts, ends, fill, counts, sizes, outs, bytes_outs, left):
-    """Reads rows data[starts[i]:ends[i]] into columns; (row, reason) of the first that is wrong, else (-1, FINE).
+    """Reads rows data[starts[i]:ends[i]] into columns; (row, reason) of the first bad row, else (-1, FINE).
 
     `counts`, `sizes` (int64[columns], in and out): values of a column, and its bytes or items. With `fill`, `outs` and
     `bytes_outs` are addresses of its values or offsets (int32) and of its bytes. `left` is int64[depth of lists].
@@ -218,7 +218,7 @@ def _decimal_size(address):
 
 @njit
 def write_rows(program, rows, prefix, nodes, fill, out, out_offsets, index, stop):
-    """Writes rows 0 to `rows`, each after `prefix`; (row, reason) of the first that is wrong, else (-1, FINE).
+    """Writes rows 0 to `rows`, each after `prefix`; (row, reason) of the first bad row, else (-1, FINE).
 
     `nodes` is int64[n, 4]: addresses of values or offsets, of bytes, of validity bits (0: none null), and the bit of
     row 0. Without `fill` only out_offsets (int64[rows + 1]) is written. `index`, `stop` are int64[depth of lists + 1].

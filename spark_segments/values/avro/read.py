@@ -33,7 +33,7 @@ class _Column:
 
 
 class _Filled:
-    """The columns of one batch of rows."""
+    """The columns of a batch of rows."""
 
     def __init__(self, columns: list[_Column], counts: np.ndarray, sizes: np.ndarray) -> None:
         self.counts = counts.copy()
@@ -249,7 +249,7 @@ def _is_nullable(node: Node) -> bool:
 
 
 def _least_bytes(node: Node) -> int:
-    """0 for what may take no bytes, else 1."""
+    """0 for a node whose values may take no bytes, else 1."""
     if node.kind == "null" or (node.kind == "fixed" and node.size == 0):
         return 0
     return 1 if node.kind != "record" else max((_least_bytes(field.node) for field in node.fields), default=0)

@@ -231,7 +231,7 @@ def _logical(value: dict[str, Any], node: Node) -> Node:
     if logical == "decimal" and node.kind in ("bytes", "fixed"):
         precision, scale = value.get("precision"), value.get("scale", 0)
         if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
-            return node  # the specification: a logical type that is wrong is ignored
+            return node  # the specification: an invalid logical type is ignored
         if precision > MOST_DIGITS:
             raise _wrong(f"A decimal of more than {MOST_DIGITS} digits has no type in Spark", value)
         made = pa.decimal128(precision, scale)

@@ -234,7 +234,7 @@ def _stored(array: pa.Array, node: Node, path: str) -> pa.Array:
         if kind == "string":
             return array.cast(pa.string()).cast(pa.binary())
         if kind == "float" and pa.types.is_float64(array.type):
-            raise _misfit(array, node, path)  # would lose digits without a word
+            raise _misfit(array, node, path)  # would lose digits silently
         return array.cast(node.type)
     except pa.ArrowNotImplementedError as error:
         raise _misfit(array, node, path) from error

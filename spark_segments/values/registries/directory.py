@@ -1,4 +1,4 @@
-"""A registry in a directory: a file a schema, and `subjects.json`, which says what subjects have which of them.
+"""A registry in a directory: a file for each schema, and `subjects.json`, which maps subjects to schemas.
 
     7.avsc          the schema with the id 7; .proto is Protobuf, .json is JSON Schema
     subjects.json   {"compatibility": "BACKWARD", "references": {},
@@ -72,7 +72,7 @@ class DirectoryRegistry(Registry):
             return schema_id
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """Sets the level of a subject, or of all that set none."""
+        """Sets the compatibility level of a subject, or of all subjects that set no level."""
         with self._locked() as directory:
             index = self._index()
             where = index if subject is None else index["subjects"].setdefault(subject, {"versions": {}})
@@ -124,7 +124,7 @@ class DirectoryRegistry(Registry):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Path]:
-        """The directory, which no other process registers in meanwhile."""
+        """Holds the directory: no other process registers in it meanwhile."""
         if not Storage(self.address, self._options).is_local:
             raise self.error("Cannot register in a directory of an object store", "Use an HTTP registry, or a mount")
         directory = Path(self.address.removeprefix("file://"))

@@ -104,7 +104,7 @@ def _quoted(subject: str) -> str:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What the registry says, shortened."""
+    """The registry's message, shortened."""
     try:
         message = json.loads(error.read()).get("message", "")
     except (ValueError, AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""Which registry an address means."""
+"""Opening the registry at an address."""
 
 from __future__ import annotations
 

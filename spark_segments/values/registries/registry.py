@@ -1,4 +1,4 @@
-"""Schema registries: what a schema's id stands for, which schemas a subject has, and how a new one gets its id.
+"""Schema registries: the schema of an id, the schemas of a subject, and the registration of a new schema.
 
 Three kinds: a Confluent-compatible HTTP address, a directory (`<id>.avsc`, `<id>.proto`, `<id>.json` and
 `subjects.json`), and the records of a cluster's topic `_schemas`. An id never changes its meaning, so schemas are kept.
@@ -22,7 +22,7 @@ LATEST = -1
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one uses under `name`."""
+    """A schema that another schema uses under `name`."""
 
     name: str
     subject: str
@@ -69,7 +69,7 @@ class Registry:
         raise self.error(f"Cannot register a schema for {subject}", "It is read-only")
 
     def references(self, schema: Schema) -> list[tuple[str, str]]:
-        """(name, text) of all that a schema uses, directly or not, what is used before what uses it."""
+        """(name, text) of all schemas that a schema uses, directly or not. A schema comes before its users."""
         found: dict[str, str] = {}
         self._collect(schema, found, 0)
         return list(found.items())
@@ -97,7 +97,7 @@ class Registry:
 
 
 class RecordsRegistry(Registry):
-    """What the records of the topic `_schemas` say. Read-only."""
+    """The registry in the records of the topic `_schemas`. Read-only."""
 
     def __init__(self, records: Iterable[tuple[bytes | None, bytes | None]], address: str = "_schemas") -> None:
         """`records` are (key, value) in the order of their offsets."""
@@ -124,7 +124,7 @@ class RecordsRegistry(Registry):
         raise self._missing(schema_id)
 
     def _apply(self, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
-        """Takes over a record. A deleted schema's id goes on to mean it: records have it still."""
+        """Applies a record. A deleted schema's id stays valid: records still have the id."""
         kind, subject = key.get("keytype"), key.get("subject")
         if kind == "CONFIG":
             if value is None:
@@ -155,7 +155,7 @@ def schema_of_json(value: Mapping[str, Any], schema_id: int | None) -> Schema:
 
 
 def json_of_schema(schema: Schema) -> dict[str, Any]:
-    """The same the other way."""
+    """The inverse: the schema of a registry's JSON."""
     made: dict[str, Any] = {"schema": schema.text}
     if schema.kind != AVRO:
         made["schemaType"] = schema.kind

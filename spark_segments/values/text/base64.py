@@ -32,7 +32,7 @@ def _binary(array: pa.Array, offsets: np.ndarray, data: np.ndarray) -> pa.Binary
 
 
 def decode(array: pa.StringArray) -> pa.BinaryArray:
-    """The bytes of each text; null stays null. Raises Undecodable for what is not base64."""
+    """The bytes of each text; null stays null. Raises Undecodable for text that is not base64."""
     offsets, text = _parts(array.cast(pa.binary()))
     if (offsets % 4).any():
         raise Undecodable("not base64: its length is no multiple of 4", int(np.flatnonzero(np.diff(offsets) % 4)[0]))

@@ -130,7 +130,7 @@ def write_envelopes(array: pa.Array) -> pa.StringArray:
 
 
 def _head(row: bytes) -> tuple[bytes, pa.DataType]:
-    """(what stands before a row's payload, the type of its schema)."""
+    """(the text before a row's payload, the type of its schema)."""
     try:
         text = row.decode()
         opening = text.index(":") + 1
@@ -163,7 +163,7 @@ def _logical_name(kind: pa.DataType) -> str | None:
 
 
 def _carried(kind: pa.DataType) -> pa.DataType:
-    """What JSON carries in the place of `kind`."""
+    """The type that stands for `kind` in JSON."""
     t = pa.types
     if t.is_struct(kind):
         return pa.struct([pa.field(one.name, _carried(one.type)) for one in kind])
@@ -178,7 +178,7 @@ def _carried(kind: pa.DataType) -> pa.DataType:
 
 
 def _walk(array: pa.Array, kind: pa.DataType, leaf: Any) -> pa.Array:
-    """The array with `leaf` done to each array of plain values, to be of `kind`."""
+    """The array as `kind`, with `leaf` applied to each array of plain values."""
     t = pa.types
     if t.is_struct(kind):
         children = [_walk(child, one.type, leaf) for child, one in zip(array.flatten(), kind, strict=True)]
@@ -236,7 +236,7 @@ def _decimal_node(kind: pa.DataType) -> Node:
 
 
 def _decimals(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Numbers of their unscaled big-endian bytes, as Avro has them, too."""
+    """Decimal numbers from their unscaled big-endian bytes, as in Avro."""
     filled = array.fill_null(b"\0")
     framed = avro_write.write(filled, Node("bytes", type=pa.binary()))
     ends = offsets_of(framed)

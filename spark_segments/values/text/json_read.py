@@ -24,7 +24,7 @@ _HEAD, _TAIL = b'{"v":[', b"]}\n"
 
 
 def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """The values of rows without nulls as `kind`. Fields that `kind` lacks are left out, missing ones are null.
+    """The values of rows without nulls as `kind`. Fields that `kind` lacks are left out, missing fields are null.
 
     Text may be an ISO date or time, base64 where bytes are wanted; numbers of a decimal may be text too. Raises
     Undecodable.

@@ -18,7 +18,7 @@ _CONNECT = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "float3
 
 
 def type_of_schema(text: str) -> pa.DataType:
-    """The Arrow type of what a schema describes. Raises InvalidOptionError where it allows several types."""
+    """The Arrow type of a schema's values. Raises InvalidOptionError where the schema allows several types."""
     try:
         root = json.loads(text)
     except ValueError as error:

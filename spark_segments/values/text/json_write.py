@@ -60,7 +60,7 @@ def plain_text(array: pa.Array) -> pa.StringArray:
 
 
 def _check_years(array: pa.Array) -> None:
-    """Raises Undecodable unless all years have four digits: Arrow writes others as something else."""
+    """Raises Undecodable unless all years have four digits: Arrow writes other years in another form."""
     days = array.cast(pa.date32(), safe=False).cast(pa.int32())
     least, most = (one.as_py() for one in pc.min_max(days).values())
     if least is not None and not (least >= _FIRST_DAY and most <= _LAST_DAY):
