@@ -71,7 +71,7 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
 
 
 def _owner_rows(snapshot: Snapshot, segments: pa.Table) -> np.ndarray:
-    """int64[]: the row of `snapshot.partitions` that each segment belongs to; in Kafka's directory, numbers may have gaps."""
+    """int64[]: the row of `snapshot.partitions` that each segment belongs to. Partition numbers may have gaps."""
     values: np.ndarray = np.searchsorted(
         snapshot.partitions.column("partition").to_numpy(), segments.column("partition").to_numpy()
     )

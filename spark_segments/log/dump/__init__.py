@@ -1,7 +1,7 @@
-"""What is in the files of a segment, entry by entry, as Kafka's DumpLogSegments tells it.
+"""The content of a segment's files, entry by entry, as Kafka's DumpLogSegments shows it.
 
 Files are read in windows, so a dump of a large file takes little memory. Damage does not end a dump: it becomes an
-entry of kind `error`, and what can still be read is shown. text.py makes Kafka's lines of the entries.
+entry of kind `error`, and the dump goes on with readable bytes. text.py turns entries into the lines of Kafka's tool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every dump is made of: where files are read from, options, entries, and the complaints about a file."""
+"""The parts of every dump: the source of files, options, entries, and the complaints about a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entry = dict[str, Any]
 
 
 class DumpSource(Protocol):
-    """Where the files are: a Storage, or anything that reads like one."""
+    """The source of files: a Storage, or anything that reads like a Storage."""
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Any:
         """Bytes of a file; fewer where it ends."""
@@ -51,7 +51,7 @@ class Complaints:
         self._count += 1
 
     def entries(self, *, newest_first: bool = True) -> Iterator[Entry]:
-        """One entry, or none where nothing is wrong. Kafka's tool tells most of them newest first."""
+        """A single entry, or none without complaints. Kafka's tool shows most complaints newest first."""
         if self._count:
             pairs = reversed(self._pairs) if newest_first else self._pairs
             yield {
@@ -68,7 +68,7 @@ def error_entry(error: CorruptBatchError) -> Entry:
 
 
 def plain_path(path: str) -> str:
-    """A path without the suffix of a file that is about to go or to come."""
+    """A path without the suffix of a file that Kafka is about to delete or put in place."""
     for suffix in LEFTOVER_SUFFIXES:
         path = path.removesuffix(suffix)
     return path

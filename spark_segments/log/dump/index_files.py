@@ -39,8 +39,8 @@ _SMALLEST_LENGTH = 14
 def dump_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Entries of an .index.
 
-    As in Kafka's tool, one whose batch does not end with its offset is called a mismatch: appends of several batches
-    leave such entries, and nothing is wrong with them.
+    As in Kafka's tool, an entry whose batch does not end with the entry's offset is called a mismatch. Appends of several
+    batches leave such entries, which are correct.
     """
     base_offset = base_offset_of(path) or 0
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
@@ -117,7 +117,7 @@ def _offset_index_beside(source: DumpSource, path: str) -> tuple[np.ndarray, np.
 
 
 def _index_entries(source: DumpSource, path: str, entry: np.dtype) -> Iterator[np.void]:
-    """All entries, zeros included; what is left behind the last whole one does not count."""
+    """All entries, zeros included. Bytes behind the last whole entry are ignored."""
     size = source.size(path)
     step = WINDOW_BYTES // entry.itemsize * entry.itemsize
     for position in range(0, size - size % entry.itemsize, step):
@@ -151,7 +151,7 @@ class _LogReader:
             self.exists = False
 
     def batch_at(self, position: int) -> _Found | None:
-        """The batch that begins at a position, None where none can."""
+        """The batch that begins at a position, None where no batch can begin there."""
         if not 0 <= position <= self._size - _ENTRY_START.size:
             return None
         start = position - self._start
@@ -178,7 +178,7 @@ class _LogReader:
         return batch
 
     def largest_timestamp(self, batch: _Found) -> int:
-        """Of the records in a batch, −1 where there is none."""
+        """The largest timestamp of the records in a batch, −1 where there is none."""
         data = byte_view(self.source.read(self.path, batch.position, batch.size))
         batches = scan_batches(data, file_position=batch.position, path=self.path, check_crc=False).batches
         if not len(batches):

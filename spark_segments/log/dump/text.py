@@ -1,6 +1,6 @@
-"""The lines that Kafka's DumpLogSegments prints for what is in the files of a segment, character for character.
+"""The lines that Kafka's DumpLogSegments prints for a segment's files, character for character.
 
-Checkpoints, of which Kafka's tool knows nothing, get lines of the same style.
+Checkpoint files, which Kafka's tool does not know, get lines of the same style.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def text_of(
 
 
 def java_text(content: bytes) -> str:
-    """Bytes as Java's `new String(bytes, UTF_8)` has them: malformed ones become U+FFFD, as many as Java makes."""
+    """Bytes as Java's `new String(bytes, UTF_8)` has them: malformed bytes become as many U+FFFD as in Java."""
     return _SURROGATES.sub(_REPLACEMENT, content).decode(errors="replace")
 
 

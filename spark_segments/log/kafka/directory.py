@@ -1,7 +1,7 @@
-"""Directories that Kafka wrote, opened read-only: a whole log.dirs, one partition of it, or tiered storage.
+"""Directories that Kafka wrote, opened read-only: a whole log.dirs, a partition of it, or tiered storage.
 
-Which topics and partitions there are is found out here; partition.py and recovery.py read a partition. The log is
-what a broker that had stopped uncleanly would make of it.
+This module finds the topics and partitions; partition.py and recovery.py read a partition. The log is the same that a
+broker would recover after an unclean stop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What of the files is not in the log (`cuts`, `overlaps`), and what else is not used as it is (`notes`)."""
+    """The parts of the files that are not in the log (`cuts`, `overlaps`), and files not used as they are (`notes`)."""
 
     cuts: tuple[Cut, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -50,16 +50,16 @@ class RecoveryReport:
 
 @dataclass(frozen=True)
 class KafkaSnapshot(Snapshot):
-    """A topic as recovery found it; `report` says what that left out."""
+    """A topic as recovery found it. `report` lists the parts that recovery left out."""
 
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
 
 class KafkaDirectory:
-    """The topics of one location. A topic is scanned when its snapshot is first asked for, and stays as it was then."""
+    """The topics of a location. The first call of `snapshot` scans a topic; later calls return the same snapshot."""
 
     def __init__(self, storage: Storage) -> None:
-        """Raises LogDirError where the location is one partition whose name does not say which."""
+        """Raises LogDirError where the location is a single partition and its name does not say which."""
         self._storage = storage
         self._lock = threading.Lock()
         self._topic_locks: dict[str, threading.Lock] = {}
@@ -70,7 +70,7 @@ class KafkaDirectory:
 
     @staticmethod
     def recognises(storage: Storage) -> bool:
-        """Whether Kafka wrote this: there are segments, or `<topic>-<partition>` directories that hold some."""
+        """Whether Kafka wrote this: there are segments, or `<topic>-<partition>` directories with segments."""
         files = storage.list()
         if _holds_segments(files):
             return True
@@ -94,7 +94,7 @@ class KafkaDirectory:
         return list(self._sources.get(topic, ()))
 
     def report(self, topic: str) -> RecoveryReport:
-        """What of the topic's files is not in its log."""
+        """The parts of the topic's files that are not in its log."""
         return self.snapshot(topic).report
 
     def snapshot(self, topic: str) -> KafkaSnapshot:
@@ -191,7 +191,7 @@ def _single_source(storage: Storage) -> PartitionSource:
 
 
 def _above(storage: Storage) -> Storage:
-    """The log directory that a single partition's directory lies in: its checkpoint files speak of the partition."""
+    """The log directory that a single partition's directory lies in: its checkpoint files have the partition's offsets."""
     return Storage(storage.uri.rstrip("/").rpartition("/")[0] or "/", storage.storage_options)
 
 

@@ -1,6 +1,7 @@
-"""Which files of a partition directory that Kafka wrote are its log, whatever moment a crash left it in.
+"""Which files of a partition directory that Kafka wrote are its log, at whatever moment Kafka crashed.
 
-The rules are those of Kafka's LogLoader before it opens any segment; it deletes and renames where this only chooses.
+The rules are those of Kafka's LogLoader before it opens any segment. LogLoader deletes and renames files; this module
+only chooses.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _SEGMENT_FILE = re.compile(r"(?P<base>\d{20})(?P<id>-[A-Za-z0-9_-]{22})?(?P<suff
 
 @dataclass(frozen=True, slots=True)
 class ChosenFiles:
-    """The .log files of a partition by base offset, the names of all its files, and what was passed over and why."""
+    """The .log files of a partition by base offset, its files by name, and the files that were left out and why."""
 
     logs: tuple[tuple[int, FileInfo], ...]
-    files: dict[str, FileInfo]  # by file name; those passed over are not in it
+    files: dict[str, FileInfo]  # by file name, without the files that were left out
     passed_over: tuple[tuple[FileInfo, str], ...]
 
 
@@ -41,7 +42,7 @@ def base_offset(name: str) -> int | None:
 
 
 def is_log_name(name: str) -> bool:
-    """Whether a file of this name is a segment's .log, or one that the cleaner was about to put in place."""
+    """Whether a file of this name is a segment's .log, or a .log that the cleaner was about to put in place."""
     match = _SEGMENT_FILE.fullmatch(name)
     return match is not None and match["suffix"] == LOG_SUFFIX and match["state"] in (None, SWAP_SUFFIX)
 
@@ -53,11 +54,11 @@ def is_tiered_name(name: str) -> bool:
 
 
 def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], int]) -> ChosenFiles:
-    """The log among the files of one partition directory.
+    """The log among the files of a partition directory.
 
-    `.deleted` and `.cleaned` files are out; a `.swap` is out where a `.cleaned` with a base at or below its own shows
-    that it was still being made, else it takes the place of all segments in its offset range. `next_offset` tells the
-    offset after the last one of a `.log.swap`.
+    `.deleted` and `.cleaned` files are left out. A `.swap` is left out where a `.cleaned` file with a base offset at or
+    below the `.swap`'s shows that the swap was not complete; else it replaces all segments in its offset range.
+    `next_offset` gives the offset after the last offset of a `.log.swap`.
     """
     names = {file_name(info): info for info in listing}
     passed_over: list[tuple[FileInfo, str]] = []

@@ -1,4 +1,4 @@
-"""One partition directory that Kafka wrote: its files and checkpoints, and what recovery makes of them."""
+"""A partition directory that Kafka wrote: its files, its checkpoints and its recovery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_segments.log.manifest.rows import Partition
 from spark_segments.storage import FileInfo, Storage
 
 ZERO_TOPIC_ID = "A" * 22
-"""The topic id of partitions that have none: sixteen zero bytes, as Kafka's Uuid.ZERO_UUID."""
+"""The topic id of partitions without a topic id: sixteen zero bytes, as Kafka's Uuid.ZERO_UUID."""
 
 TIERED_LEADER_EPOCHS_SUFFIX = ".leader_epoch_checkpoint"
 PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
@@ -34,7 +34,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionSource:
-    """Where a partition is: `path` relative to the storage's root (empty: the root itself)."""
+    """The place of a partition: `path` relative to the storage's root (empty: the root itself)."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class PartitionSource:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """The partition's row, with the topic id of its directory or ZERO_TOPIC_ID, and what was found of its segments."""
+    """The partition's row, with the topic id of its directory or ZERO_TOPIC_ID, and the recovery of its segments."""
 
     partition: Partition
     found: Recovered
@@ -58,13 +58,13 @@ def recover_partition(
         try:
             return _Directory(storage, source).recover(log_start_offset, first_dirty_offset)
         except FileNotFoundError:
-            continue  # a broker that is running has just deleted or renamed a file: look at the directory again
+            continue  # a running broker has just deleted or renamed a file: list the directory again
     return _Directory(storage, source).recover(log_start_offset, first_dirty_offset)
 
 
 @dataclass
 class _Directory:
-    """The files of one partition directory, as listed once."""
+    """The files of a partition directory, listed once."""
 
     storage: Storage
     source: PartitionSource
@@ -108,7 +108,7 @@ class _Directory:
         end = found.log_end_offset
         epochs = _epochs_between(found.leader_epochs, log_start_offset, end)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
-        # Behind an overlap lies what a cleaning was to replace, whatever the cleaner's checkpoint says.
+        # Records behind an overlap were to be replaced by a cleaning, whatever the cleaner's checkpoint says.
         overlapped = [row.base_offset for row in found.segments if row.base_offset > row.name_offset]
         dirty = max(start, min([dirty, *overlapped]))
         partition = Partition(
@@ -141,7 +141,7 @@ class _Directory:
     def _leader_epochs(self) -> LeaderEpochs:
         name = LEADER_EPOCHS_FILE
         if self.is_tiered:
-            # Each segment has its own; what later ones begin is in their batches.
+            # Each segment has a checkpoint; later segments show their epochs in their batches.
             name = file_name(self.logs[0][1]).partition(".")[0] + TIERED_LEADER_EPOCHS_SUFFIX
         info = self.files.get(name)
         if info is None:
@@ -153,14 +153,14 @@ class _Directory:
             return ()
 
     def _producers_at_start(self, log_start_offset: int) -> tuple[ProducerEntry, ...]:
-        """The producer state at the first segment: a snapshot is kept there for what retention has taken."""
+        """The producer state at the first segment: Kafka keeps a snapshot there for records that retention deleted."""
         if not self.logs or self.logs[0][0] <= log_start_offset:
             return ()
         content = self._snapshot_at(self.logs[0][0])
         return () if content is None else tuple(parse_producer_snapshot(content))
 
     def _producer_snapshot(self, found: Recovered) -> bytes | None:
-        """The producer state at the log end: Kafka's own file where nothing was cut, else what the scan knows."""
+        """The producer state at the log end: Kafka's file where nothing was cut, else the state from the scan."""
         content = None if found.cuts else self._snapshot_at(found.log_end_offset)
         if content is not None:
             return content
@@ -182,7 +182,7 @@ class _Directory:
 def _without_copies(
     logs: Iterable[tuple[int, FileInfo]], note: Callable[[FileInfo, str], None]
 ) -> list[tuple[int, FileInfo]]:
-    """One .log a base offset: in tiered storage an upload that was begun again leaves a second, shorter copy."""
+    """A single .log for each base offset: in tiered storage a repeated upload leaves a second, shorter copy."""
     best: dict[int, FileInfo] = {}
     for offset, info in logs:
         other = best.setdefault(offset, info)
@@ -194,7 +194,7 @@ def _without_copies(
 
 
 def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) -> None:
-    """A log that ends before its log start has lost its files: it begins anew there, empty."""
+    """A log that ends before its log start has lost its files: it begins again at the log start, empty."""
     if found.log_end_offset >= log_start_offset:
         return
     if found.segments:
@@ -220,7 +220,7 @@ def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) ->
 
 
 def _epochs_between(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
-    """As Kafka's LeaderEpochFileCache: none from the log end on, and what began before the log start begins there."""
+    """As Kafka's LeaderEpochFileCache: drops epochs from the log end on; earlier epochs begin at the log start."""
     is_empty = log_start_offset == log_end_offset  # a broker begins its epoch there before the first record comes
     kept = tuple((epoch, start) for epoch, start in epochs if start < log_end_offset + is_empty)
     early = [epoch for epoch, start in kept if start <= log_start_offset]

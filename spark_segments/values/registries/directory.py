@@ -124,7 +124,7 @@ class DirectoryRegistry(Registry):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Path]:
-        """Holds the directory: no other process registers in it meanwhile."""
+        """The directory, locked: no other process registers in it meanwhile."""
         if not Storage(self.address, self._options).is_local:
             raise self.error("Cannot register in a directory of an object store", "Use an HTTP registry, or a mount")
         directory = Path(self.address.removeprefix("file://"))

@@ -155,7 +155,7 @@ def schema_of_json(value: Mapping[str, Any], schema_id: int | None) -> Schema:
 
 
 def json_of_schema(schema: Schema) -> dict[str, Any]:
-    """The inverse: the schema of a registry's JSON."""
+    """A registry's JSON of a schema: the inverse."""
     made: dict[str, Any] = {"schema": schema.text}
     if schema.kind != AVRO:
         made["schemaType"] = schema.kind

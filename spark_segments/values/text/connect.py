@@ -130,7 +130,7 @@ def write_envelopes(array: pa.Array) -> pa.StringArray:
 
 
 def _head(row: bytes) -> tuple[bytes, pa.DataType]:
-    """(the text before a row's payload, the type of its schema)."""
+    """(the bytes before a row's payload, the type of its schema)."""
     try:
         text = row.decode()
         opening = text.index(":") + 1
