@@ -39,8 +39,8 @@ _SMALLEST_LENGTH = 14
 def dump_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
     """Entries of an .index.
 
-    As in Kafka's tool, an entry whose batch does not end with the entry's offset is called a mismatch. Appends of several
-    batches leave such entries, which are correct.
+    As in Kafka's tool, an entry whose batch does not end with the entry's offset is called a mismatch. Appends of
+    several batches leave such entries, which are correct.
     """
     base_offset = base_offset_of(path) or 0
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)

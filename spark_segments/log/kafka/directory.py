@@ -191,7 +191,7 @@ def _single_source(storage: Storage) -> PartitionSource:
 
 
 def _above(storage: Storage) -> Storage:
-    """The log directory that a single partition's directory lies in: its checkpoint files have the partition's offsets."""
+    """The log directory around a single partition's directory: its checkpoint files have the partition's offsets."""
     return Storage(storage.uri.rstrip("/").rpartition("/")[0] or "/", storage.storage_options)
 
 

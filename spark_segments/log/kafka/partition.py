@@ -220,7 +220,7 @@ def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) ->
 
 
 def _epochs_between(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
-    """As Kafka's LeaderEpochFileCache: drops epochs from the log end on; earlier epochs begin at the log start."""
+    """As Kafka's LeaderEpochFileCache: no epoch starts at or after the log end, none before the log start."""
     is_empty = log_start_offset == log_end_offset  # a broker begins its epoch there before the first record comes
     kept = tuple((epoch, start) for epoch, start in epochs if start < log_end_offset + is_empty)
     early = [epoch for epoch, start in kept if start <= log_start_offset]
