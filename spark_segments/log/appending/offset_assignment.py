@@ -109,7 +109,7 @@ def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
 
 
 def check_written(snapshot: Snapshot, written: Sequence[Chunks], defaults: Mapping[str, str]) -> None:
-    """Raises where the topic no longer takes what was written for it: CommitConflictError where it was made again,
+    """Raises where the topic no longer takes the chunks written for it: CommitConflictError where it was made again,
     InvalidRecordError where it was altered to a compacted topic meanwhile and a row has no key.
 
     A broker validates records under the configuration at the moment of the append; here that moment is the commit.

@@ -30,10 +30,10 @@ class DumpSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """The options of DumpLogSegments that have a meaning here, with what they are if `--deep-iteration` is given."""
+    """The options of DumpLogSegments that apply here, with their values under `--deep-iteration`."""
 
     deep_iteration: bool = True  # records, not only batches
-    verify_index_only: bool = False  # of indexes, only what is wrong with them
+    verify_index_only: bool = False  # of indexes, only their faults
     max_bytes: int | None = None  # of a .log, only so much from its start
     max_message_bytes: int = 5 << 20  # the largest batch that an index entry may point to
 

@@ -40,7 +40,7 @@ _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
-    """Batches, each followed by its records; then what is behind the last one, and gaps between offsets."""
+    """Batches, each followed by its records; then the bytes behind the last batch, and gaps between offsets."""
     name = plain_path(path).rsplit("/", 1)[-1]
     if name.endswith(".log"):
         yield {"kind": "log", "startingOffset": base_offset_of(path)}

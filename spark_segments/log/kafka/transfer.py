@@ -98,7 +98,7 @@ def export_all(
 
 
 def _raise_failed(verb: str, path: str, failed: Mapping[str, SegmentsError], done: Sequence[Mapping[str, Any]]) -> None:
-    """Raises LogDirError for the topics that failed, if any: it says which ones went through."""
+    """Raises LogDirError for the topics that failed, if any. The error also names the topics that succeeded."""
     if failed:
         raise LogDirError(
             f"Topics could not be {verb}: {', '.join(failed)}",

@@ -41,7 +41,7 @@ MERGE_VERSIONS = 100
 """After how many versions the table's small files are merged."""
 
 CHECKPOINT_VERSIONS = 20
-"""After how many versions a checkpoint is written: opening the table reads every commit since the last one."""
+"""After how many versions a checkpoint is written: opening the table reads every commit since the last checkpoint."""
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Manifest:
     def snapshot(self, version: int | None = None, *, deleted: bool = False) -> Snapshot:
         """The topic at a version of its manifest, by default the latest.
 
-        Opens the table once. Raises UnknownTopicError where there is no topic (`deleted` gives a deleted one, too),
+        Opens the table once. Raises UnknownTopicError where there is no topic (`deleted` gives a deleted topic, too),
         InvalidOptionError for a version that is not there (any more), LogDirError for a format that this package cannot
         read.
         """

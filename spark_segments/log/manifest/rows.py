@@ -212,7 +212,7 @@ class Partition:
 
 
 def topic_table(topic: Topic) -> pa.Table:
-    """The one row of TOPIC_SCHEMA, with a further column `deleted_topics` where the topic has any.
+    """The single row of TOPIC_SCHEMA, with a further column `deleted_topics` where the topic has any.
 
     `deleted_topics` is a column and not a property: older packages of format version 1 take every property that they
     do not know for a setting, and would refuse the topic.

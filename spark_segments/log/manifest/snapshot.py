@@ -111,7 +111,7 @@ class Snapshot:
 
     @cached_property
     def segments(self) -> pa.Table:
-        """All rows of this topic id (removed ones too), in SEGMENT_SCHEMA, in log order."""
+        """All rows of this topic id (removed rows too), in SEGMENT_SCHEMA, in log order."""
         return self.load_segments()
 
     @cached_property

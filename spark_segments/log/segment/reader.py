@@ -29,7 +29,7 @@ FIRST_WINDOW_BYTES = 256 << 10
 
 
 def locate(storage: Storage, segment: Segment, offset: int) -> int:
-    """The position of a batch at or before the one that holds log offset `offset`: 0 where the index has nothing
+    """The position of a batch at or before the batch that holds log offset `offset`: 0 where the index has nothing
     closer.
     """
     return seek(storage, segment, offset)[0]
