@@ -59,9 +59,9 @@ Compressor = Callable[[pa.Buffer], bytes | pa.Buffer]
 def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
     """Decompresses `data` (bytes-like, the records section of a batch with `codec`).
 
-    The result has at most max(256 MiB, 1,100 x the compressed size) bytes, and less than 2 GiB. `path` and `position` are
-    the batch's and only appear in errors. Raises CorruptBatchError for data that are damaged, cut short or beyond that
-    limit.
+    The result has at most max(256 MiB, 1,100 x the compressed size) bytes, and less than 2 GiB. `path` and `position`
+    are the batch's and only appear in errors. Raises CorruptBatchError for data that are damaged, cut short or beyond
+    that limit.
     """
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE:
