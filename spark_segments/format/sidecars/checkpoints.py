@@ -52,7 +52,7 @@ def leader_epochs_bytes(epochs: Iterable[tuple[int, int]]) -> bytes:
 def leader_epochs_of(
     batches: BatchTable, epochs: tuple[tuple[int, int], ...] = (), *, offset_shift: int = 0
 ) -> tuple[tuple[int, int], ...]:
-    """`epochs`, and the epochs that begin in `batches`, the next in the log. Each starts at its first batch's base offset.
+    """`epochs`, and the epochs that begin in `batches`, the next in the log. Each starts at a batch's base offset.
 
     The rule is that of Kafka's recovery: only an epoch above all earlier epochs counts. Magic 0 and 1 have no epochs.
     """
