@@ -112,7 +112,7 @@ def _is_xerial(source, end):
 
 @njit
 def snappy_size(source, end):
-    """(size that all blocks state together, 0, 0), or (-1, impossible size that a block states, the block's bytes)."""
+    """(size that all blocks state, 0, 0), or (-1, impossible size stated, its block's bytes); (-1, 0, 0) if cut."""
     framed = _is_xerial(source, end)
     total = np.int64(0)
     while source < end:
