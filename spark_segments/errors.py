@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 RESTORE = "Run segments verify, and restore the file from a backup"
-"""The hint for a file of the log that is damaged or missing."""
+"""Hint of the errors for a damaged or missing file of the log."""
 
 
 class SegmentsError(Exception):
     """The base of all errors of this package.
 
-    Carries, where they are known, the file (`path`), the byte `position` in it, what was `expected` and `found` there,
-    and a `hint`: what the caller should do next. `str()` shows all of them in one line.
+    It has, where known, the file (`path`), the byte `position` in it, the `expected` and the `found` value there, and a
+    `hint` for the caller's next step. `str()` shows all of them in one line.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class CorruptBatchError(SegmentsError):
 
 
 class CommitConflictError(SegmentsError):
-    """Another commit won every race, or the plan no longer holds: run the job again."""
+    """Other commits came first in every attempt, or the plan no longer holds: run the job again."""
 
 
 class InvalidOptionError(SegmentsError, ValueError):
@@ -86,7 +86,7 @@ class TopicExistsError(SegmentsError):
 
 
 class LogDirError(SegmentsError):
-    """The location is not a log directory, or one of a format that this version cannot use."""
+    """The location is no log directory, or a log directory of a format that this version cannot use."""
 
 
 class RecordTooLargeError(SegmentsError, ValueError):
@@ -94,7 +94,7 @@ class RecordTooLargeError(SegmentsError, ValueError):
 
 
 class InvalidRecordError(SegmentsError, ValueError):
-    """A record that its topic refuses, such as a record without key where the topic is compacted; nothing was appended:
+    """The topic refuses a record, such as a record without key where the topic is compacted. Nothing was appended:
     correct the record, or the topic's configuration.
     """
 
@@ -104,18 +104,19 @@ class PolicyViolationError(SegmentsError):
 
 
 class OffsetOutOfRangeError(SegmentsError):
-    """The wanted offsets are not in the log any more (or not yet): data may have been lost to retention."""
+    """The wanted offsets are no longer, or not yet, in the log: data may have been lost to retention."""
 
 
 class StorageError(SegmentsError):
-    """The file system failed after bounded retries, and nothing was committed: run the same again."""
+    """The file system failed after bounded retries, and nothing was committed: run the operation again."""
 
 
 class UnknownOutcomeError(SegmentsError):
-    """The store failed during a commit that may have happened, or may happen yet.
+    """The store failed during a commit, which may have happened or may still happen.
 
-    No StorageError, so that whoever catches that to send records again does not send these twice. With a transaction
-    (txn) the same append can be sent again: it is added once. A job can be run again: it plans from what is there.
+    This is no StorageError: a caller who catches StorageError to send records again must not send these twice. An
+    append with a transaction (txn) can be sent again, because it is added once. A job can be run again, because it
+    plans from the current state.
     """
 
 
@@ -124,7 +125,7 @@ class MissingFileError(StorageError, FileNotFoundError):
 
 
 class MissingExtraError(SegmentsError, ImportError):
-    """A package that an extra of spark-segments brings is not installed: the hint has the command."""
+    """A package of an extra of spark-segments is not installed: the hint has the command that installs it."""
 
     def __init__(self, extra: str, needed_by: str, package: str) -> None:
         super().__init__(
@@ -134,12 +135,12 @@ class MissingExtraError(SegmentsError, ImportError):
 
 
 class RegistryError(SegmentsError):
-    """A schema registry has no such schema, does not answer, or refuses: check schema.registry."""
+    """The schema registry has no such schema, does not answer, or refuses: check schema.registry."""
 
 
 class UnknownSchemaError(RegistryError, LookupError):
-    """A schema registry has no schema of this id: it is not the registry that the record was written with."""
+    """The schema registry has no schema of this id: the record was written with another registry."""
 
 
 class ValueFormatError(SegmentsError, ValueError):
-    """A key or value is not what its format says: the message says what was found, where, and what to set."""
+    """A key or value does not have its format: the message says what was found, where, and which option to set."""

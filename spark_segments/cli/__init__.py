@@ -17,7 +17,7 @@ _FIRST = ("topic", "offsets", "produce", "append", "consume", "delete-records")
 
 
 class _InOrder(TyperGroup):
-    """Lists `topic` first, then the commands as they are added below."""
+    """Lists `topic` first, then the commands in the order in which they are added below."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)
@@ -66,6 +66,6 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command. Exit codes: 0 done, 1 errors (each has a line), 2 wrong usage, 3 faults were found."""
+    """Runs a command. Exit codes: 0 done, 1 errors (a line for each), 2 wrong usage, 3 faults were found."""
     with errors_in_one_line():
         app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="segments")

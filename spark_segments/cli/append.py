@@ -1,4 +1,4 @@
-"""`segments append`: files that Spark can read, into a topic."""
+"""`segments append`: appends files that Spark can read to a topic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What can be read."""
+    """The formats of files that can be read."""
 
     JSON = "json"
     CSV = "csv"
@@ -96,14 +96,16 @@ def append(
 ) -> None:
     """Appends JSON lines, CSV, Parquet, a Delta table or lines of text to a topic, all in one commit.
 
-    A Delta table is read by Delta's own reader where Spark has its jar
-    (spark-submit --packages io.delta:...), else by deltalake; then --option
-    takes versionAsOf, and storage options in delta-rs's names.
+    Delta's reader reads a Delta table where Spark has its jar
+    (spark-submit --packages io.delta:...), else deltalake does. For
+    deltalake --option takes versionAsOf, and storage options in delta-rs's
+    names.
 
-    A row with a column value of text or bytes is a record, with its columns
-    key, headers, timestamp and partition; any other row is a record whose
-    value is the row as JSON. The options ...-column say otherwise. With
-    --value-format the row, or that column, is written in that format.
+    A row with a column value of text or bytes becomes a record with its
+    columns key, headers, timestamp and partition. Any other row becomes a
+    record whose value is the row as JSON. The options ...-column choose
+    other columns. --value-format sets the format in which the row, or the
+    value column, is written.
 
     Example: segments append /data/log orders --input '/landing/*.json'
     --key-column order_id --partitions 6 --txn-app-id landing --txn-version 7
@@ -121,7 +123,7 @@ def append(
     if unknown:
         raise InvalidOptionError("Unknown property", expected=", ".join(OPTIONS), found=unknown[0])
     if partitions is not None and topic not in log.topics():
-        with contextlib.suppress(TopicExistsError):  # another run of this job may make it at the same moment
+        with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))
     ends_before = {partition: end for partition, (_, end) in log.offsets(topic).items()}
 
@@ -171,11 +173,11 @@ def append(
 
 
 def ends_after(log: LogDir, topic: str, ends_before: Mapping[int, int]) -> Mapping[int, int | None]:
-    """The log ends after the commit; None for each where the log cannot be read: the rows are in it all the same."""
+    """{partition: log end after the commit, or None where the log cannot be read}. The rows are in the log anyway."""
     try:
         return {partition: end for partition, (_, end) in log.offsets(topic).items()}
     except SegmentsError as error:
-        # Not the hint of the error: that is to run it again, which would append the rows twice.
+        # The error's hint, to run the command again, is left out: that would append the rows twice.
         why = error.message if error.path is None else f"{error.message} in {error.path}"
         print(f"warning: the rows are in {topic}, but its offsets cannot be read: {why}", file=sys.stderr)
         return dict.fromkeys(ends_before)

@@ -1,4 +1,4 @@
-"""Times, durations and sizes as people write them, and their values."""
+"""Parses times, durations and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGTP])(iB|B)?|B)?", re.IGNOREC
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of ms or an ISO time (UTC where it names no zone)."""
+    """Milliseconds since 1970 of such a number or of an ISO time (UTC without a zone)."""
     if re.fullmatch("-?[0-9]+", text):
         return int(text)
     try:

@@ -1,4 +1,4 @@
-"""`segments describe` (and `segments topic describe`): topics as a table, as JSON, or as a page to look at."""
+"""`segments describe` (and `segments topic describe`): topics as a table, as JSON, or as an HTML page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def describe(
     """Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.
 
     With --html a page shows each partition as a strip of its segments (clean
-    tail, dirty head, active), and what rolls, goes and is compacted when.
+    tail, dirty head, active), and when segments are rolled, removed and
+    compacted.
 
     Example: segments describe /data/log --html log.html
     Example: segments topic describe /data/log orders
@@ -57,7 +58,7 @@ def describe(
         except UnknownTopicError:
             if topic:
                 raise
-            # It was deleted since it was listed.
+            # The topic was deleted after it was listed.
         except SegmentsError as error:
             if topic:
                 raise
@@ -66,7 +67,7 @@ def describe(
     if html is not None:
         from spark_segments.cli.page.render import page
 
-        # A page is looked at beside a person's clock; and a directory of Kafka's is not written to for the store's.
+        # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
         text = page(log.uri, topics, time.time_ns() // 1_000_000 if now_ms is None else now_ms, kafka=log.is_kafka)
         html.write_text(text, encoding="utf-8")
         if output is Output.TEXT:

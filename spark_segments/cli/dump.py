@@ -1,4 +1,4 @@
-"""`segments dump`: what is in the files of a segment, in the words of Kafka's DumpLogSegments."""
+"""`segments dump`: the content of a segment's files, in the words of Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
 
-# The files of a directory that are dumped where a directory is named.
+# The files that are dumped where a directory is named.
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 
@@ -50,8 +50,8 @@ def dump(
     """Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.
 
     The text is that of Kafka's DumpLogSegments. With --output json each entry
-    is a line, with keys and values in base64. Damage is shown where it is and
-    does not end the dump; the exit code is 3 then.
+    is a line, with keys and values in base64. Damage is shown at its place
+    and does not end the dump. With damage the exit code is 3.
 
     Example: segments dump --deep-iteration --print-data-log \\
       /var/lib/kafka/data/orders-0/00000000000000000000.log
@@ -83,14 +83,14 @@ def dump(
 
 
 def _paths(file: str) -> list[str]:
-    """A file itself; of a local directory the files that have a dump."""
+    """The file itself, or the files of a local directory that can be dumped."""
     if not Path(file).is_dir():
         return [file]
     return [f"{file.rstrip('/')}/{path.name}" for path in sorted(Path(file).iterdir()) if path.suffix in SUFFIXES]
 
 
 class _Files:
-    """Reads files by the names that the command was given, each in its own directory."""
+    """Reads files by the names given to the command."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""`segments explain`: why a record is still here and when it goes; with --plan, what a wanted retention comes to."""
+"""`segments explain`: why a record is still in the log and when it goes; with --plan, settings for a retention."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def explain(
 ) -> None:
     """Says which rule keeps a record, what must happen before it goes, and when.
 
-    "At the earliest" holds whatever is appended; "at the latest" if each job
-    runs again after --every at most.
+    "At the earliest" holds whatever is appended. "At the latest" holds if
+    each job runs again after --every at most.
 
-    With --plan it turns a wanted retention into settings and the real maximum:
-    with --gone-within it finds segment.ms, else it takes --segment. No log is
-    looked at, and what --every and --delete-delay add is left out without them.
+    --plan turns a wanted retention into settings and the real maximum. With
+    --gone-within it finds segment.ms, else it takes --segment. It reads no
+    log. Without --every and --delete-delay their time is not counted.
 
     Example: segments explain /data/log orders --partition 0 --offset 1234
     Example: segments explain /data/log orders --time 2026-01-31T12:00:00Z

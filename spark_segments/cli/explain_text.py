@@ -45,7 +45,7 @@ _KEPT_BY = {
 
 
 def exactly(length_ms: int) -> str:
-    """A duration without rounding, in one unit where that is below a hundred: "25 h", "23 min", "7 d 1 h"."""
+    """A duration without rounding, in a single unit while its number is below 100: "25 h", "23 min", "7 d 1 h"."""
     for name, unit_ms in _UNITS:
         if length_ms % unit_ms == 0 and 0 < length_ms // unit_ms < 100:
             return f"{length_ms // unit_ms} {name}"
@@ -58,7 +58,7 @@ def exactly(length_ms: int) -> str:
 
 
 def explanation_text(one: Explanation) -> str:
-    """Where a record is, when it goes, and step by step why."""
+    """Text of an explanation: where the record is, when it goes, and the steps until then."""
     lines = [_where(one)]
     if one.steps:
         lines.append(_kept(one))
@@ -122,7 +122,7 @@ def _span(bounds: TimeBounds, now_ms: int) -> str:
 
 
 def _step(step: Step, one: Explanation) -> Iterator[str]:
-    """What a job is to do, and when."""
+    """The lines of a step: what the job does, and when."""
     rule = {
         RETENTION_MS: _retention_ms,
         RETENTION_BYTES: _retention_bytes,
@@ -210,7 +210,7 @@ def _ms(one: Explanation, name: str) -> str:
 
 
 def retention_bounds_text(one: RetentionBounds) -> str:
-    """The settings, and how long they keep a record."""
+    """Text of retention bounds: the settings, and how long they keep a record."""
     full = one.fill_ms is not None and one.fill_ms <= one.segment_ms
     late_roll = one.retention_ms < one.every_ms
     parts = [

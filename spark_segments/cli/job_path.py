@@ -1,4 +1,4 @@
-"""`segments job-path`: where the scripts that spark-submit and Airflow run lie, in a wheel or a checkout."""
+"""`segments job-path`: the paths of the scripts that spark-submit and Airflow run, in a wheel or a checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = Path(spark_segments.__file__).parent
 
 
 class Item(StrEnum):
-    """What `job-path` finds: the script of a job, or a directory beside the jobs."""
+    """The paths that `job-path` prints: the script of a job, or a directory beside the jobs."""
 
     APPEND = "append"
     ROLL = "roll"
@@ -36,7 +36,7 @@ def job_path(
         ),
     ],
 ) -> None:
-    """Print where the script of a job lies, for spark-submit.
+    """Prints the path of a job's script, for spark-submit.
 
     `conf` is a directory for SPARK_CONF_DIR, `airflow` the folder of the example DAG.
 
@@ -46,7 +46,7 @@ def job_path(
 
 
 def path_of(item: Item) -> Path:
-    """The file or directory. SegmentsError where this installation lacks it."""
+    """The path of the file or directory. Raises SegmentsError where this installation lacks it."""
     if item is Item.CONF:
         places = [_PACKAGE / "conf", _PACKAGE.parent / "conf"]
     elif item is Item.AIRFLOW:

@@ -1,4 +1,4 @@
-"""`segments import` and `export`: Kafka's log directories into a log directory of ours, and back."""
+"""`segments import` and `segments export`: copy topics from Kafka's log directories, and back."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def import_(
     """Copies topics out of a Kafka log directory, and makes the log directory where there is none.
 
     Offsets, timestamps, leader epochs, transactions and checkpoints are kept.
-    A topic gets retention.ms=-1 unless --config says otherwise, so that
-    nothing expires for having been imported. Run it again when it was killed
-    or the directory has grown: it adds what is new.
+    A topic gets retention.ms=-1 unless --config sets it, so that no imported
+    record expires at once. Run the import again after it was killed, or when
+    the Kafka directory has grown: it adds the new records.
 
     Example: segments import /var/lib/kafka/data /data/log --topic orders
     """

@@ -23,7 +23,7 @@ def roll(
     settings: JobOptions,
     spark: SparkOptions,
 ) -> None:
-    """Seals what segment.bytes, segment.ms or a full index says is due, and merges small chunks.
+    """Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.
 
     Example: segments roll /data/log orders --dry-run
     """
@@ -46,14 +46,16 @@ def retain(
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
 
-    --max-bytes shortens retention where the log directory is larger:
-    further sealed segments go, the oldest of all topics first, also of
-    topics whose retention.ms is longer or -1, but not of those that are
-    only compacted, and nothing younger than --min-retention. It counts
-    live segments with their indexes. What has left the log takes its
-    space until vacuum, after file.delete.delay.ms: leave room for that.
-    Where not enough may go, a line on standard error says why; the exit
-    code is 0, so that a schedule goes on to vacuum.
+    --max-bytes shortens retention where the log directory is larger.
+    Further sealed segments go, the oldest of all topics first, also of
+    topics whose retention.ms is longer or -1. Topics that are only
+    compacted keep theirs, and nothing younger than --min-retention goes.
+
+    The size is that of live segments with their indexes. Removed segments
+    take their space until vacuum deletes them, after
+    file.delete.delay.ms: leave room for them. Where not enough may go, a
+    line on standard error says why. The exit code is 0 even then, so that
+    a schedule goes on to vacuum.
 
     Example: segments retain /data/log --max-bytes 500GiB --min-retention 2d
     """
@@ -98,10 +100,10 @@ def vacuum(
     settings: JobOptions,
     spark: SparkOptions,
 ) -> None:
-    """Deletes files that left the log long ago, files that nothing names, and old manifest files.
+    """Deletes files that left the log long ago, files that no commit names, and old manifest files.
 
-    "Long ago" is the topic's file.delete.delay.ms: until then readers that
-    began before still find them.
+    "Long ago" is the topic's file.delete.delay.ms. Until then, readers that
+    began before the removal still find the files.
 
     Example: segments vacuum /data/log --dry-run
     """
@@ -116,7 +118,7 @@ def maintain(
     settings: JobOptions,
     spark: SparkOptions,
 ) -> None:
-    """All of the upkeep, one job after another: roll, retain, compact, vacuum.
+    """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
 
     With --output json each report is a line.
 

@@ -1,7 +1,7 @@
-"""The arguments and options that several commands take: each is declared here, once, with what is made of it.
+"""The arguments and options that several commands share, declared once, with the objects made from them.
 
-A command has a parameter of one of the classes below. `with_options` puts the fields of the class into its place, so
-that the command line has them, and hands the command the value.
+A command has a parameter of a class below. `with_options` replaces the parameter by the fields of the class on the
+command line, and passes an object of the class to the command.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class LogOptions:
         return parse_overrides(self.storage or [])
 
     def open(self) -> LogDir:
-        """The log directory, which has to be there."""
+        """The existing log directory."""
         from spark_segments.log.logdir import LogDir
 
         return LogDir.open(self.log_dir, self.storage_options, defaults=self._defaults())
 
     def create(self) -> LogDir:
-        """The log directory, made where there is none."""
+        """The log directory, which is created where there is none."""
         from spark_segments.log.logdir import LogDir
 
         return LogDir.create(self.log_dir, self.storage_options, defaults=self._defaults())
@@ -93,7 +93,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredLogOptions(LogOptions):
-    """The same with --defaults."""
+    """LOG_DIR, --storage and --defaults."""
 
     defaults: DefaultsOption = None
 
@@ -103,7 +103,7 @@ class ConfiguredLogOptions(LogOptions):
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """--master: where the work is done."""
+    """--master: where the work runs."""
 
     master: Annotated[
         str | None,
@@ -113,7 +113,7 @@ class SparkOptions:
     ] = None
 
     def session(self, app_name: str) -> SparkSession | None:
-        """A Spark session where a master is given or spark-submit runs us; None: the work is done in this process."""
+        """A Spark session with --master or under spark-submit, else None: the work then runs in this process."""
         if self.master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
             return None
         from spark_segments.spark.session import spark_session
@@ -123,7 +123,7 @@ class SparkOptions:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What all jobs of maintenance take beside the log directory and Spark."""
+    """The arguments and options of all maintenance jobs, beside the log directory and Spark."""
 
     topic: OptionalTopicArgument = None
     topic_option: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same, as an option.")] = None
@@ -132,7 +132,7 @@ class JobOptions:
     now_ms: NowOption = None
 
     def one_topic(self) -> str | None:
-        """The topic that the job is about, given as [TOPIC] or as --topic, or None for all."""
+        """The topic of the job, given as [TOPIC] or as --topic; None for all topics."""
         argument, option = self.topic, self.topic_option
         if argument and option and argument != option:
             found = f"{argument} and --topic {option}"
@@ -141,9 +141,9 @@ class JobOptions:
 
 
 def with_options(command: C) -> C:
-    """`command`, on the command line, with the fields of its dataclass parameters in place of these.
+    """Wraps `command` for the command line: the fields of its dataclass parameters replace these parameters.
 
-    Help lists the command's own options first, then those that it shares with other commands.
+    Help lists the command's options first, then the options that it shares with other commands.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}

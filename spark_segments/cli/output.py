@@ -1,5 +1,5 @@
-"""What all commands share: text or JSON on standard output, errors in one line on standard error, progress on a
-terminal.
+"""The output of all commands: text or JSON on standard output, an error in one line on standard error, and progress on
+a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_segments.errors import SegmentsError
 FAILED = 1
 FOUND_FAULTS = 3
 
-WIDTH_OF_A_FILE = 10_000  # columns: there a line is never folded, so that a script finds what it looks for
+WIDTH_OF_A_FILE = 10_000  # columns: in a file no line is folded, so that a script can search it
 
 
 class Output(enum.StrEnum):
@@ -31,12 +31,12 @@ class Output(enum.StrEnum):
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented where a person looks at it."""
+    """Prints a JSON document, indented on a terminal."""
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """A table for people; numbers to the right, with thousands separated."""
+    """Prints a table for people, with numbers aligned to the right and thousands separated."""
     rows = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
@@ -66,9 +66,9 @@ def human_bytes(size: float) -> str:
 
 
 def print_report(report: Mapping[str, Any], output: Output) -> None:
-    """A maintenance report: a line a partition and the totals, or the whole of it as JSON.
+    """Prints a maintenance report: a line per partition and the totals, or the whole report as JSON.
 
-    What failed has a line on standard error, too, as errors of all commands do.
+    Each failure also has a line on standard error, like every error of a command.
     """
     for line in report["partitions"]:
         if "error" in line:
@@ -117,7 +117,7 @@ def _over(report: Mapping[str, Any]) -> str:
 def _text(name: str, line: Mapping[str, Any]) -> Any:
     value = line.get(name)
     if name == "sealed" and value is not None and len(value) < line["sealed_segments"]:
-        half = len(value) // 2  # of many offsets the report has the first and the last few
+        half = len(value) // 2  # a report shows the first and the last few of many offsets
         return ", ".join(map(str, value[:half])) + " … " + ", ".join(map(str, value[half:]))
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {count}" for name, count in value.items())
@@ -128,7 +128,7 @@ def _text(name: str, line: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A function to tell (done, in all), shown as a bar on standard error where that is a terminal."""
+    """A function that takes (done, total) and shows them as a bar on standard error, where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: None
@@ -141,7 +141,7 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turns what this package raises into one line on standard error and exit code 1."""
+    """Turns this package's errors into a line on standard error and exit code 1."""
     try:
         yield
     except (SegmentsError, OSError) as error:

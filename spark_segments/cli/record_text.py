@@ -51,7 +51,7 @@ _DEFAULTS = {
 
 
 class LineFormat(enum.StrEnum):
-    """What a line of a producer's input is."""
+    """The format of the lines of a producer's input."""
 
     TEXT = "text"
     JSON = "json"
@@ -59,7 +59,7 @@ class LineFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Kafka's console properties that are known here, with Kafka's defaults."""
+    """The supported properties of Kafka's console tools, with Kafka's defaults."""
 
     values: dict[str, str]
 

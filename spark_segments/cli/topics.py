@@ -1,4 +1,4 @@
-"""`segments topic …`: what Kafka's kafka-topics and kafka-configs do."""
+"""`segments topic …`: the counterpart of Kafka's kafka-topics and kafka-configs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def create(
     config: ConfigOption = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing where the topic exists.")] = False,
 ) -> None:
-    """Makes a topic, and the log directory where there is none yet.
+    """Creates a topic, and the log directory where there is none yet.
 
     Example: segments topic create /data/log orders --partitions 6 \\
       --config retention.ms=604800000
@@ -95,11 +95,11 @@ def delete(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing where there is no such topic.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also where the topic's manifest cannot be read.")] = False,
 ) -> None:
-    """Deletes a topic. Its files go with vacuum, once file.delete.delay.ms has passed.
+    """Deletes a topic. Vacuum deletes its files once file.delete.delay.ms has passed.
 
-    A topic whose manifest cannot be read, because it is damaged or of a newer
-    version of this package, is deleted with --force only: all of its files
-    go, whoever could still read them.
+    --force also deletes a topic whose manifest cannot be read, because it is
+    damaged or of a newer version of this package. All of the topic's files
+    are deleted, even if another version could still read them.
 
     Example: segments topic delete /data/log orders
     """
@@ -121,11 +121,12 @@ def restore(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Brings a topic's records back to what an earlier version held, while its files are still there.
+    """Restores a topic's records to those of an earlier version, while its files still exist.
 
-    The transactions (app id, version) of appends that go are named. To
-    repeat them adds nothing, unless --forget-transactions is given, now or
-    in a second restore of the same version.
+    The output names the transactions (app id, version) of appends that the
+    restore removes. Repeating such an append adds nothing, unless
+    --forget-transactions is given, now or in a second restore of the same
+    version.
 
     Example: segments topic restore /data/log orders --version 41
     """

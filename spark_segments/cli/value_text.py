@@ -1,4 +1,4 @@
-"""Typed keys and values as text for a terminal, both ways, and the guess what they are where nobody says."""
+"""Typed keys and values as text for a terminal, both ways, and a guess of their formats where none is given."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def format_options(
     value_schema: str | None,
     registry: str | None,
 ) -> tuple[dict[str, str], list[str]]:
-    """(options of values/, the other properties) of a command."""
+    """(options of the layer values, other properties) of a command."""
     texts = list(properties or [])
     formats = {}
     for text in list(texts):
@@ -54,9 +54,9 @@ def format_options(
 
 
 def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(options with guesses for columns without a format, what to say of them), by the first records of a topic.
+    """(options with guesses for columns without a format, notes about the guesses), from the first records of a topic.
 
-    A guess never fails: values that are not what was guessed are shown as they are.
+    A wrong guess is no error: values that do not have the guessed format are shown unchanged.
     """
     from spark_segments.values.wire import looks_like
 
@@ -90,7 +90,7 @@ def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
 
 
 def _registered(log: LogDir, formats: Mapping[str, str], value: bytes) -> tuple[str, str | None]:
-    """(the format of a value in Confluent's wire format, what to do where no registry tells)."""
+    """(the format of a value in Confluent's wire format or "", a hint or an error's text where it is unknown)."""
     from spark_segments.errors import SegmentsError
 
     if REGISTRY not in formats and "_schemas" not in log.topics():
@@ -103,7 +103,7 @@ def _registered(log: LogDir, formats: Mapping[str, str], value: bytes) -> tuple[
 
 
 def textual(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, frozenset[str]]]:
-    """(batches with keys and values as bytes to print, the columns of it that are JSON rather than text)."""
+    """Pairs of a batch with keys and values as bytes to print, and the names of its columns that are JSON, not text."""
     from spark_segments.values.text.json_write import write_json
 
     for batch in batches:
@@ -124,7 +124,7 @@ def textual(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch,
 
 
 def encoded(batches: Iterable[pa.RecordBatch], writers: Sequence[Encoder]) -> Iterator[pa.RecordBatch]:
-    """Batches whose keys and values are text, as JSON has it, in the bytes of their formats."""
+    """Encodes batches whose keys and values are JSON text to the bytes of their formats."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         for one in writers:

@@ -1,4 +1,4 @@
-"""`segments verify`: looks for faults in a log directory, ours or Kafka's."""
+"""`segments verify`: looks for faults in a log directory of this package or of Kafka."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def verify(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Looks for faults: of the manifest, the files and their sizes, and with --deep of every byte.
+    """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.
 
-    Exit code 0: none was found, or --repair has corrected all. 3: faults.
+    Exit code 0: no fault was found, or --repair has corrected all. 3: faults.
 
     Example: segments verify /data/log orders --deep
     """

@@ -1,6 +1,6 @@
-"""Configuration: Kafka's settings with their types, defaults and names, and which value is in force.
+"""Configuration: Kafka's settings with their types, defaults and names, and the values in force.
 
-Options of readers and writers are not settings: they belong to the layer that takes them.
+Options of readers and writers are no settings. They belong to the layer that takes them.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, tuple[str, int]]:
-    """The pairs of a file: key -> (value, number of its line). A file that is not there, or not text, is an error.
+    """{key: (value, line number)} of a file.
 
-    A key that comes twice with two values is one too: which of them holds would be anybody's guess.
+    Raises InvalidOptionError for a file that is missing or no text, and for a key with two different values: nobody
+    knows which of the two was meant.
     """
     name = os.fspath(path)
     try:
@@ -38,7 +39,7 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, tuple[str, int]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Lines that are not empty and no comment, joined where one ends in an odd number of backslashes."""
+    """Lines that are neither empty nor comments. A line that ends in an odd number of backslashes takes in the next."""
     lines = enumerate(text.splitlines(), 1)
     for number, line in lines:
         line = line.lstrip()

@@ -1,7 +1,7 @@
-"""The rules of configuration: who wins, the defaults file, `--config` arguments, and what a topic may be called.
+"""The rules of configuration: precedence, the defaults file, `--config` arguments, and valid topic names.
 
-A topic's own setting wins over the defaults file, the file over the defaults of config_table.py. Topic settings have
-Kafka's topic names (`retention.ms`); the file has the names of Kafka's server.properties (`log.retention.hours`), where
+A topic's setting wins over the defaults file, and the file over the defaults of table.py. Topic settings have Kafka's
+topic names (`retention.ms`). The file has the names of Kafka's server.properties (`log.retention.hours`), where
 milliseconds win over minutes and minutes over hours.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 TOPIC, FILE = "topic", "file"
-"""With DEFAULT, where a setting in force comes from: what `TopicConfig.sources` says."""
+"""The values of `TopicConfig.sources`, with DEFAULT: where a setting in force comes from."""
 
 MAX_TOPIC_NAME = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -49,9 +49,9 @@ _GONE = {
 
 
 def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> TopicConfig:
-    """The configuration in force for a topic with these settings of its own, above `defaults` (see `load_defaults`).
+    """The configuration in force for a topic: its `overrides` win over `defaults` (see `load_defaults`).
 
-    Raises InvalidOptionError for a key that is not there, a value that is not right, or two that contradict each other.
+    Raises InvalidOptionError for an unknown key, a wrong value, or two values that contradict each other.
     """
     typed, sources = {}, {}
     for name, value in (defaults or {}).items():
@@ -73,16 +73,17 @@ def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | Non
 
 
 def server_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> ServerConfig:
-    """The jobs' settings in force: `overrides`, by Kafka's server names, above `defaults` (see `load_defaults`)."""
+    """The jobs' settings in force. `overrides`, by Kafka's server names, win over `defaults` (see `load_defaults`)."""
     given = {name: value for name, value in (defaults or {}).items() if name in SERVER_KEYS} | dict(overrides)
     typed = {name: _known(name, SERVER_KEYS).parse(value) for name, value in given.items()}
     return ServerConfig(**{name.replace(".", "_"): value for name, value in typed.items()})
 
 
 def load_defaults(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Reads a defaults file in Kafka's server names: topic settings by their topic names, the jobs' by their own.
+    """Reads a defaults file in Kafka's server names.
 
-    `log.retention.hours=24` gives `{"retention.ms": "86400000"}`, unless the file has minutes or milliseconds too.
+    The result has the settings of topics by their topic names, and the settings of the jobs by their server names.
+    `log.retention.hours=24` gives `{"retention.ms": "86400000"}`, unless the file has minutes or milliseconds, too.
     """
     pairs = read_properties(path)
     found: dict[str, str] = {}
@@ -91,7 +92,7 @@ def load_defaults(path: str | os.PathLike[str]) -> dict[str, str]:
             if name in SERVER_KEYS:
                 found[name] = render_value(SERVER_KEYS[name].parse(text))
             elif name in _BY_SERVER_NAME:
-                # Each is read, so that a wrong value cannot hide behind one that wins over it.
+                # Every value is read, so that an error shows even where another value wins.
                 setting, synonym = _BY_SERVER_NAME[name]
                 value = _from_server(setting, synonym, text)
                 if synonym.name == next(other.name for other in setting.server if other.name in pairs):
@@ -109,7 +110,7 @@ def load_defaults(path: str | os.PathLike[str]) -> dict[str, str]:
 def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     """Reads `--config` arguments as Kafka's tools take them: `k=v`, `k1=v1,k2=v2`, `k=[a,b]`, `k=a,b`.
 
-    A part between commas without a `=` belongs to the value before it. Keys and values are not judged here.
+    A part between commas without a `=` belongs to the value before it. Keys and values are not checked here.
     """
     found: dict[str, str] = {}
     for text in texts:
@@ -127,7 +128,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
 
 
 def normal_overrides(overrides: Mapping[str, Any]) -> dict[str, str]:
-    """Checked settings of a topic as the texts that the manifest keeps (`{"retention.ms": 1000}` becomes `"1000"`)."""
+    """Checks a topic's settings. Returns them as texts for the manifest (`{"retention.ms": 1000}` gives `"1000"`)."""
     topic_config(overrides)
     return {name: render_value(KEYS[name].parse(value)) for name, value in sorted(overrides.items())}
 
@@ -145,14 +146,14 @@ def validate_topic_name(name: str) -> None:
 
 
 def names_collide(name: str, other: str) -> bool:
-    """Whether these are two topic names that Kafka's metrics take for one."""
+    """Whether Kafka's metrics cannot tell these two different topic names apart."""
     return other != name and other.replace(".", "_") == name.replace(".", "_")
 
 
 def check_new_topic_name(name: str, existing: Iterable[str]) -> None:
     """Raises InvalidOptionError for a name that Kafka refuses to create beside the `existing` topics.
 
-    Kafka takes `a.b` and `a_b` for one name, because its metrics do. The very same name is not judged here.
+    Kafka refuses `a.b` beside `a_b`, because its metrics cannot tell them apart. The same name is not refused here.
     """
     validate_topic_name(name)
     for other in existing:
@@ -168,13 +169,13 @@ def _known(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:
 
 
 def _unknown(name: str, names: Iterable[str]) -> InvalidOptionError:
-    """The error for a key that is not there, with the right name where one can be guessed."""
+    """The error for an unknown key, with the right name where it can be guessed."""
     hint = _GONE.get(name.removeprefix("log."))
-    if name in _BY_SERVER_NAME:  # a server's name where a topic's belongs
+    if name in _BY_SERVER_NAME:  # a server name in place of a topic name
         setting, synonym = _BY_SERVER_NAME[name]
         unit = f" (in milliseconds, so times {synonym.factor})" if synonym.factor > 1 else ""
         hint = f"A topic's own setting of it is {setting.name}{unit}"
-    elif name in KEYS and KEYS[name].server:  # and the other way round
+    elif name in KEYS and KEYS[name].server:  # a topic name in place of a server name
         hint = f"In a defaults file it is {KEYS[name].server[0].name}"
     elif name in KEYS:
         hint = "It can only be set on a topic"
@@ -186,11 +187,11 @@ def _unknown(name: str, names: Iterable[str]) -> InvalidOptionError:
 
 
 def _from_server(setting: Setting, synonym: Synonym, text: str) -> Any:
-    """A topic setting's value from one of its server names."""
+    """A topic setting's value from the text under one of its server names."""
     value = read_value(INT if synonym.factor > 1 else setting.type, text)  # Kafka has an int for the coarser units
     if setting.name == "retention.ms" and isinstance(value, int):
-        # The one setting that Kafka reads otherwise in a file than on a topic: any negative number is no limit, and
-        # zero is refused.
+        # The only setting that Kafka reads differently in a file than on a topic: in a file any negative number means
+        # no limit, and zero is refused.
         if value == 0:
             raise InvalidOptionError(
                 f"Invalid value for {synonym.name}", expected="at least 1, or -1 for no limit", found=0

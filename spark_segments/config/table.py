@@ -1,6 +1,6 @@
-"""The table of settings: every key with its type, default, range, meaning and names, as typed classes of two kinds.
+"""The table of settings: two typed classes with every key's type, default, range, meaning and names.
 
-`TopicConfig` has what a topic can set, `ServerConfig` what belongs to the jobs. An entry here is all a setting needs.
+`TopicConfig` has the settings of a topic, `ServerConfig` those of the jobs. A new setting needs just an entry here.
 Defaults and ranges are those of Kafka 4.0, save file.delete.delay.ms (a day, not a minute, because Spark jobs read a
 snapshot for hours). Kafka 4.1 raises the least segment.bytes from 14 to 1 MiB; here it stays.
 """
@@ -50,7 +50,7 @@ def _key(attribute: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The settings in force for one topic, typed: Kafka's name with underscores for dots. Made by `topic_config`."""
+    """The typed settings in force for one topic, under Kafka's names with underscores for dots; see `topic_config`."""
 
     cleanup_policy: frozenset[str] = _setting(
         LIST,
@@ -275,12 +275,12 @@ class TopicConfig:
 
     @property
     def delete(self) -> bool:
-        """Whether retention.ms and retention.bytes remove segments of it."""
+        """Whether retention.ms and retention.bytes remove segments of the topic."""
         return "delete" in self.cleanup_policy
 
     @property
     def max_segment_ms(self) -> int:
-        """segment.ms, and for a compacted topic no more than max.compaction.lag.ms (Kafka's LogConfig.maxSegmentMs)."""
+        """segment.ms, for a compacted topic at most max.compaction.lag.ms (Kafka's LogConfig.maxSegmentMs)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     def effective(self) -> dict[str, str]:
@@ -288,13 +288,13 @@ class TopicConfig:
         return {name: render_value(getattr(self, name.replace(".", "_"))) for name in KEYS}
 
     def sources(self) -> dict[str, str]:
-        """Every key with where its value comes from: `topic`, `file` or `default`."""
+        """Every key with the source of its value: `topic`, `file` or `default`."""
         return {name: self._sources.get(name, DEFAULT) for name in KEYS}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """The settings of the jobs rather than of a topic: Kafka's server names with underscores for dots."""
+    """The settings of the jobs, under Kafka's server names with underscores for dots."""
 
     log_cleaner_backoff_ms: int = _setting(
         LONG, 15_000, "How long a cleaner sleeps that found nothing to do", low=0, effect=False

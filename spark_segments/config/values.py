@@ -1,7 +1,7 @@
-"""One setting of Kafka's kind: its type, the values it takes, how they are read from text and written back.
+"""The definition of a setting: its type, its valid values, and how values are read from text and written back.
 
-Types and readings are those of Kafka's ConfigDef: whole numbers are plain digits (no units), truth values are true or
-false, lists are separated by commas. Which settings there are is config.py's business.
+The types and their texts are those of Kafka's ConfigDef: whole numbers are plain digits (no units), truth values are
+true or false, lists are separated by commas. table.py lists the settings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TIMES_MS = {
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """Which values are right: inclusive limits of a number, single numbers beside them, or a choice of words."""
+    """The valid values: inclusive limits of a number, single numbers beside them, or a choice of words."""
 
     low: float | None = None
     high: float | None = None
@@ -70,7 +70,7 @@ class Valid:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A name that a setting goes by in the defaults file; `factor` turns its unit into the setting's."""
+    """A setting's name in the defaults file. A value under this name times `factor` is in the setting's unit."""
 
     name: str
     factor: int = 1
@@ -78,9 +78,9 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A configuration key. `server`: its names in the defaults file, the first that is there wins (ms before hours).
+    """A configuration key. `server`: its names in the defaults file; the first name present wins (ms before hours).
 
-    `has_effect` is False for keys that only a broker has a use for: they are accepted, kept and shown.
+    `has_effect` is False for keys that only a broker uses: they are accepted, kept and shown.
     """
 
     name: str
@@ -93,28 +93,28 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """The values it takes, in words."""
+        """The valid values, in words."""
         limits = str(self.valid)
         if self.valid.words:
             return f"one of {limits}" if self.type == STRING else f"{_NOUNS[self.type]} of {limits}"
         return f"{_NOUNS[self.type]}, {limits}" if limits else _NOUNS[self.type]
 
     def parse(self, value: Any) -> Any:
-        """The typed value of a text (or of a Python value), or InvalidOptionError. Lists become frozensets."""
+        """The typed value of a text or a Python value. Lists become frozensets. Raises InvalidOptionError."""
         parsed = read_value(self.type, value)
         if parsed is None or not self.valid.accepts(parsed):
             raise self.refusal(value)
         return parsed
 
     def refusal(self, value: Any, name: str | None = None) -> InvalidOptionError:
-        """The error for a value it does not take; `name`: what the user called the setting."""
+        """The error for an invalid value. `name`: the name by which the user gave the setting."""
         name = name or self.name
         hint = plain_number_hint(name, value) if isinstance(value, str) else None
         return InvalidOptionError(f"Invalid value for {name}", expected=self.expected, found=repr(value), hint=hint)
 
 
 def read_value(kind: str, value: Any) -> Any:
-    """Reads a value as Kafka reads one of that type; None where it is none."""
+    """Reads a value as Kafka reads a value of type `kind`. None where the value is not of that type."""
     if isinstance(value, str):
         value = value.strip()
     if kind == BOOLEAN:
@@ -154,8 +154,8 @@ def render_value(value: Any) -> str:
 
 
 def _java_double(value: float) -> str:
-    # Both languages write the fewest digits that tell a double from its neighbours, but Java has limits of its own for
-    # scientific notation, and another form of it.
+    # Java and Python both write the fewest digits that tell a double from its neighbours. Java's scientific notation
+    # begins at other magnitudes and has another form.
     number = Decimal(repr(value)).normalize()
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         plain = f"{number:f}"
@@ -166,7 +166,7 @@ def _java_double(value: float) -> str:
 
 
 def plain_number_hint(name: str, text: str) -> str | None:
-    """For a size or a time with a unit ("1 GiB", "7d"): the plain number that Kafka takes instead."""
+    """A hint for a size or a time with a unit ("1 GiB", "7d"): the plain number that Kafka takes instead."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", text)
     if match is None:
         return None
@@ -181,6 +181,6 @@ def plain_number_hint(name: str, text: str) -> str | None:
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The most similar of some names, if one is similar enough to be what was meant."""
+    """The name most similar to `name`, None where none is similar enough to be meant."""
     close = difflib.get_close_matches(name, names, 1, 0.6)
     return close[0] if close else None

@@ -1,4 +1,4 @@
-"""Kafka's bytes and Arrow's: record batches of magic 2, here, and what is around them, in the rooms below.
+"""Kafka's bytes and Arrow's: the layout of record batches (magic 2), and rooms for reading, writing and cleaning them.
 
-No file is opened here, and nothing here knows of topics or manifests.
+This layer opens no file and knows neither topics nor manifests.
 """

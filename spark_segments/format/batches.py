@@ -1,6 +1,6 @@
-"""Walking the batches of a log: their headers as columns, checked, with one kernel call for all of a buffer.
+"""Walks the batches of a log: one kernel call checks the headers of a whole buffer and returns them as columns.
 
-What is inside a batch is left to decode.py (magic 2) and message_sets.py (magic 0 and 1).
+The records inside a batch are left to decode.py (magic 2) and message_sets.py (magic 0 and 1).
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from spark_segments.format.layout import (
     TRANSACTIONAL_MASK,
 )
 
-# Every entry, of whatever magic, has this much before its magic byte is known.
+# Bytes up to and with the magic byte, the same for every magic.
 _HEADER_UP_TO_MAGIC = 17
-# The smallest entries of magic 0 and 1: offset, size, crc, magic, attributes, (timestamp,) key size, value size.
+# Size of the smallest entry of magic 0 and of magic 1: offset, size, crc, magic, attributes, (timestamp,) key size,
+# value size.
 _LEGACY_OVERHEADS = (LOG_OVERHEAD + 14, LOG_OVERHEAD + 22)
 _LEGACY_CRC_POSITION = 12
 _LEGACY_ATTRIBUTES_POSITION = 17
@@ -55,10 +56,11 @@ COUNT_UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class BatchTable:
-    """The headers of n batches, one numpy array of n a field; names and meanings are Kafka's.
+    """The headers of n batches, a numpy array of length n per field. Names and meanings are Kafka's.
 
-    A row of magic 0 or 1 is one entry: its base and last offset are the entry's own (of a compressed one, that of the
-    last record inside), its crc is the CRC-32 field, its count is 1 or, compressed, COUNT_UNKNOWN.
+    A row of magic 0 or 1 is one entry. Its base and last offset are both the entry's offset, which is the offset of the
+    last record inside where the entry is compressed. Its crc is the CRC-32 field. Its count is 1, or COUNT_UNKNOWN
+    where the entry is compressed.
     """
 
     position: np.ndarray  # int64: byte position in the file
@@ -81,7 +83,7 @@ class BatchTable:
 
     @staticmethod
     def empty(rows: int = 0) -> BatchTable:
-        """`rows` rows to be filled in."""
+        """A table of `rows` uninitialized rows."""
         return BatchTable(*(np.empty(rows, dtype) for dtype in _DTYPES))
 
     @staticmethod
@@ -97,7 +99,7 @@ class BatchTable:
 
     @property
     def codec(self) -> np.ndarray:
-        """int16: a number of layout.CODEC_NAMES (5 to 7 are nobody's)."""
+        """int16: a key of layout.CODEC_NAMES; 5 to 7 name no codec."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -131,10 +133,10 @@ _NAMES = tuple(field.name for field in fields(BatchTable))
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a walk over a buffer found.
+    """The result of a walk over a buffer.
 
-    `consumed` bytes are whole, good batches. Then comes nothing (`needed` 0), or a batch that is cut by the buffer's
-    end and needs `needed` bytes from there, or a bad one: `error`.
+    The first `consumed` bytes are whole, good batches. They are followed by nothing (`needed` is 0), by a batch that
+    the buffer's end cuts and that takes `needed` bytes from there, or by a bad batch (`error`).
     """
 
     batches: BatchTable
@@ -153,8 +155,8 @@ def scan_batches(
 ) -> Scan:
     """Walks the batches of `buffer`, whose first byte is byte `file_position` of the file `path`.
 
-    With `limit_bytes`, only batches that begin within that many bytes. Without `check_crc` only headers are read. The
-    first bad batch ends the walk: raise its error, or cut the log there.
+    With `limit_bytes`, only batches that begin within that many bytes are walked. Without `check_crc` only headers are
+    read. The first bad batch ends the walk: the caller raises its error or cuts the log there.
     """
     view = byte_view(buffer)
     limit = len(view) if limit_bytes is None else max(0, min(limit_bytes, len(view)))
@@ -220,7 +222,7 @@ def _problem(problem: int, expected: int, found: int, path: str, position: int) 
 
 @njit
 def _count_batches(data, limit):
-    """An upper bound of the batches that `_scan` gives."""
+    """Upper bound on the number of batches that `_scan` finds."""
     end = len(data)
     position = 0
     rows = 0

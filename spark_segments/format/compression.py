@@ -1,8 +1,8 @@
 """Compression of the records section of a batch: the five codecs of Kafka, framed as Kafka's Java classes frame them.
 
-Two framings are written here by hand: LZ4 frames of independent 64 KiB blocks (Arrow's own `lz4` links its
-blocks, which Kafka's Java reader rejects) and xerial's framing of snappy. Reading takes more than writing gives: any
-LZ4 frame, several frames in a row, raw snappy. The choice of a topic's codec is made elsewhere.
+Two framings are written by hand: LZ4 frames of independent 64 KiB blocks (Arrow's `lz4` links its blocks, which Kafka's
+Java reader rejects) and xerial's framing of snappy. Reading accepts more than writing produces: any LZ4 frame, several
+frames in a row, raw snappy. The choice of a topic's codec is made elsewhere.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
 XERIAL_BLOCK_BYTES = 32 * 1024
 
-_GZIP_WBITS = 31  # zlib's way to say: a gzip header and trailer
-_GZIP_TRAILER = struct.Struct("<II")  # CRC-32 and size of what was compressed
+_GZIP_WBITS = 31  # zlib's value for a gzip header and trailer
+_GZIP_TRAILER = struct.Struct("<II")  # CRC-32 and size of the uncompressed data
 _GZIP_OVERHEAD = 18
 
-# No codec but zstd reaches 1,100 times, and a batch of 256 MiB is beyond every sensible max.message.bytes.
+# Only zstd can compress to less than 1/1,100, and a batch of 256 MiB exceeds every sensible max.message.bytes.
 MAX_RATIO = 1100
 MIN_DECOMPRESSED_LIMIT = 256 * 1024 * 1024
 MAX_DECOMPRESSED_LIMIT = 2**31 - 1
 
-# A declared size is allocated before a byte is decoded, so it is believed only up to what data commonly reach.
+# A declared size is allocated before a byte is decoded, so it is trusted only up to ratios that real data reach.
 BELIEVED_RATIO = 64
 BELIEVED_BYTES = 1024 * 1024
 
@@ -57,10 +57,11 @@ Compressor = Callable[[pa.Buffer], bytes | pa.Buffer]
 
 
 def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
-    """The bytes that `data` (bytes-like, the records section of a batch with `codec`) decompresses to.
+    """Decompresses `data` (bytes-like, the records section of a batch with `codec`).
 
-    Never gives more than max(256 MiB, 1,100 x the compressed size) nor 2 GiB. `path` and `position` are those of the
-    batch and only go into errors. Raises CorruptBatchError when the data are damaged, cut short or over that limit.
+    The result has at most max(256 MiB, 1,100 x the compressed size) bytes, and less than 2 GiB. `path` and `position`
+    are the batch's and only appear in errors. Raises CorruptBatchError for data that are damaged, cut short or beyond
+    that limit.
     """
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE:
@@ -89,7 +90,7 @@ def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
 
 
 def decompressed_limit(compressed_bytes: int) -> int:
-    """The most bytes that `decompress` gives for this many: what is larger must not be written either."""
+    """The most bytes that `decompress` returns for `compressed_bytes`. A writer must keep to the same limit."""
     return min(max(MIN_DECOMPRESSED_LIMIT, MAX_RATIO * compressed_bytes), MAX_DECOMPRESSED_LIMIT)
 
 
@@ -113,10 +114,10 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
 
 
 def with_right_lz4_checksum(data) -> pa.Buffer:
-    """An LZ4 frame with its header checksum put right.
+    """An LZ4 frame with the header checksum of the LZ4 specification.
 
-    Kafka's clients before 0.10 (message format 0) computed it over the magic number too, and their frames are still in
-    such logs; every LZ4 library refuses them. Data that are no LZ4 frame are given back as they are.
+    Kafka's clients before 0.10 (message format 0) computed the checksum over the magic number, too. Old logs still hold
+    such frames, and every LZ4 library refuses them. Data that are no LZ4 frame are returned unchanged.
     """
     frame = bytearray(data)
     if frame[:4] == LZ4_MAGIC and len(frame) > 6:
@@ -128,7 +129,7 @@ def with_right_lz4_checksum(data) -> pa.Buffer:
 
 
 def xxh32(data: bytes) -> int:
-    """XXH32 with seed 0 of fewer than 16 bytes, which is all that a frame descriptor has."""
+    """XXH32 with seed 0 of fewer than 16 bytes: a frame descriptor has no more."""
     assert len(data) < 16
     prime1, prime2, prime3, prime4, prime5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     mask = 0xFFFFFFFF
@@ -146,10 +147,10 @@ def xxh32(data: bytes) -> int:
 
 
 class _DamagedError(Exception):
-    """What is wrong with compressed data, for the message of the CorruptBatchError."""
+    """Compressed data are damaged. The text goes into the message of the CorruptBatchError."""
 
 
-_kept = threading.local()  # contexts hold the state of what they work at, so no thread takes another's
+_kept = threading.local()  # a context holds the state of its current call, so threads cannot share it
 
 
 def _zstd_reader() -> zstandard.ZstdDecompressor:
@@ -160,7 +161,7 @@ def _zstd_reader() -> zstandard.ZstdDecompressor:
 
 
 def _compressor(codec: int, level: int | None) -> Compressor:
-    """Made once a thread, as a context of zstd takes as long as a small batch."""
+    """The thread's compressor, made once: a new context of zstd takes as long as compressing a small batch."""
     name = f"{codec} {level}"
     found = getattr(_kept, name, None)
     if found is None:
@@ -180,18 +181,18 @@ def _new_compressor(codec: int, level: int | None) -> Compressor:
     if codec == ZSTD:
         return zstandard.ZstdCompressor(level=wanted).compress
     if codec == GZIP:
-        # What zlib-ng calls level 1 gives up a fifth of what zlib's saves; its 2 is smaller and faster than zlib's 1.
+        # zlib-ng's level 1 saves a fifth less than zlib's level 1. Its level 2 is smaller and faster than zlib's 1.
         gzip_level = DEFAULT_LEVELS[GZIP] if wanted == -1 else max(wanted, 2)
         return lambda data: zlib_ng.compress(data, gzip_level, _GZIP_WBITS)
-    # lz4-java: the default level means the fast compressor, any other one the high compressor.
+    # lz4-java: the default level means the fast compressor, any other level the high compressor.
     lz4_level = None if wanted == DEFAULT_LEVELS[LZ4] else min(max(wanted, 3), 12)
     lz4: Compressor = pa.Codec("lz4_raw", compression_level=lz4_level).compress
     return lz4
 
 
 def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
-    # The codec's own end mark ends the stream; a stream that is cut raises. The first read mostly takes all of it, and
-    # a good guess saves a copy, as memory that shrinks by less than half stays where it is.
+    # The codec's end mark ends the stream; a stream that is cut raises. The first read mostly takes the whole stream. A
+    # good guess saves a copy, because memory that shrinks by less than half stays in place.
     stream = pa.CompressedInputStream(pa.BufferReader(buffer), CODEC_NAMES[codec])
     guess = _expected_bytes(buffer, limit) + 1
     parts = [stream.read_buffer(guess)]
@@ -206,8 +207,8 @@ def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
 
 
 def _decompress_gzip(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
-    """None for what is read as a stream: several members in a row, more than is believed, and damage."""
-    # The library is not told a limit, and the size at the end may lie.
+    """None where the data must be read as a stream: several members, a declared size beyond trust, or damage."""
+    # The library takes no limit, and the size in the trailer may be wrong.
     if buffer.size < _GZIP_OVERHEAD or MAX_RATIO * buffer.size > limit:
         return None
     crc, size = _GZIP_TRAILER.unpack_from(buffer, buffer.size - _GZIP_TRAILER.size)
@@ -217,18 +218,18 @@ def _decompress_gzip(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
         opened = zlib_ng.decompress(buffer, _GZIP_WBITS, size)
     except zlib_ng.error:  # type: ignore[misc]  # its stub says that this is an instance
         return None
-    # The library stops at the end of a member and does not say where that is. When the last four bytes of all are its
-    # size and those before them its CRC, it was the only one: the same bytes twice are no records of a batch.
+    # The library stops at the end of a member and does not say where that is. Where the trailer at the end of the data
+    # has this member's size and CRC, the member was the only one: the same bytes twice are no records of a batch.
     if len(opened) != size or zlib_ng.crc32(opened) != crc:
         return None
     return pa.py_buffer(opened)
 
 
 def _decompress_zstd(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
-    """None for what is read as a stream: several frames in a row, more than is believed, and damage."""
+    """None where the data must be read as a stream: several frames, a declared size beyond trust, or damage."""
     try:
         size = zstandard.frame_content_size(buffer)
-        if size == -1:  # as Kafka's Java writer leaves it
+        if size == -1:  # no size in the frame: Kafka's Java writer sets none
             size = _expected_bytes(buffer, limit)
         if 0 < size <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
             return pa.py_buffer(_zstd_reader().decompress(buffer, max_output_size=size, allow_extra_data=False))
@@ -242,11 +243,11 @@ def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
 
 
 def lz4_into(section: memoryview, out: memoryview) -> int | None:
-    """Bytes written to the start of `out` by an LZ4 frame as Kafka writes it.
+    """Decompresses an LZ4 frame of Kafka's kind to the start of `out`, and returns the number of bytes written.
 
-    Memory that is there already saves small batches a third of their time. None leaves the section to `decompress`,
-    which reads it or says why not: frames of other kinds, less room than it may need, and damage. `out` may be written
-    to even then. Both views are of bytes.
+    Small batches take a third less time in memory that is used again. Both views are of bytes. None means that the
+    caller must use `decompress`, which reads the section or raises: a frame of another kind, too little room in `out`,
+    or damage. `out` may have been written to even then.
     """
     blocks = _lz4_blocks(section)
     if blocks is None or len(blocks) * LZ4_BLOCK_BYTES > len(out):
@@ -258,7 +259,7 @@ def lz4_into(section: memoryview, out: memoryview) -> int | None:
 
 
 def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
-    """None for what is left to the stream: frames of other kinds, and to say what is wrong with a damaged one."""
+    """None where the data must be read as a stream: a frame of another kind, a size beyond trust, or damage."""
     section = memoryview(buffer).cast("B")
     blocks = _lz4_blocks(section)
     if blocks is None:
@@ -276,7 +277,7 @@ def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
 
 
 def _lz4_blocks(section: memoryview) -> list[tuple[int, int, bool]] | None:
-    """(start, end, whether it is stored as it is) of each block of one frame as Kafka writes it, None for others."""
+    """(start, end, whether it is stored uncompressed) of each block of a frame of Kafka's kind; None for others."""
     if section[: len(LZ4_FRAME_HEADER)] != LZ4_FRAME_HEADER:
         return None
     blocks: list[tuple[int, int, bool]] = []
@@ -319,7 +320,7 @@ def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
     return out
 
 
-# How a section is decompressed by one call, where that can be.
+# Decompression by one call. None as the result means that the section must be read as a stream.
 _AT_ONCE = {GZIP: _decompress_gzip, LZ4: _decompress_lz4, ZSTD: _decompress_zstd}
 
 

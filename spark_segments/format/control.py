@@ -1,7 +1,8 @@
-"""Control records: the markers that end transactions, read out of control batches by one kernel for all of a table.
+"""Control records: the markers that end transactions. One kernel call reads the markers of many control batches.
 
-A control record's key is (version i16, type i16); the value of an end-of-transaction marker (version i16, coordinator
-epoch i32). Only the first record of a control batch counts, as in Kafka, and one that the cleaner emptied has none.
+A control record's key is (version i16, type i16). The value of an end-of-transaction marker is (version i16,
+coordinator epoch i32). As in Kafka, only the first record of a control batch counts. A control batch that the cleaner
+emptied has no record.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BAD = -2
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """One row a control batch: the type (ABORT, COMMIT, another of CONTROL_TYPES, NO_MARKER), epoch and timestamp."""
+    """One row per control batch: type (ABORT, COMMIT, another of CONTROL_TYPES, or NO_MARKER), epoch and timestamp."""
 
     type: np.ndarray  # int64
     coordinator_epoch: np.ndarray  # int64; -1 where the type is neither ABORT nor COMMIT
@@ -42,7 +43,7 @@ class Markers:
 
 
 def read_markers(window: Window) -> Markers:
-    """The markers of a window's batches, which are control batches. Raises CorruptBatchError for other records."""
+    """The markers of a window of control batches. Raises CorruptBatchError for a record that is no control record."""
     batches = window.batches
     rows = len(batches)
     markers = Markers(*(np.empty(rows, np.int64) for _ in range(3)))
@@ -52,7 +53,7 @@ def read_markers(window: Window) -> Markers:
     _read(byte_view(window.data), starts, ends, counts, batches.base_timestamp, markers.type, markers.coordinator_epoch,
           markers.timestamp)  # fmt: skip
     for row in np.flatnonzero((batches.codec != 0) & (counts > 0)):
-        # Kafka never compresses them, but its format lets others do so.
+        # Kafka never compresses control batches, but its format allows it.
         one = slice(row, row + 1)
         compressed = memoryview(window.data).cast("B")[int(starts[row]) : int(ends[row])]
         section = byte_view(

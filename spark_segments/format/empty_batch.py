@@ -1,4 +1,4 @@
-"""A record batch without records: it holds its offsets, as those do that Kafka's cleaner leaves."""
+"""A record batch without records, which keeps its range of offsets as the batches do that Kafka's cleaner empties."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spark_segments.format.layout import (
 )
 
 LARGEST_BATCH_OFFSETS = 1 << 31
-"""How many offsets one batch can hold."""
+"""The most offsets that a batch can span."""
 
 _MAGIC = 2
 
 
 def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
-    """The 61 bytes that Kafka's DefaultRecordBatch.writeEmptyHeader gives where there is no producer and no time."""
+    """The 61 bytes that Kafka's DefaultRecordBatch.writeEmptyHeader writes without a producer and a timestamp."""
 
     def header(crc: int) -> bytes:
         return HEADER_STRUCT.pack(

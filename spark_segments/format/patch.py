@@ -1,4 +1,4 @@
-"""New offsets for whole batches: what lies outside the CRC of a record batch is written over in place."""
+"""New offsets for whole batches: the base offset and leader epoch, which the CRC does not cover, are overwritten."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MAGIC = 2
 def rebase(
     buffer: Any, batches: BatchTable, shift: int, leader_epoch: int | None = None, *, file_position: int = 0
 ) -> None:
-    """Adds `shift` to the base offset of each of `batches` in a writable buffer, and sets their leader epoch if given.
+    """Adds `shift` to the base offset of each batch in a writable buffer, and sets the leader epoch if given.
 
-    buffer[0] is byte `file_position` of the file that the positions of `batches` count in; the table itself is left as
-    it is. Raises ValueError for entries of magic 0 and 1, whose offsets do not all lie in a header.
+    buffer[0] is byte `file_position` of the file in which the positions of `batches` count. The table `batches` is not
+    changed. Raises ValueError for entries of magic 0 and 1, whose offsets do not all lie in a header.
     """
     out = np.frombuffer(buffer, np.uint8)
     if not out.flags.writeable:

@@ -1,7 +1,6 @@
 """Where a partition rolls to a new segment as batches are appended: Kafka's LogSegment.shouldRoll before each append.
 
-Only what record batches decide is here. Rolling an idle partition by the clock is a matter of its plan, which uses the
-same jitter.
+Rolling an idle partition by the clock is not decided here but by the plan of the job roll, with the same jitter.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from spark_segments.format.sidecars.index import (
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """The segment that the next batch may join: all that the rule looks at."""
+    """The state of the segment that the next batch may join, as far as the rule needs it."""
 
     base_offset: int
     size_bytes: int = 0
@@ -38,7 +37,7 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Rolls:
-    """`rows` (int64[]): the batches that begin a new segment. `open`: the last segment as it is after all batches."""
+    """`rows` (int64[]): the batches that begin a new segment. `open`: the last segment's state after all batches."""
 
     rows: np.ndarray
     open: OpenSegment
@@ -47,10 +46,11 @@ class Rolls:
 def segment_jitter_ms(
     topic_id: str, partition: int, base_offset: int, *, segment_ms: int, segment_jitter_ms: int
 ) -> int:
-    """What is taken off segment.ms for one segment: uniform below min(segment.jitter.ms, segment.ms).
+    """The jitter in ms that a segment's segment.ms is reduced by: uniform below min(segment.jitter.ms, segment.ms).
 
-    Kafka draws it at random. Here it is the first eight bytes of BLAKE2b of "<topic id>/<partition>/<base offset>" as a
-    big-endian number, modulo that bound: every plan over the same rows says the same.
+    Kafka draws the jitter at random. Here it is the first eight bytes of BLAKE2b of
+    "<topic id>/<partition>/<base offset>" as a big-endian number, modulo that bound. So every plan over the same rows
+    uses the same jitter.
     """
     bound = min(segment_jitter_ms, segment_ms)
     if bound <= 0:
@@ -71,15 +71,19 @@ def roll_points(
     offset_shift: int = 0,
     waited_ms: int = 0,
 ) -> Rolls:
-    """Where new segments start as `batches` are appended in order, each by itself, to `open_segment`.
+    """Where new segments start when `batches` are appended to `open_segment`, in order and each by itself.
 
-    A batch rolls a non-empty segment when it would exceed `segment_bytes`; when its largest timestamp is more than
-    `segment_ms` − jitter after that of the segment's first batch (where that has none: when `waited_ms`, how long the
-    segment has been open, is); when the offset index is full or the time index has but one slot left; or when its last
-    offset is more than an int32 above the base offset. A new segment's base offset is its first batch's.
+    A batch starts a new segment, unless the segment is still empty, in any of these cases:
+    - The segment would exceed `segment_bytes` with the batch.
+    - The batch's largest timestamp is more than `segment_ms` − jitter after that of the segment's first batch. Where
+      the first batch has no timestamp, `waited_ms`, how long the segment has been open, is compared instead.
+    - The offset index is full, or the time index has only one slot left.
+    - The batch's last offset is more than an int32 above the segment's base offset.
+    A new segment's base offset is its first batch's.
 
-    `jitter_ms` gives the jitter for a base offset; `offset_shift` is added to the offsets of `batches`. Without
-    `open_segment` the first batch starts one, which is not in `rows`. Call again with `Rolls.open` to go on.
+    `jitter_ms` returns the jitter for a base offset. `offset_shift` is added to the offsets of `batches`. Without
+    `open_segment` the first batch starts a segment, which is not in `rows`. To go on, pass `Rolls.open` as
+    `open_segment` of the next call.
     """
     rows: list[int] = []
     segment = open_segment
@@ -120,7 +124,10 @@ def _first_roll(
     sizes, last_offsets, max_timestamps, row, base_offset, size_bytes, first_timestamp, state,
     segment_bytes, roll_ms, waited_ms, interval_bytes, max_offset_entries, max_time_entries,
 ):  # fmt: skip
-    """(first row from `row` on that does not join the segment or the number of rows, its size, its first timestamp)"""
+    """(row, size_bytes, first_timestamp): the first row that starts a new segment, and the segment before that row.
+
+    `row` is the number of rows where no row starts a new segment.
+    """
     while row < len(sizes):
         size = sizes[row]
         if size_bytes > 0:

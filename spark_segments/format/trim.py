@@ -1,7 +1,7 @@
-"""A record batch without the records below an offset: what a copy keeps of a batch that begins before its segment.
+"""Removes the records below an offset from a record batch, for a copy whose segment begins inside the batch.
 
-Kafka serves such a batch whole and its consumers pass over what they have had. A copy has to begin at the offset, so
-here, unlike in a cleaned batch, the base offset moves, and the base sequence with it.
+Kafka serves such a batch whole, and its consumers skip the records before the offset. A copy has to begin at the
+offset. So the base offset moves, and the base sequence with it; in a cleaned batch both stay.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _MAGIC = 2
 
 
 def batch_from(window: Window, offset: int) -> bytes:
-    """The only batch of a window (magic 2), which holds `offset` (of the file), with its records from there on.
+    """The window's only batch (magic 2) with just its records from `offset` (of the file) on; the batch holds `offset`.
 
-    The records keep their offsets. The last offset, leader epoch, producer, codec, delete horizon and timestamps stay;
-    without a record that is left it is an empty batch. Raises CorruptBatchError for damaged records.
+    The records keep their offsets. The last offset, leader epoch, producer, codec, delete horizon and timestamps stay.
+    Where no record is left, the result is an empty batch. Raises CorruptBatchError for damaged records.
     """
     batches, path = window.batches, window.path
     [position], [base_offset], [last_offset] = batches.position, batches.base_offset, batches.last_offset
@@ -96,9 +96,9 @@ def batch_from(window: Window, offset: int) -> bytes:
 
 @njit
 def _records_from(data: Any, count: int, dropped: int, out: Any) -> Any:
-    """Writes the records of uint8[] `data` whose offset delta is at least `dropped`, each delta less by that.
+    """Writes the records of uint8[] `data` whose offset delta is at least `dropped`, with `dropped` subtracted from it.
 
-    (bytes, records, largest timestamp delta), or (-1 - p, 0, 0) where the record at position p is not what it says.
+    (bytes, records, largest timestamp delta), or (-1 - p, 0, 0) where the record at position p is damaged.
     """
     end = len(data)
     position = at = kept = np.int64(0)
@@ -119,7 +119,7 @@ def _records_from(data: Any, count: int, dropped: int, out: Any) -> Any:
         if offset_delta >= dropped:
             offset_delta -= dropped
             rest = record_end - position
-            # No longer than it was: the delta is smaller.
+            # The record does not grow: its offset delta is smaller.
             at = write_varlong(out, at, 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + rest)
             store_i8(out, at, attributes)
             at = write_varlong(out, at + 1, timestamp_delta)

@@ -1,4 +1,4 @@
-"""Record batches in memory, and the place that they have in a file and in the log."""
+"""Record batches in memory, with their position in a file and their offsets in the log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_segments.format.batches import BatchTable
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Batches to be used, all or some of a scan of `data`, and the bytes that they are in.
+    """Bytes of a file, and the batches in them to use: all or some of the batches that a scan of `data` found.
 
-    `data[0]` is byte `position` of the file `path`, and the positions of `batches` count from the file's start. Offsets
-    in the bytes plus `offset_shift` are those of the log.
+    `data[0]` is byte `position` of the file `path`. The positions of `batches` count from the file's start. An offset
+    in the bytes plus `offset_shift` is the offset in the log.
     """
 
     data: Any  # bytes-like
@@ -31,7 +31,7 @@ class Window:
         return values
 
     def with_batches(self, batches: BatchTable) -> Window:
-        """The same bytes with other batches of them."""
+        """The same bytes with another table of their batches."""
         return replace(self, batches=batches)
 
     def take(self, rows: Any) -> Window:

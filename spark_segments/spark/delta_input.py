@@ -1,4 +1,4 @@
-"""A Delta table as a DataFrame: by Delta's own reader where Spark has its jar, else by deltalake in Spark's tasks."""
+"""A Delta table as a DataFrame: read by Delta's reader where Spark has its jar, else by deltalake in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HINT = "Run the job by spark-submit --packages io.delta:delta-spark_4.2_2.13:VE
 
 
 def delta_packages(master: str | None) -> dict[str, str]:
-    """Settings of a Spark session of our own on `master` that bring Delta's jar.
+    """Settings that add Delta's jar to a Spark session that this package starts on `master`.
 
-    {} where delta-spark or Maven's repository is not there: Spark does not start at all when it cannot resolve a
-    package. {}, too, where somebody else starts Spark or names packages: theirs are not replaced.
+    {} where delta-spark is missing or Maven's repository cannot be reached, because Spark does not start with a package
+    that it cannot resolve. {}, too, where Spark is started elsewhere or packages are configured: they are not replaced.
     """
     if _is_configured_elsewhere(master):
         return {}
@@ -69,7 +69,7 @@ def read_delta(spark: SparkSession, paths: Sequence[str], options: Mapping[str, 
         raise InvalidOptionError("A Delta table is read by itself", expected="one --input", found=", ".join(paths))
     try:
         return spark.read.format("delta").options(**options).load(paths[0])
-    except (PySparkException, Py4JError) as error:  # pyspark lets Java's class of this error through as it is
+    except (PySparkException, Py4JError) as error:  # pyspark does not convert this Java error
         if "DATA_SOURCE_NOT_FOUND" not in str(error):
             raise
     spark.dataSource.register(DeltaInput)
@@ -79,7 +79,7 @@ def read_delta(spark: SparkSession, paths: Sequence[str], options: Mapping[str, 
 
 
 class DeltaInput(DataSource):
-    """Reads a Delta table with deltalake: one task a file of the table, which is read batch by batch."""
+    """Reads a Delta table with deltalake: a task per file of the table, which is read batch by batch."""
 
     @classmethod
     def name(cls) -> str:

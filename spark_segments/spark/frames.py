@@ -1,4 +1,4 @@
-"""Any DataFrame as records: which columns become key, value and the rest."""
+"""Turns any DataFrame into records: selects the columns that become key, value, timestamp, partition and headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BYTES = (StringType, BinaryType)
 _NESTED = (ArrayType, MapType, StructType, VariantType)
-# What a frame of records has, or may have.
+# The columns of a DataFrame of records; all but `value` are optional.
 _RECORD_COLUMNS = ("key", "value", "timestamp", "partition", "headers")
 
 
@@ -40,13 +40,15 @@ def as_records(
     partition_column: str | None = None,
     typed: Collection[str] = (),
 ) -> DataFrame:
-    """The columns that a writer takes, out of any frame.
+    """A DataFrame with the columns that a writer takes, made from any DataFrame.
 
-    A frame with a column `value` of text or bytes is one of records: its key, timestamp, partition and headers are
-    theirs. Any other becomes records whose value is the whole row as JSON. The arguments name columns to use instead:
-    text and bytes are taken as they are, arrays, maps and structs as JSON, everything else as the text Spark casts it
-    to; a timestamp may be a number of milliseconds, or text. Those of key and value that are `typed` keep their types,
-    a whole row as a struct: the writer has a format for them. Raises InvalidOptionError for a column that is not there.
+    Each row of a frame with a column `value` of text or bytes is a record, with its columns key, timestamp, partition
+    and headers. A row of any other frame becomes a record whose value is the whole row as JSON. The arguments name
+    columns to use instead. Text and bytes are used unchanged; arrays, maps and structs become JSON; any other type
+    becomes the text to which Spark casts it. A timestamp may be a number of milliseconds, or text.
+
+    `typed` has "key" or "value" where the writer has a format for that column: the column keeps its type, and a whole
+    row becomes a struct. Raises InvalidOptionError for a column that does not exist.
     """
     types = {field.name: field.dataType for field in frame.schema.fields}
     chosen = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}

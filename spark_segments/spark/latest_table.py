@@ -1,11 +1,11 @@
-"""A Delta table of a topic's latest values, kept up with the topic: a row a key, without those that a tombstone ends.
+"""A Delta table of a topic's latest values: a row per key, without the keys that a tombstone has deleted.
 
-Each update merges what the log got since the last one. The commit of the merge itself says how far the table is, so an
-update that is killed, repeated or run beside another leaves the table as a single update would. An update compares the
-table with the whole view where the log cannot tell all that has changed, as when tombstones may be gone.
+Each update merges the records appended since the last update. The commit of the merge carries the table's position in
+the log, so an update that is killed, repeated or run beside another leaves the table as a single update would. Where
+the log cannot tell every change, as when tombstones may be gone, an update compares the table with the whole view.
 
-delta-spark's MERGE does the work where the Spark session has Delta, else delta-rs, without Spark. Both read and write
-the same table in turns.
+Where the Spark session has Delta, delta-spark's MERGE does the work; else delta-rs does it without Spark. The two can
+take turns on the same table.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE_SCHEMA = pa.schema([RECORD_SCHEMA.field(name) for name in ("key", "value", "partition", "offset", "timestamp")])
-"""Columns of the table. A key is one of its partition, as the log has it."""
+"""Columns of the table. A key belongs to its partition, as in the log."""
 
 POSITION_KEY = "userMetadata"
-"""Where a commit of either engine keeps the position: Delta's name for what a user says of a commit."""
+"""The field of a commit, of either engine, that keeps the position: Delta's name for a user's metadata of a commit."""
 
 TRIES = 5
-"""How often an update begins again when another commit came first."""
+"""How often an update is tried when another commit comes first."""
 
 # Why an update compares the table with the whole view.
 NO_POSITION = "the table has no position"
@@ -57,9 +57,9 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a table is: {partition: (log start offset, next offset)} of a topic, at a time by the log's storage.
+    """A table's position in its topic: {partition: (log start offset, next offset)}, at a time by the storage's clock.
 
-    What lies behind the last stable offset waits for its transaction.
+    Records behind the last stable offset wait for the end of their transaction.
     """
 
     topic_id: str
@@ -73,7 +73,7 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position | None:
-        """The inverse; None for what somebody else wrote."""
+        """The position in a commit's text; None for a text that another program wrote."""
         try:
             said = json.loads(text)["segments"]
         except (ValueError, KeyError, TypeError):
@@ -84,9 +84,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TableUpdate:
-    """What an update did: the table's version after it, or None where there was nothing to do.
+    """The result of an update. `version`: the table's version after it, None where there was nothing to do.
 
-    `whole` says why the table was compared with the whole view, None where only changes were merged.
+    `whole`: why the table was compared with the whole view, None where only changes were merged.
     """
 
     version: int | None
@@ -103,10 +103,10 @@ def update_table(
     spark: SparkSession | None = None,
     table_options: Mapping[str, str] | None = None,
 ) -> TableUpdate:
-    """Brings the table at `table_uri` to the latest view of the topic as it is now; makes the table if there is none.
+    """Brings the table at `table_uri` to the topic's latest view as of now. Makes the table if there is none.
 
-    `spark`: a session, whose MERGE is used if it has Delta. `table_options`: how delta-rs reaches the table. Raises
-    CommitConflictError when others commit to the table all the time: run it again.
+    `spark`: a session, whose MERGE is used if it has Delta. `table_options`: delta-rs's storage options for the table.
+    Raises CommitConflictError when other commits to the table come first every time: run the update again.
     """
     for _ in range(TRIES):
         table = _open(table_uri, table_options)
@@ -128,14 +128,14 @@ def update_table(
         try:
             _merge_by_delta_rs(table, log, snapshot, changed, position, whole is not None)
         except CommitFailedError:
-            continue  # another commit came first, or the reply was lost: the table's position says which
+            continue  # another commit came first, or the reply was lost: the table's position tells which
         return TableUpdate(table.version(), position, whole, engine)
     raise CommitConflictError("Others commit to the table all the time", path=table_uri, hint="Run the update again")
 
 
 def last_position(table: DeltaTable) -> Position | None:
-    """How far the table is: the position in its last commit that has one."""
-    for limit in (_RECENT_COMMITS, None):  # a table has thousands of commits, and mostly the last one says it
+    """The table's position: that of its last commit with a position."""
+    for limit in (_RECENT_COMMITS, None):  # a table has thousands of commits, and mostly the last has the position
         for commit in table.history(limit):
             found = Position.from_json(commit.get(POSITION_KEY) or "")
             if found is not None:
@@ -144,9 +144,7 @@ def last_position(table: DeltaTable) -> Position | None:
 
 
 def delta_settings() -> dict[str, str]:
-    """The configuration of a Spark session that has Delta: its jar, from a Maven repository, as the installed
-    delta-spark wants it.
-    """
+    """The configuration of a Spark session with Delta: the jar of the installed delta-spark's version, from Maven."""
     spark = ".".join(version("pyspark").split(".")[:2])
     return {
         "spark.jars.packages": f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",
@@ -156,7 +154,7 @@ def delta_settings() -> dict[str, str]:
 
 
 def has_delta(spark: SparkSession) -> bool:
-    """Whether a session can run Delta's MERGE: it was started with Delta's extension, and its jar is there."""
+    """Whether a session can run Delta's MERGE: it was started with Delta's extension and has Delta's jar."""
     if _DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         return False
     try:
@@ -174,7 +172,7 @@ def _open(uri: str, options: Mapping[str, str] | None) -> DeltaTable:
     try:
         return DeltaTable(uri, storage_options=given)
     except TableNotFoundError:
-        # Of several that make it at once, one does.
+        # Of several processes that make the table at once, only the first does.
         return DeltaTable.create(uri, Schema.from_arrow(TABLE_SCHEMA), mode="ignore", storage_options=given)
 
 
@@ -188,7 +186,7 @@ def _why_whole(log: LogDir, snapshot: Snapshot, before: Position | None, now_ms:
         return LOG_START
     first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
     cleaned = any(first_dirty[partition] > following for partition, (_, following) in before.offsets.items())
-    # A tombstone that came after the last update is there for delete.retention.ms after its first cleaning at least.
+    # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
     if cleaned and now_ms - before.at_ms > log.config(snapshot.topic).delete_retention_ms:
         return LATE
     return None
@@ -273,7 +271,7 @@ def _frame(
     )
     if not log.is_kafka:
         reader = reader.option("versionAsOf", snapshot.version)
-    # Transactional logs are imported: their undecided records are not the table's.
+    # Only imported logs have transactions. Records of an open or aborted transaction do not belong in the table.
     reader = reader.option("isolation.level", READ_COMMITTED)
     for name, value in log.storage.storage_options.items():
         reader = reader.option(f"storage.{name}", value)

@@ -1,4 +1,4 @@
-"""From options to offsets: what of each partition a read covers, and how that is split into pieces.
+"""From options to offsets: the offset ranges that a read covers, and how they are split into pieces.
 
 The rules are those of Spark's Kafka source: KafkaOffsetReader for the ends, KafkaOffsetRangeCalculator for the pieces.
 """
@@ -39,7 +39,7 @@ class OffsetRange:
 
 
 def topic_names(topics: Topics, list_topics: Callable[[], Iterable[str]]) -> list[str]:
-    """The names of the topics that were asked for, sorted; `list_topics` is called for a pattern only."""
+    """The names of the subscribed topics, sorted. `list_topics` is called for a pattern only."""
     if topics.pattern is not None:
         matches = re.compile(topics.pattern).fullmatch
         return sorted(name for name in list_topics() if name not in _INTERNAL_TOPICS and matches(name))
@@ -49,11 +49,12 @@ def topic_names(topics: Topics, list_topics: Callable[[], Iterable[str]]) -> lis
 def offset_ranges(
     options: ReadOptions, snapshots: Mapping[str, Snapshot], offsets_for_times: TimeLookup
 ) -> list[OffsetRange]:
-    """What to read of every partition that was asked for and has records there, by topic and partition.
+    """The offsets to read of every subscribed partition that has records in the range, by topic and partition.
 
-    Raises InvalidOptionError where an option by partition does not name just those partitions, or a start is behind its
-    end; UnknownTopicError for a partition that is not there and OffsetOutOfRangeError where records that were asked for
-    are not in the log, both unless failOnDataLoss is off.
+    Raises InvalidOptionError where an option by partition does not name exactly the subscribed partitions, and
+    OffsetOutOfRangeError where no record is as late as the starting timestamp, unless the strategy for that is latest.
+    Unless failOnDataLoss is off, raises UnknownTopicError for a partition that does not exist, OffsetOutOfRangeError
+    where a requested offset is not in the log, and InvalidOptionError for a start behind its end.
     """
     partitions = _partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     for limit in (options.start, options.end):
@@ -88,9 +89,10 @@ def offset_ranges(
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """Pieces of at most `max_records_per_partition` offsets, and about `min_partitions` of them where there are fewer.
+    """Splits ranges into pieces of at most `max_records_per_partition` offsets, and into about `min_partitions` pieces.
 
-    Offsets stand for records: where a log is compacted, a piece has fewer.
+    Without `min_partitions`, or with enough pieces, there is no further split. Offsets are counted as records: in a
+    compacted log a piece has fewer records.
     """
     pieces = [one for one in ranges if one.size > 0]
     if max_records_per_partition is not None:
@@ -99,7 +101,7 @@ def split(
         return pieces
     total = sum(one.size for one in pieces)
     whole = [one for one in pieces if _parts(one.size, total, min_partitions) == 1]
-    # What is not split takes its share of the pieces away from what is.
+    # A range that is not split counts as a piece: the other ranges share the rest.
     split_total = total - sum(one.size for one in whole)
     split_parts = max(min_partitions - len(whole), 1)
     undivided = set(whole)
@@ -129,7 +131,7 @@ def _partitions(topics: Topics, snapshots: Mapping[str, Snapshot], *, skip_missi
         chosen[topic] = [number for number in wanted if number in there or not skip_missing]
         for number in chosen[topic]:
             if number not in there:
-                check_partition(snapshot, number)  # raises, and says which there are
+                check_partition(snapshot, number)  # raises an error that names the existing partitions
     return chosen
 
 
@@ -166,7 +168,7 @@ def _resolve(
     ends: Mapping[int, int],
     offsets_for_times: TimeLookup,
 ) -> dict[int, int | None]:
-    """An offset a partition; None where a time was asked for that no record reaches."""
+    """{partition: offset}; None where a timestamp was given and no record is that late."""
     topic = snapshot.topic
     if limit.timestamp_ms is not None or limit.timestamps_ms is not None:
         times = limit.timestamps_ms or {}
@@ -198,7 +200,7 @@ def _check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tu
 
 
 def _check_order(options: ReadOptions, topic: str, number: int, start: int, stop: int, log_end: int) -> None:
-    """A start behind an end that was chosen, too; what ends at the latest offset is merely empty."""
+    """Raises InvalidOptionError for a start behind an end. Where the end is the log end, the range is merely empty."""
     if start > stop and stop != log_end:
         raise InvalidOptionError(
             f"{options.start.option} is above {options.end.option} for {topic}-{number}",

@@ -1,6 +1,6 @@
-"""Single options of a reader or writer: found under any spelling of their case, checked for typing errors and parsed.
+"""Single options of a reader or writer: found in upper or lower case, checked for misspelled names, and parsed.
 
-Which options there are and what they mean together is options.py's.
+options.py lists the options and checks them together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_segments.errors import InvalidOptionError
 STORAGE_PREFIX = "storage."
 KAFKA_PREFIX = "kafka."
 
-# Passed on by Spark itself, or options of Spark's Kafka source that mean nothing here.
+# Options that Spark adds, and options of Spark's Kafka source that have no effect here.
 _FOREIGN_NAMES = frozenset(
     (
         "paths",
@@ -29,7 +29,7 @@ _FOREIGN_NAMES = frozenset(
     )
 )
 _FOREIGN_PREFIXES = (STORAGE_PREFIX, KAFKA_PREFIX, "fetchoffset.")
-# As alike as this to one of our names, an unknown one is taken for a misspelling.
+# Similarity from which on an unknown name counts as a misspelling of a known name.
 _LIKENESS = 0.8
 
 _SIZE_UNITS = {unit: 1024**power for power, unit in enumerate("bkmgtp")}
@@ -47,7 +47,7 @@ class OptionValues:
     """
 
     def __init__(self, options: Mapping[str, str], names: Sequence[str], side: str) -> None:
-        """`names` are those that the reader or writer (`side`, for messages) has."""
+        """`names`: the options of the reader or writer. `side`: which of the two, for messages."""
         self._values = {key.lower(): str(value) for key, value in options.items()}
         spelt = {key.lower(): key for key in options}
         known = {name.lower(): name for name in names}
@@ -59,7 +59,7 @@ class OptionValues:
                 )
 
     def has(self, name: str) -> bool:
-        """Whether the option is given, with whatever value; a key of Kafka's with its prefix."""
+        """Whether the option is given, with any value. A key of Kafka's may have its prefix."""
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
@@ -74,11 +74,11 @@ class OptionValues:
         return None if value is None else value.strip() or None
 
     def _as_given(self, name: str) -> str:
-        """The name for messages: with Kafka's prefix where it was given so."""
+        """The name for messages: with Kafka's prefix where the user gave it with the prefix."""
         return name if self.has(name) else KAFKA_PREFIX + name
 
     def parsed(self, name: str, parse: Callable[[str], T], expected: str) -> T | None:
-        """What `parse` makes of the option; where it raises ValueError, the error says what is `expected`."""
+        """The option's value, parsed by `parse`. A ValueError becomes an InvalidOptionError that names `expected`."""
         value = self.text(name)
         if value is None:
             return None
@@ -144,7 +144,7 @@ class OptionValues:
         return self.parsed(name, parse, expected)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """All options whose names begin so, under the rest of their names."""
+        """All options whose names begin with `prefix`, under the rest of their names."""
         return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
 
 
@@ -157,7 +157,7 @@ def size_bytes(text: str) -> int:
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them or of an ISO time, UTC where it names no zone. Raises ValueError."""
+    """Milliseconds since 1970 of such a number or of an ISO time, UTC without a zone. Raises ValueError."""
     if re.fullmatch(r"[0-9]{1,19}", text):
         return int(text)
     moment = datetime.datetime.fromisoformat(text)
@@ -166,7 +166,7 @@ def time_ms(text: str) -> int:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Raises ValueError where `text` is not the JSON of an object, InvalidOptionError where it has a key twice."""
+    """Parses a JSON object. Raises ValueError where `text` is none, InvalidOptionError where it has a key twice."""
     return _object(json.loads(text, object_pairs_hook=_pairs))
 
 
@@ -183,7 +183,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def whole_number(value: Any, at_least: int) -> int:
-    """A number out of JSON. Raises ValueError where it is none, is not whole or is out of range."""
+    """A number from JSON. Raises ValueError where it is no number, is not whole or is out of range."""
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value < 2**63:
         raise ValueError(value)
     return value

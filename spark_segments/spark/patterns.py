@@ -1,7 +1,7 @@
-"""subscribePattern: regular expressions of Java, as the Kafka connector takes them, in Python's words.
+"""subscribePattern: translates Java's regular expressions, which the Kafka connector takes, to Python's syntax.
 
-What both languages write alike passes as it is. What only Java writes so is translated where it says something about
-the characters of topic names, and refused by name where it cannot be.
+Syntax that both languages share passes unchanged. Java's special syntax is translated where it matters for the
+characters of topic names. Syntax without a translation is refused by name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 from spark_segments.errors import InvalidOptionError
 
-# Topic names are ASCII, so that a class of Unicode is its ASCII part.
+# Topic names are ASCII, so a Unicode class means its ASCII part.
 _CLASSES = {
     "Lower": "a-z",
     "Upper": "A-Z",
@@ -51,8 +51,8 @@ _REFUSED_ESCAPES = (r"\G", r"\R", r"\X", r"\N", r"\c", r"\v", r"\V")
 
 
 def python_pattern(text: str) -> str:
-    """The pattern in Python's syntax. Raises InvalidOptionError for what has no translation, ValueError for what is no
-    pattern in either language.
+    """The pattern in Python's syntax. Raises InvalidOptionError for syntax without a translation, ValueError for a text
+    that is no pattern in either language.
     """
     out: list[str] = []
     inside = False  # of square brackets
@@ -70,7 +70,7 @@ def python_pattern(text: str) -> str:
 
 
 def _next(text: str, position: int, inside: bool) -> tuple[str, str, bool]:
-    """What of `text` comes next, what is written for it, and whether a character class is open behind it."""
+    """(next piece of `text`, its translation, whether a character class is open behind it)"""
     if quoted := _QUOTED.match(text, position):
         return quoted.group(), re.escape(quoted.group(1)), inside
     if found := _PROPERTY.match(text, position):
@@ -92,7 +92,7 @@ def _next(text: str, position: int, inside: bool) -> tuple[str, str, bool]:
             raise _refusal(text, "&&")
         return text[position], text[position], text[position] != "]"
     if text[position] == "[":
-        # A bracket right behind the first one, or behind ^, is a character of the class.
+        # A closing bracket right behind the opening bracket, or behind ^, is a character of the class.
         opening = re.compile(r"\[\^?\]?").match(text, position)
         assert opening is not None
         return opening.group(), opening.group(), True

@@ -22,7 +22,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder
 
-# Batches below this are put together: handing a batch to the JVM has a price of its own.
+# Smaller batches are put together, because passing a batch to the JVM has a fixed cost.
 MIN_BATCH_BYTES = 1 << 20
 
 
@@ -34,7 +34,7 @@ class RangesPartition(InputPartition):
 
 
 class Reader(DataSourceReader):
-    """Records of some topics as their snapshots have them."""
+    """Reads the records of topics at pinned snapshots."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Reader(DataSourceReader):
         self._storage = Storage(options.location.uri, options.location.storage_options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_snapshots": {}}  # tasks get their ranges; the plan is made on the driver
+        return self.__dict__ | {"_snapshots": {}}  # the driver plans; tasks get just their ranges
 
     def partitions(self) -> list[InputPartition]:
         tasks = self._plan()
@@ -112,7 +112,7 @@ class Reader(DataSourceReader):
             freeze_imports()
 
     def _decoded(self, topic: str, read: Callable[..., Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """What `read(columns=…)` gives, with keys and values typed where the topic has readers for them."""
+        """The batches of `read(columns=…)`, with keys and values decoded where the topic has readers for them."""
         from spark_segments.log.typed.columns import Columns
         from spark_segments.values.column_types import recast
 
@@ -129,7 +129,7 @@ class Reader(DataSourceReader):
 
 
 def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:
-    """Pieces that are planned together: all of a topic where none is split, else one by one."""
+    """Pieces that are planned together: all pieces of a topic with `whole`, else each piece alone."""
     if not whole:
         yield from ([piece] for piece in pieces)
         return
@@ -144,7 +144,7 @@ def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
 
 
 def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in just this schema, small batches put together up to MIN_BATCH_BYTES."""
+    """The same rows in exactly this schema. Small batches are put together up to MIN_BATCH_BYTES."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:

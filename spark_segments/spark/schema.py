@@ -1,4 +1,4 @@
-"""The columns of a DataFrame of records: what a read gives, and what a user's own schema may ask of it."""
+"""The columns of a DataFrame of records: the schema of a read, and the checks of a schema that the user gives."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NULLABLE = frozenset(("key", "value"))
 
 
 def record_schema(include_headers: bool, columns: pa.Schema = RECORD_SCHEMA) -> StructType:
-    """The schema of Spark's Kafka source; `columns` where key or value are typed."""
+    """The schema of Spark's Kafka source. `columns`: the Arrow schema where key or value are typed."""
     full = _full_schema(columns)
     return StructType([field for field in full.fields if include_headers or field.name != HEADERS])
 
 
 def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
-    """The Arrow schema of records whose columns these read, by topic. Raises InvalidOptionError where topics differ."""
+    """The Arrow schema of records decoded by `readers`, by topic. Raises InvalidOptionError where topics differ."""
     if not any(readers.values()):
         return RECORD_SCHEMA
     from spark_segments.values.batches import decoded_schema
@@ -56,10 +56,10 @@ def _full_schema(columns: pa.Schema) -> StructType:
 
 
 def projection(schema: StructType, columns: pa.Schema = RECORD_SCHEMA) -> pa.Schema:
-    """The Arrow schema that batches of these columns must have.
+    """The Arrow schema that a read's batches must have.
 
-    `schema` is a user's own, or the one of `record_schema`: any of its columns in any order. `columns` are those of
-    records where key or value are typed. Raises InvalidOptionError.
+    `schema`: the user's schema or that of `record_schema`, with any columns of records in any order. `columns`: the
+    Arrow schema of records, where key or value are typed. Raises InvalidOptionError.
     """
     full = _full_schema(columns)
     types = {field.name: field.dataType for field in full.fields}

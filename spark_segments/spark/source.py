@@ -1,4 +1,4 @@
-"""The data source: from options to a reader or a writer. Spark makes one object a load or a write and keeps it."""
+"""The data source: from options to a reader or a writer. Spark makes an object per load or write and keeps it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 
 class Source:
-    """What `spark.read.format("segments")` stands for.
+    """The implementation of `spark.read.format("segments")`.
 
-    The snapshots of its topics are taken here, so that all actions on a DataFrame read the same log: that of its load
-    or, where `.schema(...)` spares Spark from asking for one, that of the first action, which is when Spark makes this.
-    A table of Spark's catalog is read as it is when a query on it is planned.
+    It pins the snapshots of its topics when Spark makes it, so that all actions on a DataFrame read the same log. That
+    is the log at the time of the load. With `.schema(...)` Spark does not ask for a schema and makes this object at the
+    first action: then it is the log at that time. A table of Spark's catalog is pinned when a query on it is planned.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -45,7 +45,7 @@ class Source:
         self._readers: dict[str, list[Decoder]] = {}
         self._table = table_options(options)
         if self._table is not None or not is_read(options):
-            return  # a table to be made or read, a write, or a read that is refused when Spark asks for its schema
+            return  # a new or existing table, a write, or a read that `schema` refuses
         self._snapshots, self._readers = _opened(read_options(options))
         for sentence in ignored_by_reader(options):
             _log.warning(sentence)
@@ -54,13 +54,13 @@ class Source:
     def schema(self) -> StructType:
         if self._table is not None:
             chosen = read_options(self._table)
-            _, readers = _opened(chosen)  # a table of a topic that is not there is refused
+            _, readers = _opened(chosen)  # refuses a table of a topic that does not exist
             return with_options(record_schema(chosen.include_headers, typed_schema(readers)), self._table)
         return record_schema(read_options(self._given).include_headers, typed_schema(self._readers))
 
     def reader(self, schema: StructType) -> Reader:
         options = read_options(query_options(self._given, schema))
-        # This object goes to every task, which need neither of them; a reader goes with what decodes.
+        # Spark sends this object to every task. Tasks need neither the snapshots nor the decoders kept here.
         snapshots, self._snapshots = self._snapshots, None
         readers, self._readers = self._readers, {}
         if snapshots is None:
@@ -75,7 +75,7 @@ class Source:
 
 
 def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[Decoder]]]:
-    """The snapshots of the topics, pinned now, and what decodes their keys and values, both by topic."""
+    """(the topics' snapshots as of now, the decoders of their keys and values), both by topic."""
     log = LogDir.open(options.location.uri, options.location.storage_options)
     names = topic_names(options.topics, log.topics)
     if options.timestamp_ms is not None:

@@ -1,11 +1,11 @@
 """Tables of Spark's catalog: how the options of CREATE TABLE … USING segments reach the queries on the table.
 
-Spark 4.2 gives the options of a table's OPTIONS to a Python data source when it asks for the schema, at CREATE TABLE,
-and to no reader and no writer after that; the schema it keeps. So the schema of a table carries its options, in the
-metadata of its first column, from which a query on the table has them back. Options of the query itself win.
+Spark 4.2 passes the options of a table to a Python data source only at CREATE TABLE, when it asks for the schema. No
+reader or writer gets them later, but Spark keeps the schema. So the table's schema carries its options, in the metadata
+of its first column, and a query on the table reads them from there. Options of the query itself win.
 
-A table with columns of its own in the statement, CREATE TABLE … AS SELECT and saveAsTable never ask for a schema: what
-they make has no options.
+CREATE TABLE with a list of columns, CREATE TABLE … AS SELECT and saveAsTable never ask for a schema: their tables have
+no options.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_segments.spark.option_values import STORAGE_PREFIX
 
 METADATA_KEY = "segments.options"
 
-# What Spark adds to the options at CREATE TABLE. Nothing else has these two.
+# The options that Spark adds at CREATE TABLE, and nowhere else.
 _CATALOG_KEYS = frozenset(("provider", "owner"))
 _CATALOG_PREFIX = "option."
 _NOT_OPTIONS = _CATALOG_KEYS | {"location", "external", "is_managed_location", "comment", "collation"}
@@ -38,7 +38,7 @@ _WHAT_WORKS = (
 def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """The options of a table that is being created, None for a load or a write.
 
-    A table of one topic needs to name it once, as subscribe or as topic, to be read and inserted into. Raises
+    A table of a single topic can be read and inserted into where either subscribe or topic names the topic. Raises
     InvalidOptionError for options of the storage.
     """
     given = {name.lower(): value for name, value in options.items()}
@@ -71,11 +71,11 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def query_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a query: its own over those of the table whose `schema` it reads or writes.
+    """The options in force for a query: its options win over those of the table whose `schema` it reads or writes.
 
-    A query with a path of its own is none on a table: a DataFrame that was read from one has its column with the
-    metadata, and may be written anywhere. Raises InvalidOptionError where there are no options at all, naming the ways
-    in which a table gets them.
+    A query with a path is no query on a table: a DataFrame read from a table has the column with the metadata, and may
+    be written anywhere. Raises InvalidOptionError where there are no options at all; the error names the ways in which
+    a table gets its options.
     """
     given = {name.lower(): value for name, value in options.items()}
     if "path" in given:

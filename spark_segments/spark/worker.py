@@ -1,4 +1,4 @@
-"""Making Spark's Python workers, which are used again for task after task, quick at the next one."""
+"""Makes Spark's Python workers, which run task after task, quick at the next task."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import gc
 
 @functools.cache
 def freeze_imports() -> None:
-    """Takes what is there by the end of a worker's first task out of all later garbage collections.
+    """Excludes the objects alive at the end of a worker's first task from all later garbage collections.
 
-    Spark runs a full one after every task, and so do its processes that load, plan and commit. Over the objects that
-    imports leave it takes 40 to 60 ms, which is more than many a task; over what a task leaves it takes none. Only the
-    first call of a process does anything.
+    Spark's workers, and its processes that load, plan and commit, run a full collection after every task. With the
+    objects of imported modules it takes 40 to 60 ms, longer than many tasks. With the objects of a task alone it takes
+    almost no time. Only the first call in a process has an effect.
     """
     gc.collect()
     gc.freeze()

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target
     from spark_segments.values.batches import Encoder
 
-# A write that leaves so many chunks in a topic, smaller than that on average, says how to leave fewer.
+# A write that leaves so many chunks in a topic, smaller on average than the next limit, warns how to leave fewer.
 MANY_CHUNKS = 1000
 SMALL_CHUNK_BYTES = 1 << 20
 
-# Columns of a topic that every append gives anew.
+# Columns of a read that an append sets anew.
 LOG_COLUMNS = ("offset", "timestampType")
 
 _log = logging.getLogger(__name__)
@@ -35,17 +35,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class ChunksMessage(WriterCommitMessage):
-    """What one task wrote, one entry a topic."""
+    """The chunks that a task wrote, an entry per topic."""
 
     chunks: tuple[Chunks, ...]
 
 
 class Writer(DataSourceArrowWriter):
-    """Appends a DataFrame's rows to topics: none of them is in the log before the commit, all of them are after it."""
+    """Appends a DataFrame's rows to topics. Before the commit none of the rows is in the log, after it all are."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        """Raises what is wrong before any task starts: InvalidOptionError, InvalidRecordError,
-        UnknownTopicError, LogDirError.
+        """Checks everything before a task starts. Raises InvalidOptionError, InvalidRecordError, UnknownTopicError or
+        LogDirError.
         """
         if overwrite:
             raise InvalidOptionError(
@@ -89,17 +89,17 @@ class Writer(DataSourceArrowWriter):
         return ChunksMessage(written)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """One commit a topic, its chunks in the order of tasks and then of rows.
+        """Commits each topic once, with its chunks in the order of tasks and then of rows.
 
-        A transaction is recorded in every topic that got rows, and in the one that the option topic names. Where a
-        topic's commit fails, the error says which topics have their rows.
+        A transaction is recorded in every topic that got rows, and in the topic of the option topic. Where a topic's
+        commit fails, the error says which topics have their rows.
         """
         from spark_segments.log.appending.appender import Chunks
 
         topics: dict[str, list[Chunks]] = {}
-        if self._target is not None:  # a write of no rows records its transaction, too
+        if self._target is not None:  # a write without rows records its transaction, too
             topics[self._target.topic] = [Chunks(self._target.topic, self._target.topic_id)]
-        for message in messages:  # Spark gives them by task number
+        for message in messages:  # Spark passes them in the order of task numbers
             assert isinstance(message, ChunksMessage)
             for chunks in message.chunks:
                 topics.setdefault(chunks.topic, []).append(chunks)
@@ -112,7 +112,7 @@ class Writer(DataSourceArrowWriter):
         freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes nothing: Spark aborts after a commit that raised, too. What no commit names is vacuum's."""
+        """Deletes nothing: Spark also aborts after a commit that raised. Vacuum deletes files that no commit names."""
 
     def _encoders(self, options: WriteOptions, schema: StructType) -> list[Encoder]:
         if not options.formats:
@@ -134,13 +134,13 @@ class Writer(DataSourceArrowWriter):
 
 
 def _as_bytes(schema: StructType, writers: Sequence[Encoder]) -> StructType:
-    """The schema once these have encoded its columns."""
+    """The schema after `writers` have encoded its columns."""
     encoded = {one.chosen.column for one in writers}
     return StructType([StructField(one.name, BinaryType()) if one.name in encoded else one for one in schema.fields])
 
 
 def _failed_at(error: SegmentsError, topics: Sequence[str], number: int, *, has_txn: bool) -> SegmentsError:
-    """The error of the commit to `topics[number]`, which says what became of the other topics of the write."""
+    """The error of the commit to `topics[number]`, with the outcome of the write's other topics."""
     if len(topics) == 1:
         return error
     committed, open_topics = ", ".join(topics[:number]) or "none", ", ".join(topics[number:])
@@ -156,7 +156,7 @@ def _failed_at(error: SegmentsError, topics: Sequence[str], number: int, *, has_
 
 
 def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
-    """Raises InvalidOptionError unless a DataFrame of this schema can be appended; further columns are left alone."""
+    """Raises InvalidOptionError unless a DataFrame of this schema can be appended. Further columns are not checked."""
     used = [field for field in schema.fields if field.name in WRITER_SCHEMA.names]
     names = [field.name for field in used]
     if len(set(names)) < len(names):
@@ -167,7 +167,7 @@ def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
 
 
 def warn_of_unread_columns(schema: StructType) -> None:
-    """Says once that columns which no record has a place for are left out, save those that the log itself gives."""
+    """Warns once of columns that a record cannot hold, save those that the log itself sets: they are left out."""
     unread = [name for name in schema.names if name not in WRITER_SCHEMA.names and name not in LOG_COLUMNS]
     if unread:
         _log.warning(
@@ -178,7 +178,7 @@ def warn_of_unread_columns(schema: StructType) -> None:
 
 
 def warn_of_small_chunks(topic: str, chunks: Sequence[Chunks]) -> None:
-    """Says once, where a write left very many small chunks, how a next one leaves fewer."""
+    """Warns once where a write left very many small chunks, and says how the next write leaves fewer."""
     sizes = [segment.log_bytes for one in chunks for segment in one.segments]
     if len(sizes) >= MANY_CHUNKS and sum(sizes) < SMALL_CHUNK_BYTES * len(sizes):
         _log.warning(

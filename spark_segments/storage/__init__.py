@@ -1,6 +1,6 @@
-"""File systems and object stores behind one small interface, and which one an address means.
+"""Local files and object stores behind one small interface, and the rules that choose between them by address.
 
-Nothing here knows what a file holds.
+This layer does not know what a file holds.
 """
 
 from __future__ import annotations

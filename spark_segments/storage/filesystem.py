@@ -1,10 +1,10 @@
-"""The whole of what this package asks of a file system: small, so that a test can play every disk error.
+"""The whole file-system interface of this package. It is small, so that a test can play every disk error.
 
-Paths are full: those of `Location.join`. A missing file is FileNotFoundError, an existing one FileExistsError, and
-everything else that fails is an OSError or an ArrowException, which `Storage` turns into one clear error.
+Paths are the full paths that `Location.join` returns. A missing file raises FileNotFoundError, an existing file
+FileExistsError. Every other failure is an OSError or an ArrowException, which `Storage` turns into one clear error.
 
-What is assumed: a file is there whole once its `close` has returned, a listing shows it from then on, and `create` is
-exclusive. Nothing is renamed, appended to or changed, save the few files that `replace` writes.
+The package assumes that a file is there whole once its `close` has returned, that a listing shows it from then on, and
+that `create` is exclusive. It renames, appends to and changes no file, save the few files that `replace` writes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class FileSystem(Protocol):
     """A file system or an object store. One object serves all threads of a process."""
 
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
-        """Bytes [offset, offset + length), to the end without a length, short where the file ends earlier."""
+        """Bytes [offset, offset + length), or up to the end without a length; fewer where the file ends earlier."""
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes, looked up afresh."""
+        """The current size of a file in bytes, never a cached value."""
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a directory of this name."""
@@ -54,13 +54,13 @@ class FileSystem(Protocol):
         """Starts a new file and makes its parents."""
 
     def replace(self, path: str, data: Any) -> None:
-        """Puts a file with these bytes where another file may be. A reader, or a crash, finds the old bytes or the new.
+        """Writes a file whole, in place of an existing file. A reader, or a crash, finds the old bytes or the new.
 
-        Only files that other programs know by a fixed name are written so.
+        Only for files that other programs know by a fixed name.
         """
 
     def delete(self, path: str) -> None:
-        """Removes a file. A missing one is fine."""
+        """Removes a file. A missing file is no error."""
 
     def now_ms(self, probe: str) -> int:
-        """The clock that modification times are taken from. `probe` is a path that may be written over to read it."""
+        """The clock of the modification times, in ms since 1970. The file `probe` may be overwritten to read it."""

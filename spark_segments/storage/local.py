@@ -16,28 +16,28 @@ import pyarrow as pa
 from spark_segments.storage.filesystem import Found, Names
 
 WRITE_BYTES = 256 * 1024
-"""What goes to a local file at a time. For more, Linux takes memory for its cache in blocks of 2 MiB; where a machine
-is virtual and its host has to give these first, that is several times as slow."""
+"""Bytes that a single write passes to a local file. For larger writes Linux allocates its page cache in blocks of 2
+MiB. On a virtual machine whose host has to provide these blocks first, that is several times as slow."""
 
 
 class _PieceWriter(io.FileIO):
-    """Writes a little of what it is given; the BufferedWriter above it comes back with the rest."""
+    """Writes at most WRITE_BYTES per call. The BufferedWriter above it calls again with the rest."""
 
     def write(self, data: Any) -> int:
         return super().write(memoryview(data)[:WRITE_BYTES])
 
 
 class LocalFiles:
-    """Files of this machine. A read opens and closes its file: that costs microseconds, and sees renames and growth."""
+    """Files of this machine. Every read opens its file anew: that costs microseconds and sees renames and growth."""
 
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         with open(path, "rb", buffering=0) as file:
             rest = max(os.fstat(file.fileno()).st_size - offset, 0)
             wanted = rest if length is None else min(length, rest)
-            buffer = pa.allocate_buffer(wanted)  # Arrow's pool keeps its pages: far cheaper than fresh ones when large
+            buffer = pa.allocate_buffer(wanted)  # Arrow's pool keeps its pages: far cheaper than fresh pages when large
             view = memoryview(buffer)
             got = 0
-            while got < wanted:  # the kernel gives at most 2 GiB at once
+            while got < wanted:  # Linux returns at most 2 GiB per call
                 count = os.preadv(file.fileno(), [view[got:]], offset + got)
                 if count == 0:
                     break
@@ -90,7 +90,7 @@ class LocalFiles:
             with self.create(written) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())  # else the new name could reach the disk before the bytes
+                os.fsync(file.fileno())  # without it the rename could reach the disk before the bytes
             os.replace(written, path)
         except BaseException:
             self.delete(written)

@@ -1,8 +1,8 @@
-"""Which file system an address means, and storage options in delta-rs's names translated for pyarrow.fs.
+"""The file system that an address means, and storage options in delta-rs's names translated for pyarrow.fs.
 
-The one place where both are known. Option names are those of delta-rs (its object_store crate), in any case: they serve
-the manifest's Delta tables as they are, and are translated here for everything else. What is not given is taken from
-environment variables of the same names, as delta-rs does.
+No other module knows both sets of names. Option names are those of delta-rs (its object_store crate), in upper or lower
+case. The manifest's Delta tables get them unchanged; for every other file they are translated here. An option that is
+not given is taken from the environment variable of the same name, as delta-rs does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_segments.errors import InvalidOptionError
 
-# our name: the names delta-rs takes for it, the one for the environment first
+# our name: delta-rs's names for it, the name of the environment variable first
 _S3 = {
     "access_key": ("aws_access_key_id", "access_key_id"),
     "secret_key": ("aws_secret_access_key", "secret_access_key"),
@@ -33,8 +33,8 @@ _S3 = {
     "connect_timeout": ("connect_timeout",),
     "proxy": ("proxy_url",),
 }
-# Amazon's client looks for these there itself, and as a whole: a key of the options with a token of the environment
-# would be nobody's.
+# Amazon's client reads these from the environment itself, all together: a key from the options with a token from the
+# environment would not match.
 _NOT_FROM_ENVIRONMENT = ("access_key", "secret_key", "session_token")
 _GCS = {
     "account": (
@@ -73,7 +73,7 @@ _AZURE = {
     "endpoint": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
     "emulator": ("azure_storage_use_emulator", "object_store_use_emulator", "use_emulator"),
 }
-# Known to delta-rs alone: they say nothing about how to reach the files beside the manifest.
+# Options for delta-rs alone: they do not matter for reaching the files beside the manifest.
 _DELTA_ONLY = (
     "aws_bucket aws_bucket_name aws_imdsv1_fallback aws_metadata_endpoint aws_unsigned_payload "
     "aws_checksum_algorithm aws_container_credentials_relative_uri aws_container_credentials_full_uri "
@@ -96,7 +96,7 @@ _KNOWN = {name for table in (_S3, _GCS, _AZURE) for names in table.values() for 
 )
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|secs?|seconds?|m|mins?|minutes?)?$")
-# Azurite's, the same on every machine.
+# The account of Azurite (Azure's emulator), the same on every machine.
 _EMULATOR_ACCOUNT = "devstoreaccount1"
 _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
@@ -104,7 +104,7 @@ SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A parsed address. `root`: the path that pyarrow.fs knows it by (`bucket/key` for objects, absolute for local)."""
+    """A parsed address. `root`: its path for pyarrow.fs (`bucket/key` in an object store, an absolute local path)."""
 
     uri: str
     scheme: str
@@ -120,7 +120,7 @@ class Location:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def delta_options(self) -> dict[str, str]:
-        """The options for delta-rs. It reads some names in upper case only, and Spark gives all in lower case."""
+        """The options for delta-rs, which reads some names in upper case only. Spark passes all names in lower case."""
         if self.is_local:
             return {}
         prefixed = ("aws_", "azure_", "google_", "delta_")
@@ -128,7 +128,7 @@ class Location:
 
 
 def parse_location(uri: str, options: Mapping[str, object]) -> Location:
-    """Reads an address, or raises InvalidOptionError. A relative local path becomes absolute, where the caller is."""
+    """Parses an address. A relative local path is resolved against the working directory. Raises InvalidOptionError."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     _refuse_unknown(texts)
     if not uri:
@@ -147,7 +147,7 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
     if scheme not in SCHEMES:
         expected = "a local path, " + ", ".join(f"{name}://" for name in SCHEMES)
         raise InvalidOptionError("Unknown kind of file system", expected=expected, found=uri)
-    # delta-rs reads these as parts of a URL and pyarrow as letters of a name: they would mean two different places.
+    # delta-rs reads these characters as parts of a URL, pyarrow as part of a name: the two would use different places.
     if re.search(r"[?#%\s]", uri):
         raise InvalidOptionError("The URI holds one of the characters ? # % or a space", found=uri)
     authority, _, key = uri[match.end() :].removeprefix("/").partition("/")
@@ -160,14 +160,14 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
             else f"{scheme}://bucket/path"
         )
         raise InvalidOptionError("The URI names no bucket or container", expected=form, found=uri)
-    # s3a:// and abfss:// are Hadoop's names for what everybody else calls s3:// and abfs://.
+    # s3a:// is Hadoop's name for s3://.
     name = {"s3a": "s3"}.get(scheme, scheme)
     clean = f"{name}://{authority}/{key}".rstrip("/")
     return Location(clean, name, f"{container}/{key}".rstrip("/"), host, texts)
 
 
 def open_filesystem(location: Location) -> Any:
-    """The pyarrow file system of a location that is not local. Connects to nothing yet."""
+    """The pyarrow file system of a location that is not local. Opens no connection yet."""
     if location.scheme == "s3":
         return _open_s3(location)
     return _open_gcs(location) if location.scheme == "gs" else _open_azure(location)
@@ -178,9 +178,9 @@ def _open_s3(location: Location) -> Any:
 
     given = _values(location.options, _S3)
     settings: dict[str, Any] = {
-        # Blocking writes bound memory: in the background, parts would pile up behind a fast encoder.
+        # Blocking writes bound memory: with background writes, parts would pile up behind a fast encoder.
         "background_writes": False,
-        # One request instead of three for a file of less than one part, which sidecars are.
+        # A file smaller than a part, as sidecars are, takes one request instead of three.
         "allow_delayed_open": True,
         "region": given.get("region"),
     }
@@ -273,7 +273,7 @@ def _open_azure(location: Location) -> Any:
 
 
 def _values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Our name -> value: the first of its names that the options have, else the first that the environment has."""
+    """{our name: value}. The options win over the environment; in each, the first of delta-rs's names that is set."""
     given = {name.lower(): text for name, text in options.items()}
     found = {}
     for ours, names in table.items():
@@ -287,7 +287,7 @@ def _values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) ->
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
-    # delta-rs ignores a name it does not know, so a slip would show as an odd failure to log in.
+    # delta-rs ignores unknown names, so a misspelled name would only show as an odd failure to log in.
     for name in options:
         if name.lower().startswith(("aws_", "azure_", "google_")) and name.lower() not in _KNOWN:
             near = difflib.get_close_matches(name.lower(), _KNOWN, 1)

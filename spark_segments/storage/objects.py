@@ -14,10 +14,10 @@ import pyarrow as pa
 from spark_segments.storage.filesystem import Found, Names
 
 OPEN_FILES = 32
-"""How many input files are kept open: opening one costs a request, a range read another."""
+"""Input files kept open, at most. Opening a file costs a request beside the request of each read."""
 
 CLOCK_MS = 60_000
-"""How long a reading of the store's clock is trusted before the probe is written again."""
+"""How long a reading of the store's clock is used before the probe is written again, in ms."""
 
 
 class ObjectStore:
@@ -35,7 +35,7 @@ class ObjectStore:
             file = self._open.get(path)
             if file is not None:
                 self._open.move_to_end(path)
-        # An open file knows the size it was opened with, so one that seems to end too early is looked at anew.
+        # An open file keeps the size that it was opened with, so a file that seems to end too early is opened again.
         if file is None or length is None or offset + length > file.size():
             file = self._filesystem.open_input_file(path)
             with self._lock:
@@ -82,14 +82,14 @@ class ObjectStore:
         return self._filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
 
     def create(self, path: str) -> Any:
-        # The store would replace an object of this name without a word. Names are unique, so asking first is enough.
+        # The store would silently replace an object of this name. File names are unique, so a check before is enough.
         if self._info(path).type.name != "NotFound":
             raise FileExistsError(path)
         return self._filesystem.open_output_stream(path, compression=None)
 
     def replace(self, path: str, data: Any) -> None:
         self._forget(path)
-        # An object is there once its upload has ended, and the one before it until then.
+        # The old object stays until the upload of the new object has ended.
         with self._filesystem.open_output_stream(path, compression=None) as stream:
             stream.write(data)
 
@@ -99,7 +99,7 @@ class ObjectStore:
             self._filesystem.delete_file(path)
 
     def now_ms(self, probe: str) -> int:
-        """As `Storage.now_ms` says: read from the probe at most once in CLOCK_MS."""
+        """The store's clock (see `Storage.now_ms`), read from the probe at most once in CLOCK_MS."""
         with self._lock:
             clock = self._clock
         if clock is None or (time.monotonic() - clock[0]) * 1000 >= CLOCK_MS:

@@ -1,12 +1,12 @@
-"""Byte access to one log directory: ranges are read, files are written once, failures are tried again and named.
+"""Byte access to one log directory: ranged reads, files written once, bounded retries, and errors that name the file.
 
-Every byte that this package reads or writes of a log directory goes through `Storage`; delta-rs reads and writes the
-manifest's Delta tables, at the address that `Storage.delta_uri` gives. filesystem.py has the interface that local files
-and object stores implement, and what is assumed of them; locations.py says which of them an address means.
+Every byte that this package reads or writes of a log directory goes through `Storage`. Only the manifest's Delta tables
+are read and written by delta-rs, at the address that `Storage.delta_uri` gives. filesystem.py has the interface that
+local files and object stores implement, and its assumptions. locations.py parses addresses.
 
-A file under a fresh name is nobody's until a commit names it, so a half-written file does no harm: vacuum finds it.
-As with Kafka's default for flush.messages, a local file is not synced: the operating system decides when its bytes
-reach the disk.
+A new file belongs to the log once a commit names it. So a half-written file does no harm, and vacuum deletes it. As
+with Kafka's default for flush.messages, a local file is not synced: the operating system decides when its bytes reach
+the disk.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from spark_segments.storage.locations import Location, open_filesystem, parse_lo
 from spark_segments.storage.objects import ObjectStore
 
 ATTEMPTS = 5
-"""How often an idempotent operation is tried in all, above the retries of the stores' own clients."""
+"""Attempts of an idempotent operation in all. The stores' own clients retry within each attempt."""
 
 CLOCK_PROBE = "_clock"
-"""The file of an object store whose modification time tells the store's clock. It is no part of any log."""
+"""The file whose modification time gives the clock of an object store. It is part of no log."""
 
 _DELETE_THREADS = 16
 _TRANSIENT_LOCAL = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE}
@@ -74,8 +74,8 @@ class Storage:
         *,
         filesystem: FileSystem | None = None,
     ) -> None:
-        """`filesystem` stands in for the one that the address means, for tests and simulations; it must be picklable
-        where tasks of other processes use this storage.
+        """`filesystem` replaces the file system of the address, for tests and simulations. It must be picklable where
+        other processes use this storage.
         """
         self._location: Location = parse_location(os.fspath(uri), storage_options or {})
         self.uri: str = self._location.uri
@@ -119,10 +119,10 @@ class Storage:
     # Reading
 
     def read(self, path: str, offset: int = 0, length: int | None = None, *, writable: bool = False) -> pa.Buffer:
-        """Bytes [offset, offset + length) of a file by one positional read; to its end without `length`.
+        """Bytes [offset, offset + length) of a file, or up to its end without `length`, by one positional read.
 
-        Short, or empty, where the file ends earlier. A file that has grown since an earlier read shows its new bytes.
-        `writable`: the memory, which is nobody else's, may be written to.
+        The result is shorter, or empty, where the file ends earlier. A file that has grown since an earlier read shows
+        its new bytes. With `writable` the caller may write to the returned memory, which nobody else uses.
         """
         if offset < 0 or (length is not None and length < 0):
             raise InvalidOptionError("Negative offset or length", path=path, expected="≥ 0", found=(offset, length))
@@ -132,7 +132,7 @@ class Storage:
         return pa.py_buffer(memoryview(data).toreadonly()) if data.is_mutable else data
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes, looked up afresh."""
+        """The current size of a file in bytes, never a cached value."""
         return int(self._retried(path, lambda files, full: files.size(full)))
 
     def exists(self, path: str) -> bool:
@@ -152,10 +152,10 @@ class Storage:
     # Writing
 
     def create(self, path: str) -> WriteStream:
-        """Starts a file that must not exist yet, and makes its parents: a binary stream, to be closed.
+        """Creates a file and its parent directories, and returns a binary stream that the caller closes.
 
-        A stream that fails leaves what it wrote under its name (vacuum takes it in time); nothing is tried again,
-        because half of the bytes may be there.
+        Raises FileExistsError where the file exists. A stream that fails leaves a part of the file, which vacuum
+        deletes later. A failed write is not tried again, because a part of its bytes may have been written.
         """
         full = self._full(path)
         try:
@@ -171,14 +171,14 @@ class Storage:
             stream.write(data)
 
     def replace(self, path: str, data: Any) -> None:
-        """Puts a file with these bytes (any buffer) where another file may be; a crash leaves the old or the new file.
+        """Writes a file whole (any buffer), in place of an existing file. A crash leaves the old or the new file.
 
-        For files that other programs know by a fixed name. A log's files are never replaced.
+        For files that other programs know by a fixed name. Files of a log are never replaced.
         """
         self._retried(path, lambda files, full: files.replace(full, data))
 
     def delete(self, paths: str | Iterable[str]) -> None:
-        """Removes files. Missing ones are fine; directories stay."""
+        """Removes files. A missing file is no error. Directories stay."""
         wanted = [paths] if isinstance(paths, str) else list(paths)
         if len(wanted) < 2 or self.is_local:
             for path in wanted:
@@ -191,17 +191,17 @@ class Storage:
     # The clock
 
     def now_ms(self) -> int:
-        """The store's own clock in ms since 1970: what file ages are measured against.
+        """The store's clock in ms since 1970, against which the ages of files are measured.
 
-        Local: this machine's. An object store: the modification time of a probe file, good to its resolution (S3: a
-        second), read at most once a minute. Needs permission to write there.
+        For local files it is this machine's clock. For an object store it is the modification time of a probe file with
+        the store's resolution (S3: a second), read at most once a minute. That needs permission to write to the store.
         """
         return int(self._retried(CLOCK_PROBE, lambda files, full: files.now_ms(full)))
 
-    # How it is done
+    # Paths, file systems and retries
 
     def _full(self, path: str) -> str:
-        # Paths come out of manifests, and delete() is one of the callers: nothing may lead out of the root.
+        # Paths come out of manifests, and delete() uses them: no path may lead out of the root.
         parts = path.split("/")
         if path.startswith("/") or ".." in parts or "\0" in path:
             raise InvalidOptionError("A path must stay inside the log directory", found=repr(path))
@@ -214,7 +214,7 @@ class Storage:
             return self._opened
 
     def _retried(self, path: str, operation: Callable[[FileSystem, str], T]) -> T:
-        """Runs an idempotent operation, again after transient errors: bounded, with exponential backoff and jitter."""
+        """Runs an idempotent operation with bounded retries of transient errors, exponential backoff and jitter."""
         full, files = self._full(path), self._files()
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -229,7 +229,7 @@ class Storage:
 
 
 class WriteStream:
-    """A file that is being written: `write` any buffer, then `close`. As a context manager it closes itself."""
+    """A file that is being written: `write` takes any buffer, `close` ends the file. As a context manager it closes."""
 
     def __init__(self, file: WritableFile, location: str) -> None:
         self._file = file
@@ -251,7 +251,7 @@ class WriteStream:
         return size
 
     def close(self) -> None:
-        """Ends the file: when this returns, it is there whole. Closing twice does nothing."""
+        """Ends the file: once this returns, the whole file is there. A second call does nothing."""
         try:
             self._file.close()
         except (OSError, pa.ArrowException) as error:
@@ -271,7 +271,7 @@ class WriteStream:
 def _is_transient(error: BaseException, is_local: bool) -> bool:
     if is_local:
         return isinstance(error, OSError) and error.errno in _TRANSIENT_LOCAL
-    # pyarrow tells kinds of remote failures apart by their text only, so what is not known to last is tried again.
+    # pyarrow's remote failures differ in their text only. All that are not known to be permanent are tried again.
     return (
         isinstance(error, OSError)
         and not isinstance(error, PermissionError | FileExistsError)

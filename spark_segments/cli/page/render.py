@@ -1,4 +1,4 @@
-"""The page as one HTML text: templates, style and script are files beside this one, filled here and escaped."""
+"""The page as one HTML text, made from the templates, style and script beside this module, with values escaped."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _KAFKA_NOTE = (
 
 
 def page(uri: str, topics: Sequence[tuple[Snapshot, TopicConfig]], now_ms: int, *, kafka: bool = False) -> str:
-    """The page of these topics at `now_ms`: the same snapshots, settings and moment give the same text.
+    """The page of `topics` at `now_ms`. The same snapshots, settings and time give the same text.
 
-    `kafka`: they are Kafka's own directories, whose settings nobody knows.
+    `kafka`: the topics are in Kafka's own directories, where their settings are unknown.
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
@@ -130,7 +130,7 @@ def _partition(topic: str, view: PartitionView, largest: int, least: float, now_
 
 
 def _strip_label(strip: Sequence[BlockView]) -> str:
-    """What the strip shows, for those who do not see it: 3 clean tail segments, 20.0 KiB; …"""
+    """Text of the strip for screen readers: 3 clean tail segments, 20.0 KiB; …"""
     texts = []
     for kind, word in _WORDS.items():
         mine = [shown.block for shown in strip if shown.block.kind == kind]
@@ -148,7 +148,7 @@ def _block(block: Block) -> str:
 
 
 def _dirty_ratio(value: float | None, least: float) -> str:
-    """The ratio, with a mark where the cleaner begins."""
+    """The dirty ratio, with a mark at the ratio from which on the partition is compacted."""
     if value is None:
         return "–"
     meter = f'<span class="meter" style="--ratio:{value:.3f};--least:{least:g}"></span>'
@@ -165,7 +165,7 @@ def _next(due: Sequence[StepView], next_step: StepView | None, now_ms: int) -> s
 
 
 def _age(strip: Sequence[BlockView], now_ms: int) -> str:
-    """From when to when the partition's records are."""
+    """The range of the timestamps of the partition's records."""
     oldest = min((shown.first_ms for shown in strip if shown.first_ms >= 0), default=-1)
     newest = max((shown.last_ms for shown in strip), default=-1)
     if oldest < 0:

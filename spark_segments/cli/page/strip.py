@@ -1,7 +1,7 @@
-"""How a partition's segments become the blocks of its strip.
+"""Turns a partition's segments into the blocks of its strip.
 
-A partition may have thousands of segments and a page thousands of partitions, so neighbours that would be hairlines are
-one block. All blocks of a page together are about BLOCKS_A_PAGE, and a strip has at most MOST_BLOCKS.
+A partition may have thousands of segments and a page thousands of partitions, so neighbouring segments that would be
+hairlines are drawn as one block. A page has about BLOCKS_A_PAGE blocks, and a strip about MOST_BLOCKS at most.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ BLOCKS_A_PAGE = 16_000
 LEAST_BLOCKS, MOST_BLOCKS = 8, 120
 
 CLEAN, DIRTY, SEALED, ACTIVE = "clean", "dirty", "sealed", "active"
-"""What a segment is: in the clean tail or the dirty head of a compacted partition, sealed in any other, or active (a
-chunk; of Kafka's own files the last one)."""
+"""Kinds of segments: in the clean tail or the dirty head of a compacted partition, sealed in any other partition, or
+active (a chunk; in Kafka's own directories the last segment)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Neighbouring segments that are drawn as one; mostly there is one.
+    """Neighbouring segments that are drawn as one block; mostly a single segment.
 
-    `rows`: [start, end) among the partition's live rows. `clean_share`: what part of a dirty one is in the clean tail.
+    `rows`: [start, end) among the partition's live rows. `clean_share`: the part of a dirty segment that is in the
+    clean tail.
     """
 
     kind: str
@@ -35,16 +36,16 @@ class Block:
 
 
 def blocks_a_strip(partitions: int) -> int:
-    """The limit for `blocks` where so many partitions are on a page."""
+    """The limit for `blocks` on a page with so many partitions."""
     return max(LEAST_BLOCKS, min(MOST_BLOCKS, BLOCKS_A_PAGE // max(partitions, 1)))
 
 
 def blocks(segments: Sequence[Block], limit: int) -> list[Block]:
     """The segments as at most about `limit` blocks, in order.
 
-    Where there are more, neighbours of one kind are put together while they are no longer than two parts in `limit` of
-    the strip. Two neighbouring blocks of a kind are longer than that then, so that there are at most `limit` of them
-    and a few more: one a change of kind.
+    With more than `limit` segments, neighbours of the same kind are merged while they are no longer than 2 / `limit` of
+    the strip. Two neighbouring blocks of a kind together are then longer than that. So there are at most `limit`
+    blocks, plus a block for each change of kind.
     """
     if len(segments) <= limit:
         return list(segments)

@@ -1,4 +1,4 @@
-"""What the page says of a topic: the numbers of `describe`, the segments of each partition, and what goes when."""
+"""The content of the page for a topic: the numbers of `describe`, the segments of each partition, and the next jobs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SETTINGS = (
     "delete.retention.ms",
     "file.delete.delay.ms",
 )
-"""The settings that say what goes when: the page shows them of every topic, and of the others what a topic sets."""
+"""Settings that the page shows for every topic. Other settings are shown only where the topic sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """What a job does with a partition next.
+    """The next action of a job on a partition.
 
-    `due`: it does now. `at_ms`: else the moment at which it does if nothing is appended, NEVER where there is none.
+    `due`: the job acts now. `at_ms`: else the time at which it acts if nothing is appended, NEVER without such a time.
     """
 
     job: str
@@ -49,10 +49,10 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """One block of a strip, and what is told of the segments in it.
+    """One block of a strip, and the numbers of its segments.
 
-    Times are ms since 1970, -1 where no record has one. `path` is None where there are several segments, `goes` says
-    when the first and the last of them can go.
+    Times are ms since 1970, -1 where no record has a timestamp. `path` is None for several segments. `goes` says when
+    the segment, or the first and the last of several, can leave the log.
     """
 
     block: Block
@@ -80,14 +80,14 @@ class PartitionView:
 
     @property
     def next_step(self) -> StepView | None:
-        """What the clock brings next, None where that is nothing."""
+        """The next step that only waits for its time, None without such a step."""
         waiting = [step for step in self.steps if step.at_ms < NEVER and not step.due]
         return min(waiting, key=lambda step: step.at_ms, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`described`: what `LogDir.describe` gives. `settings`: (name, value, source) of those that are shown."""
+    """`described`: the result of `LogDir.describe`. `settings`: (name, value, source) of the settings shown."""
 
     described: dict[str, Any]
     settings: list[tuple[str, str, str]]
@@ -95,7 +95,7 @@ class TopicView:
 
 
 def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
-    """All that is shown of one topic at `now_ms`, with at most about `most_blocks` blocks a strip."""
+    """The content of the page for a topic at `now_ms`, with at most about `most_blocks` blocks per strip."""
     described, forecast = describe(snapshot, config), forecast_topic(snapshot, config, now_ms)
     rows = segments_of(snapshot.live)
     ends = np.searchsorted(forecast.owner, np.arange(len(described["partitions"]) + 1)).tolist()
@@ -112,7 +112,7 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """One partition while its view is made: `start` is its first row among the topic's live rows."""
+    """A partition whose view is being made. `start`: its first row among the topic's live rows."""
 
     row: int
     numbers: dict[str, Any]
@@ -127,9 +127,9 @@ class _Partition:
         return [self._block(block) for block in blocks(pieces, most_blocks)]
 
     def _piece(self, place: int, segment: Segment) -> Block:
-        """One segment, with the share of offsets below the first dirty one that `describe` counts as clean.
+        """The block of a segment, with its share of clean offsets (those below the first dirty offset).
 
-        A Kafka directory does not tell policies: a partition that a cleaner has been in counts as compacted.
+        A Kafka directory does not have the topics' policies: a partition that has been cleaned counts as compacted.
         """
         rows, first_dirty = (place, place + 1), self.numbers["first_dirty_offset"]
         if segment.state != SEALED_STATE:
@@ -173,7 +173,7 @@ class _Partition:
         return "never as a whole: it is compacted" if self.config.compact else "never: nothing limits it"
 
     def _retention(self, row: int) -> list[str]:
-        """How retention can take a sealed segment that stays now."""
+        """The ways in which retention can later remove a sealed segment that stays now."""
         ways = []
         if (at_ms := int(self.forecast.retain_ms[row])) < NEVER:
             ways.append(f"{when(at_ms, self.now_ms)}, by retention.ms")

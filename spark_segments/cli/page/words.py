@@ -23,14 +23,14 @@ def plural(number: int, noun: str) -> str:
 
 
 def ratio(value: float) -> str:
-    """Two digits, and never 0 or 1 for what is only close to it."""
+    """Two digits; a value close to 0 or 1 is never shown as 0 or 1."""
     if 0 < value < 0.005:
         return "< 0.01"
     return "> 0.99" if 0.995 <= value < 1 else f"{value:.2f}"
 
 
 def duration(length_ms: int) -> str:
-    """Milliseconds in their largest unit, and below ten of these the next one: 97200000 → "1 d 3 h"."""
+    """Milliseconds in their largest unit, with the next unit where the number is below ten: 97200000 → "1 d 3 h"."""
     length_ms = abs(length_ms)
     for place, (name, unit_ms) in enumerate(_UNITS):
         if length_ms >= unit_ms:
@@ -50,12 +50,12 @@ def moment(at_ms: int) -> str:
 
 
 def iso(at_ms: int) -> str:
-    """The same for a program, to the millisecond; "" where HTML cannot say it."""
+    """An ISO time for HTML, to the millisecond; "" for a time that HTML cannot hold."""
     return "" if at_ms > _LAST_MS else _utc(at_ms).isoformat(timespec="milliseconds") + "Z"
 
 
 def relative(at_ms: int, now_ms: int) -> str:
-    """How far a moment is from now: "in 2 h", "3 d ago"."""
+    """The distance of a time from now: "in 2 h", "3 d ago"."""
     if at_ms == now_ms:
         return "now"
     far = duration(at_ms - now_ms)
@@ -63,7 +63,7 @@ def relative(at_ms: int, now_ms: int) -> str:
 
 
 def when(at_ms: int, now_ms: int) -> str:
-    """Both: "2026-01-31 12:00:00 (in 2 h)"."""
+    """The time and its distance from now: "2026-01-31 12:00:00 (in 2 h)"."""
     return f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
 
 

@@ -1,7 +1,8 @@
-"""Which records are read together: the wanted batches of a scan as sections (see record_kernels.py), cut into groups.
+"""Groups of batches that one kernel call reads. The wanted batches become sections (see record_kernels.py).
 
-A RecordBatch is made of one group, or of several where batches are compressed: these are decompressed when their
-group comes, to memory that the next one takes again, and no more at a time than stays in a CPU's cache.
+A RecordBatch is made of one group, or of several groups where batches are compressed. Compressed batches are
+decompressed when their group comes, into memory that the next group uses again. A group decompresses no more bytes than
+stay in a CPU's cache.
 """
 
 from __future__ import annotations
@@ -39,29 +40,29 @@ from spark_segments.format.layout import (
 from spark_segments.format.window import Window
 
 _LARGEST = 2**63 - 1
-# Arrow's offsets are int32: with all that is read ahead, a RecordBatch stays below 2^31 bytes, as a batch does anyway.
+# Arrow's offsets are int32. With this target a RecordBatch, with all that is read ahead, stays below 2^31 bytes.
 _MOST_TARGET_BYTES = 1 << 27
-# Where few of the bytes read are wanted, a group may read this many times its target.
+# A group may read this many times its target where only few of the bytes become columns.
 _READ_AHEAD = 4
 
-# What is decompressed at a time, of so many batches at most: less costs more calls, more does not stay in a cache.
+# Bytes and batches decompressed at a time, at most. Fewer bytes cost more calls, more do not stay in a CPU's cache.
 OPENED_BYTES = 1024 * 1024
 _MOST_OPENED = 1024
 
-_OPENED = -1  # in place of the codec of a section that was decompressed
+_OPENED = -1  # the codec of a section once it has been decompressed
 
 _FOREIGN, _BAD_OFFSETS = 1, 2
 _FULL, _COMPRESSED, _LYING = 0, 1, 2
 
 
 class BatchGroup(NamedTuple):
-    """Sections to be read together, all of one timestamp type; good until the next group is asked for."""
+    """Sections to be read together, all of one timestamp type. Valid until the next group is taken."""
 
     sections: np.ndarray
-    rows: int  # what their batches count, and may have
+    rows: int  # upper bound: the sum of the batches' record counts
     payload_bytes: int
-    size: int  # of the columns that they become, about
-    is_last: bool  # of its RecordBatch
+    size: int  # estimated bytes of the columns
+    is_last: bool  # whether the RecordBatch ends with this group
 
     @property
     def timestamp_step(self) -> int:
@@ -69,7 +70,7 @@ class BatchGroup(NamedTuple):
 
 
 class WantedRecords(NamedTuple):
-    """What is wanted of batches: records in [first_offset, end_offset), offsets of the log."""
+    """The records to decode: log offsets [first_offset, end_offset), and the columns of the schema."""
 
     schema: pa.Schema
     columns: frozenset[str]  # the schema's names
@@ -81,9 +82,10 @@ class WantedRecords(NamedTuple):
 
 
 def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> Iterator[BatchGroup]:
-    """The groups of all batches of a window (magic 2) that may have wanted records.
+    """The groups of a window's batches (magic 2) that may hold wanted records.
 
-    Raises CorruptBatchError where a batch cannot be decompressed, or counts records or offsets that cannot be.
+    Raises CorruptBatchError where a batch cannot be decompressed, counts more records than its bytes can hold, or has
+    offsets outside of the log's range.
     """
     sections = _sections(window, excluded, wanted)
     target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
@@ -110,7 +112,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
 
 
 def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
-    """How much of the records' bytes becomes columns, about, and how many bytes a row takes beside."""
+    """(estimated share of the records' bytes that becomes columns, further bytes per row)"""
     payload_share = 1.0 if "value" in columns else 1 / _READ_AHEAD if "key" in columns or "headers" in columns else 0.0
     row_bytes = 4 * len(columns) + 4 * ("offset" in columns) + 4 * ("timestamp" in columns)
     return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
@@ -154,7 +156,7 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
 
 
 class _Opener:
-    """Decompresses sections, to memory that it takes again and again."""
+    """Decompresses sections into memory that every call uses again."""
 
     def __init__(self, window: Window, sections: np.ndarray) -> None:
         self._window, self._sections = window, sections
@@ -163,7 +165,7 @@ class _Opener:
         self._buffers: list[pa.Buffer] = []
 
     def open(self, first: int, wanted_bytes: int) -> None:
-        """Opens sections from `first` on, to about `wanted_bytes`, and makes them describe what came out."""
+        """Decompresses sections from `first` on, about `wanted_bytes` of output, and points them to the output."""
         wanted_bytes = min(wanted_bytes, OPENED_BYTES)
         run = self._sections[first : first + _MOST_OPENED]
         if run[0, CODEC] in (LZ4, SNAPPY) and self._open_to_memory(run, wanted_bytes):
@@ -185,9 +187,10 @@ class _Opener:
         opened[:, CODEC] = _OPENED
 
     def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:
-        """Opens what there is of the first section's codec, LZ4 or snappy, at the start of `run`.
+        """Decompresses the leading sections of `run` that have the codec of the first, LZ4 or snappy.
 
-        False where the first section is of a kind that is left to libraries, or larger than the memory.
+        False where the first section is left to `decompress`: another kind of frame, damage, or too large for the
+        memory.
         """
         if self._memory is None:
             self._memory = np.empty(OPENED_BYTES, np.uint8)
@@ -215,7 +218,10 @@ class _Opener:
 
 @njit
 def _open_snappy(sections, memory, memory_bytes, wanted_bytes):
-    """How many sections were opened: at least `wanted_bytes`, up to one that needs more room, or something else."""
+    """The number of leading sections that were decompressed.
+
+    Stops once there are `wanted_bytes`, and before a section that has another codec, is damaged or needs more room.
+    """
     limit = memory + memory_bytes
     wanted = memory + wanted_bytes
     for row in range(len(sections)):
@@ -238,7 +244,7 @@ def _select(
     address, size, file_position, offset_shift, first_offset, end_offset, with_control, excluded,
     positions, sizes, base_offsets, last_offsets, attributes, base_timestamps, max_timestamps, counts, sections,
 ):  # fmt: skip
-    """(sections filled in, problem, its row): the batches that may have records in [first_offset, end_offset)."""
+    """Fills `sections` with the batches that may hold wanted records. (sections filled in, problem, its row)"""
     filled = 0
     for row in range(len(positions)):
         begin = positions[row] - file_position
@@ -271,9 +277,10 @@ def _select(
 
 @njit
 def _extend(sections, first, target_bytes, payload_share, row_bytes):
-    """The group from `first` on, until it is full, or a section is compressed, or one lies.
+    """The group from `first` on: (last, estimated bytes of its columns, rows, payload_bytes, state).
 
-    (last, about the size of its columns, rows, payload_bytes, state)
+    The group ends when it is full, or before a section that is compressed, has another timestamp type, or counts more
+    records than its bytes can hold.
     """
     last = first
     size = rows = payload_bytes = np.int64(0)
@@ -282,7 +289,7 @@ def _extend(sections, first, target_bytes, payload_share, row_bytes):
             return last, size, rows, payload_bytes, _COMPRESSED
         payload = sections[last, END] - sections[last, ADDRESS]
         count = sections[last, COUNT]
-        # Room for columns is made by the batches' counts: they are believed only where so many records can be.
+        # The batches' counts decide how much memory is allocated, so a count that its bytes cannot hold is refused.
         if count > payload // SMALLEST_RECORD:
             return last, size, rows, payload_bytes, _LYING if last == first else _FULL
         is_opened = sections[last, CODEC] == _OPENED

@@ -1,7 +1,7 @@
-"""The Arrow columns of records: memory that kernels fill (record_kernels.py), and RecordBatches of it.
+"""The Arrow columns of records: memory that kernels fill (record_kernels.py), and the RecordBatches made from it.
 
-Memory is taken by upper bounds, from Arrow's pool, which gives the same pages again and again; what was not needed goes
-back before a column is given away.
+Memory is allocated by upper bounds from Arrow's pool, which hands out the same pages again. Unused memory goes back to
+the pool before a column is handed out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_segments.format.decoding.batch_groups import BatchGroup, WantedRecord
 from spark_segments.format.kernels.jit import COPY_SLACK
 from spark_segments.format.layout import CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME, RECORD_SCHEMA
 
-# Rows of a RecordBatch: more are only in a huge batch of tiny records, and become several RecordBatches.
+# Rows of a RecordBatch, at most. Only a huge batch of tiny records has more, and becomes several RecordBatches.
 MOST_ROWS = 1 << 18
 _FEWEST_CONSTANT_ROWS = 1 << 12
 
@@ -25,16 +25,16 @@ _NO_BINARY = records.Binary(False, 0, 0, 0, 0)
 _NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
 _NOTHING = tuple(records.Filled(0, 0, 0, 0, 0, 0, 0))
 
-# Room beyond the target of a RecordBatch, as its last group may go beyond that.
+# Room relative to the target of a RecordBatch: its last group may exceed the target.
 _MORE = 1.25
 
 
 class DecodedColumns:
-    """The columns of one RecordBatch, to which groups are appended; the first says how much room there has to be."""
+    """The columns of one RecordBatch. Groups are appended to them; the first group decides how much room they have."""
 
     def __init__(self, first: BatchGroup, wanted: WantedRecords, partition: int) -> None:
         rows, payload_bytes = first.rows, first.payload_bytes
-        if not first.is_last:  # about as much again until there is what is wanted, and some more
+        if not first.is_last:  # further groups of the same kind follow, up to the target and a little beyond it
             times = _MORE * wanted.target_bytes / max(first.size, 1) + 1
             rows, payload_bytes = int(rows * times), int(payload_bytes * times)
         self._wanted, self._partition, self._timestamp_step = wanted, partition, first.timestamp_step
@@ -48,7 +48,7 @@ class DecodedColumns:
         self._headers = _HeaderMemory(rows) if "headers" in names else None
 
     def has_room(self, group: BatchGroup) -> bool:
-        """Whether a group can be appended."""
+        """Whether the group fits: the same timestamp type, and no more rows and bytes than there is room for."""
         return (
             group.timestamp_step == self._timestamp_step
             and self._counted_rows + group.rows <= self._most_rows
@@ -56,7 +56,7 @@ class DecodedColumns:
         )
 
     def read(self, group: BatchGroup) -> records.Outcome:
-        """Appends the wanted records of a group; what the kernel says."""
+        """Appends the wanted records of a group, and returns the kernel's outcome."""
         self._counted_rows += group.rows
         self._counted_bytes += group.payload_bytes
         wanted, before = self._wanted, self._filled
@@ -83,7 +83,7 @@ class DecodedColumns:
         return outcome
 
     def record_batches(self) -> Iterator[pa.RecordBatch]:
-        """What was read: mostly one, none of them empty."""
+        """The records read, as RecordBatches of at most MOST_ROWS rows, none of them empty."""
         filled = records.Filled(*self._filled)
         arrays: dict[str, pa.Array] = {}
         if self._key:
@@ -108,7 +108,7 @@ def _record_batches(
 ) -> Iterator[pa.RecordBatch]:
     for first in range(0, rows, MOST_ROWS):
         count = min(rows - first, MOST_ROWS)
-        # Columns that are the same in every row are slices of ones that are made once.
+        # A column with the same value in every row is a slice of a cached array.
         most = max(_FEWEST_CONSTANT_ROWS, 1 << (count - 1).bit_length())
         columns = []
         for name in schema.names:
@@ -132,7 +132,7 @@ def _shrunk(memory: pa.ResizableBuffer, size: int) -> pa.ResizableBuffer:
 
 
 class _BinaryMemory:
-    """Room for a binary column of at most so many rows and bytes."""
+    """Memory of a binary column of at most `most_rows` rows and `most_bytes` bytes."""
 
     def __init__(self, most_rows: int, most_bytes: int) -> None:
         self._offsets = _memory((most_rows + 1) * 4)
@@ -143,14 +143,14 @@ class _BinaryMemory:
         )
 
     def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
-        """The column, of the rows and bytes that were filled in."""
+        """The column of the `rows` and `size` bytes that were filled in."""
         validity = _shrunk(self._validity, (rows + 7) // 8) if nulls else None
         offsets, data = _shrunk(self._offsets, (rows + 1) * 4), _shrunk(self._data, size)
         return pa.Array.from_buffers(array_type, rows, [validity, offsets, data], null_count=nulls)
 
 
 class _HeaderMemory:
-    """Room for where the headers of at most so many rows lie, and the headers that were there."""
+    """Memory for the places of the headers of at most `most_rows` rows, and the headers read so far."""
 
     def __init__(self, most_rows: int) -> None:
         self._offsets = _memory((most_rows + 1) * 4)
@@ -159,7 +159,7 @@ class _HeaderMemory:
         self.addresses = records.HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
 
     def read(self, before: records.Filled, after: records.Outcome) -> None:
-        """Takes the headers of the rows that have come, while their bytes are there."""
+        """Reads the headers of the rows just added, while the bytes of their group are still in memory."""
         count, size = after.headers - before.headers, after.header_bytes - before.header_bytes
         key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
         found = records.Outcome(
@@ -173,7 +173,7 @@ class _HeaderMemory:
         self._parts.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type)))
 
     def array(self, rows: int) -> pa.Array:
-        """The column."""
+        """The column of headers."""
         items = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
         content = [None, _shrunk(self._offsets, (rows + 1) * 4)]
         return pa.Array.from_buffers(HEADERS_TYPE, rows, content, null_count=0, children=[items])

@@ -1,4 +1,4 @@
-"""Batches → Arrow, for whoever reads a log.
+"""Record batches to Arrow columns.
 
 Wanted batches are cut into groups (batch_groups.py). Kernels (record_kernels.py) read the records of a group into
 columns (columns.py). Entries of magic 0 and 1 are left to message_sets.py.
@@ -38,13 +38,13 @@ def decode_batches(
     """The records of a window's batches as RecordBatches of about `target_bytes`, none of them empty.
 
     Batches where `exclude` (bool[n]) is true are left out, and so are control batches unless `include_control`.
-    `start_offset` and `end_offset` (exclusive) are offsets of the log. Columns come in the order of `columns` and with
-    the types of layout.RECORD_SCHEMA, and only they are built: without key, value and headers, the bytes behind a
-    record's offset are not looked at.
+    `start_offset` and `end_offset` (exclusive) are offsets of the log. Only the columns in `columns` are built, in that
+    order and with the types of layout.RECORD_SCHEMA. Without key, value and headers, the bytes behind a record's offset
+    are neither read nor checked.
 
-    Timestamps are microseconds; one that does not fit is the nearest that does. Header names that are not UTF-8 are
-    read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad batch, in
-    place of the RecordBatch that would have held its records.
+    Timestamps are microseconds; a timestamp that does not fit becomes the nearest that does. Header names that are not
+    UTF-8 are read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad
+    batch, in place of the RecordBatch that would have held its records.
     """
     wanted = WantedRecords(
         _schema(tuple(columns)),
@@ -94,7 +94,7 @@ def _schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 def _runs(values: np.ndarray) -> Iterator[tuple[slice | None, bool]]:
-    """The runs of equal values: their rows (None: all), and the value."""
+    """(rows, value) of each run of equal values; the rows are None where all values are equal."""
     if not values.any():
         if len(values):
             yield None, False

@@ -1,8 +1,8 @@
-"""The records inside batches of magic 2: kernels that walk the records of many batches a call and fill columns.
+"""The records inside batches of magic 2: kernels that walk the records of many batches per call and fill columns.
 
-A *section* is the uncompressed records of one batch, wherever they lie in memory: a kernel takes addresses, so that
-batches of a file and decompressed ones need not be brought together first. Every read is bounded by the section's end,
-whatever the bytes say. decode.py makes the sections and the columns.
+A *section* is the uncompressed records of one batch, anywhere in memory. A kernel takes addresses, so batches in a
+file's buffer and decompressed batches need not be copied together. Every read is bounded by the section's end, whatever
+the bytes say. batch_groups.py makes the sections, columns.py the columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_segments.format.kernels.jit import (
     store_native_i64,
 )
 
-# length, attributes, timestampDelta, offsetDelta, keyLength, valueLength, headersCount: a byte each at least.
+# length, attributes, timestampDelta, offsetDelta, keyLength, valueLength, headersCount: at least a byte each.
 SMALLEST_RECORD = 7
 
 # Columns of the int64[n, 9] that describes n sections to a kernel.
@@ -37,12 +37,12 @@ BASE_OFFSET = 3
 LAST_OFFSET_DELTA = 4
 BASE_TIMESTAMP = 5
 TIMESTAMP_STEP = 6  # 1, or 0 where all records have BASE_TIMESTAMP
-# What kernels do not need, but those who make the sections do.
+# Used by batch_groups.py, not by kernels.
 POSITION = 7  # of the batch in its file
 CODEC = 8
 SECTION_FIELDS = 9
 
-# Milliseconds beyond these do not fit an int64 of microseconds, which is what they become.
+# Timestamps become microseconds in an int64: milliseconds beyond these limits do not fit.
 _LAST_MS = (2**63 - 1) // 1000
 _FIRST_MS = -_LAST_MS
 
@@ -59,7 +59,7 @@ _BAD_SIZE = 9
 _TRAILING = 10
 _UNUSUAL = 11
 
-# What `_short` may read, and what is read in this way up to the key: four varints and the attributes.
+# Bytes that `_short` reads at most, and bytes up to the key at most: four short varints and the attributes.
 _MOST_SHORT_BYTES = 3
 _MOST_HEAD_BYTES = 4 * _MOST_SHORT_BYTES + 1
 
@@ -68,23 +68,26 @@ class Binary(NamedTuple):
     """The addresses of an Arrow binary column's buffers, which a kernel fills."""
 
     wanted: bool
-    rows: int  # for which there is room
+    rows: int  # capacity
     offsets: int  # int32[rows + 1]
     validity: int  # uint8[(rows + 7) // 8]
-    data: int  # uint8, with COPY_SLACK bytes more than are filled in
+    data: int  # uint8, with COPY_SLACK bytes of room behind the content
 
 
 class HeaderPlaces(NamedTuple):
-    """Where the headers of each row lie, for `decode_headers`: nothing is filled in while no row has any."""
+    """Addresses of arrays that say where each row's headers lie, for `decode_headers`.
+
+    Nothing is filled in before the first row that has headers.
+    """
 
     wanted: bool
     offsets: int  # int32[rows + 1]: headers before each row
-    addresses: int  # int64[rows], of the rows that have some
-    ends: int  # int64[rows], of the same
+    addresses: int  # int64[rows]: of the first header; set only where a row has headers
+    ends: int  # int64[rows]: behind the last header; set only where a row has headers
 
 
 class Filled(NamedTuple):
-    """What columns hold: where a kernel goes on."""
+    """How far the columns are filled: where the next kernel call goes on."""
 
     rows: int
     key_bytes: int
@@ -92,11 +95,11 @@ class Filled(NamedTuple):
     null_keys: int
     null_values: int
     headers: int
-    header_bytes: int  # an upper bound of the headers' names and values
+    header_bytes: int  # upper bound of the bytes of the headers' names and values
 
 
 class Outcome(NamedTuple):
-    """What columns hold then; or a problem, in which section and record of it, and what was expected and found."""
+    """How far the columns are filled after a call; or a problem, its section and record, and expected and found."""
 
     rows: int
     key_bytes: int
@@ -112,7 +115,7 @@ class Outcome(NamedTuple):
     found: int
 
 
-# What is wrong with a record, and what was expected; "{}" is the kernel's number.
+# Problem of a record -> (what the error says, what was expected); "{}" is the kernel's `expected`.
 _PROBLEMS = {
     _CUT: ("is cut within a number", "varints of at most 5 and 10 bytes"),
     _BAD_LENGTH: ("has an impossible length", "6 to {} bytes"),
@@ -128,7 +131,7 @@ _PROBLEMS = {
 
 
 def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
-    """The error for a kernel's problem in the batch at `position`."""
+    """The error for a kernel's problem; `position` is the batch's byte position in its file."""
     problem, expected = _PROBLEMS[outcome.problem]
     return CorruptBatchError(
         f"Record {outcome.record} of a batch {problem}",
@@ -141,7 +144,7 @@ def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
 
 @njit
 def _begin(column):
-    """Makes a wanted column one of no rows yet, all of which will not be null."""
+    """Starts a wanted column: no rows yet, and every validity bit set, so that only nulls need to be marked."""
     if column.wanted:
         store_native_i32(MEMORY, column.offsets, 0)
         for at in range((column.rows + 7) // 8):
@@ -150,7 +153,7 @@ def _begin(column):
 
 @njit(forceinline=True)
 def _put(column, row, filled, address, size, end):
-    """Appends bytes (or, size -1, a null) to a column; the bytes in it then."""
+    """Appends bytes, or a null where `size` is -1, to a column. Returns the bytes that the column then holds."""
     if size > 0:
         copy_short(MEMORY, column.data + filled, MEMORY, address, size, end)
         filled += size
@@ -168,7 +171,10 @@ def _microseconds(timestamp):
 
 @njit(forceinline=True)
 def _short(position):
-    """(the raw bits, next position) of a varint of at most three bytes, which are there to be read; else (0, -1)."""
+    """(raw bits, next position) of a varint of at most three bytes, (0, -1) for a longer varint.
+
+    The caller has checked that three bytes can be read.
+    """
     raw = load_u8(MEMORY, position)
     if raw < 0x80:
         return raw, np.int64(position + 1)
@@ -187,7 +193,7 @@ _ZERO = np.int64(0)
 
 
 class Record(NamedTuple):
-    """One record's places and numbers as a kernel has read them, or its problem."""
+    """The addresses and numbers of one record, or its problem."""
 
     problem: np.int64
     expected: np.int64
@@ -248,7 +254,7 @@ def _read_start(position, end, last_offset_delta, previous):
 
 @njit
 def _read_any(position, end, last_offset_delta, previous):
-    """The record at `position` of a section that ends at `end`, checked whole."""
+    """The record at `position` of a section that ends at `end`, with every field checked."""
     problem, expected, found, timestamp_delta, offset_delta, position, end = _read_start(
         position, end, last_offset_delta, previous
     )
@@ -285,10 +291,10 @@ def _read_any(position, end, last_offset_delta, previous):
 
 @njit(forceinline=True)
 def _read_usual(position, end, last_offset_delta, previous):
-    """`_read_any` for what nearly every record is, short varints and no headers; else the problem _UNUSUAL.
+    """`_read_any` for the usual record, which has short varints and no headers; any other gives the problem _UNUSUAL.
 
-    Sizes are not compared with what is left: when the one byte behind the value is the record's last, nothing before it
-    can have been beyond the record.
+    Sizes are not compared with the bytes that are left. One check at the end suffices: where the byte behind the value
+    is the record's last, no field before it can have been outside of the record.
     """
     if position + _MOST_HEAD_BYTES > end:
         return _bad(_UNUSUAL, 0, 0)
@@ -345,7 +351,7 @@ def _read_usual(position, end, last_offset_delta, previous):
 
 @njit(forceinline=True)
 def _walk_headers(position, end):
-    """(problem, expected, found, headers, position of the first)"""
+    """(problem, expected, found, number of headers, position of the first header)"""
     count, position = read_varint(MEMORY, position, end)
     if position < 0:
         return _CUT, 0, 0, 0, 0
@@ -374,7 +380,7 @@ def _walk_headers(position, end):
 
 @njit
 def decode_records(sections, start_offset, end_offset, filled, offsets, timestamps, key, value, headers):
-    """Appends the records of all sections with offsets in [start_offset, end_offset) to columns; an Outcome's fields.
+    """Appends the records with offsets in [start_offset, end_offset) to columns. Returns the fields of an Outcome.
 
     `filled` has the fields of a Filled. `offsets` and `timestamps` (microseconds) are addresses of int64[rows]. Every
     column must have room for all records that the sections count and for all their bytes.
@@ -391,8 +397,8 @@ def decode_records(sections, start_offset, end_offset, filled, offsets, timestam
         base_timestamp = sections[section, BASE_TIMESTAMP]
         timestamp_step = sections[section, TIMESTAMP_STEP]
         previous = np.int64(-1)
-        # What holds for the whole section is not asked of each record: all its offsets are wanted, and with a small
-        # delta (which a usual record has) no timestamp is beyond what microseconds can say.
+        # Checked once per section rather than per record: all of its offsets are wanted, and no timestamp with a short
+        # delta (as usual records have) is beyond the range of microseconds.
         inside = base_offset >= start_offset and base_offset + last_offset_delta < end_offset
         calm = base_timestamp > _FIRST_MS // 2 and base_timestamp < _LAST_MS // 2
         for record in range(sections[section, COUNT]):
@@ -434,7 +440,7 @@ def decode_records(sections, start_offset, end_offset, filled, offsets, timestam
 
 @njit
 def decode_offsets(sections, start_offset, end_offset, row, offsets, timestamps):
-    """`decode_records` for offsets and timestamps alone: what is behind them in a record is jumped over, unseen."""
+    """`decode_records` for offsets and timestamps alone. The rest of each record is skipped and not checked."""
     for section in range(len(sections)):
         position = sections[section, ADDRESS]
         end = sections[section, END]
@@ -463,8 +469,9 @@ def decode_offsets(sections, start_offset, end_offset, row, offsets, timestamps)
 
 @njit
 def decode_headers(first_row, rows, first_header, headers, key, value):
-    """Fills two columns with the headers of rows from `first_row` on, whose places `decode_records` has just found, and
-    before which there are `first_header` headers; an Outcome's fields.
+    """Fills two columns with the headers of rows [first_row, rows). Returns the fields of an Outcome.
+
+    `decode_records` has just found the places of these headers. Rows before `first_row` have `first_header` headers.
     """
     filled = 0
     key_bytes = 0

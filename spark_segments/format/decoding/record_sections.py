@@ -1,6 +1,6 @@
-"""Where the records of batches lie in memory, uncompressed: what kernels take that read those of many batches a call.
+"""Addresses of the uncompressed records of many batches, for kernels that read many batches per call.
 
-A batch without a codec is read where it is; the others are decompressed, a bounded number of bytes at a time.
+A batch without a codec is read in place. Compressed batches are decompressed, a bounded number of bytes at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_segments.format.layout import RECORDS_POSITION
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.window import Window
 
-# So many decompressed bytes are handed out together (one batch may be larger than that).
+# Decompressed bytes that are handed out together; a single batch may be larger.
 TARGET_BYTES = 8 * 1024 * 1024
 
 
@@ -33,7 +33,7 @@ class RecordSections:
     last: int
     start: np.ndarray  # int64[last - first]
     end: np.ndarray  # int64[last - first]
-    buffers: list[Any]  # what the addresses are in: alive as long as this is
+    buffers: list[Any]  # the memory behind the addresses, kept alive by this object
 
 
 def address_of(buffer: Any) -> int:
@@ -44,7 +44,7 @@ def address_of(buffer: Any) -> int:
 def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iterator[RecordSections]:
     """The sections of all batches of a window (magic 2), in order.
 
-    A row that is not `wanted` (bool[n]) is not decompressed and has an empty section. Raises CorruptBatchError where a
+    A batch that is not `wanted` (bool[n]) is not decompressed; its section is empty. Raises CorruptBatchError where a
     section cannot be decompressed or is too short for the records that its batch counts.
     """
     batches, path = window.batches, window.path
@@ -79,7 +79,7 @@ def _checked(
     buffers: list[Any],
     path: str,
 ) -> RecordSections:
-    """Kernels make room by the batches' counts, so a count is believed only where so many records can be."""
+    """The sections. Kernels allocate by the counts: CorruptBatchError for a count that the bytes cannot hold."""
     rows = slice(first, last)
     room = (end[rows] - start[rows]) // SMALLEST_RECORD
     lying = wanted[rows] & (batches.count[rows] > room)
@@ -96,7 +96,7 @@ def _checked(
 
 
 def as_magic_2(window: Window) -> Window:
-    """The same records, those of magic 0 and 1 converted; the window itself where there are none of these."""
+    """A window of the same records in magic 2. Without entries of magic 0 and 1 it is the window itself."""
     batches = window.batches
     is_legacy = batches.magic < 2
     if not is_legacy.any():

@@ -1,4 +1,4 @@
-"""The columns of records to be written as kernels see them: typed views of Arrow's buffers, nothing copied."""
+"""The columns of records to be written, as typed views of Arrow's buffers for kernels. No bytes are copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_segments.format.layout import HEADERS_TYPE
 
 
 class BinaryView(NamedTuple):
-    """Byte strings. Row i is data[offsets[i]:offsets[i + 1]], and null where its validity bit is there and unset."""
+    """Byte strings. Row i is data[offsets[i]:offsets[i + 1]], or null where it has a validity bit that is not set."""
 
     offsets: np.ndarray  # int32[n + 1]
     data: np.ndarray  # uint8
@@ -40,10 +40,10 @@ class ListView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """What a record is made of; a column that is not there reads as all null.
+    """The columns that records are made from. A missing column reads as all null.
 
-    Kernels take the views as plain tuples: numba's cache names the classes of named ones, and could no longer be read
-    where a class has moved.
+    Kernels take the views as plain tuples: numba's cache names the classes of named tuples, and could not be read after
+    such a class has moved.
     """
 
     count: int
@@ -94,7 +94,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, name: str, right: str) -> pa.Arr
 
 
 def binary_view(array: pa.Array | None, name: str, count: int) -> BinaryView:
-    """The view of a column of any binary or string type; of None, one of `count` nulls. `name` is for errors."""
+    """The view of a column of any binary or string type; None gives `count` nulls. `name` is for errors."""
     if array is None:
         array = pa.nulls(count, pa.binary())
     array = _cast(array, pa.binary(), name, "binary or string")
@@ -125,7 +125,7 @@ def _headers(array: pa.Array | None) -> tuple[ListView, BinaryView, BinaryView]:
     if element is None or not pa.types.is_struct(element) or {field.name for field in element} != {"key", "value"}:
         raise InvalidOptionError("The column headers cannot be written", expected=right, found=array.type)
     array = _cast(array, HEADERS_TYPE, "headers", right)
-    key, value = array.values.flatten()  # a header that is null as a whole becomes one without a name
+    key, value = array.values.flatten()  # a null header becomes a header without a key
     offsets = _numbers(array.buffers()[1], np.int32, array.offset, len(array) + 1)
     return (
         ListView(offsets, _validity(array), array.offset),
@@ -143,7 +143,7 @@ def _bytes(buffer: pa.Buffer | None) -> np.ndarray:
 
 
 def _numbers(buffer: pa.Buffer | None, dtype: type, start: int, count: int) -> np.ndarray:
-    # An empty Arrow array may come without its buffer, also without the one offset that it should have.
+    # An empty Arrow array may have no buffer, not even for the single offset that it should have.
     if buffer is None or buffer.size == 0:
         return readonly(np.zeros(count, dtype))
     numbers: np.ndarray = np.frombuffer(buffer, dtype, count, start * np.dtype(dtype).itemsize)
@@ -151,7 +151,7 @@ def _numbers(buffer: pa.Buffer | None, dtype: type, start: int, count: int) -> n
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
-    """The array as a view that kernels take: they are compiled for read-only ones."""
+    """A read-only view of the array: kernels are compiled for read-only arrays."""
     if not array.flags.writeable:
         return array
     view = array.view()

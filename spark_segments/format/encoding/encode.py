@@ -1,6 +1,6 @@
-"""Arrow columns to Kafka's record batches (magic 2), with kernels that write many batches a call.
+"""Arrow columns to Kafka's record batches (magic 2), with kernels that write many batches per call.
 
-Which rows belong to which partition, where the bytes go, and what a missing timestamp means is left to others.
+The caller decides which rows belong to which partition, where the bytes go, and what a missing timestamp means.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_segments.format.layout import (
     TIMESTAMP_TYPE_MASK,
 )
 
-# Batches that are to be compressed are first written to this much memory, again and again.
+# Memory, used again and again, to which batches are written before they are compressed.
 STAGING_BYTES = 1024 * 1024
 # Batches that one kernel call writes at most.
 _TABLE_ROWS = 4096
@@ -63,8 +63,8 @@ def encode_records(
     headers (list of struct key, value). Null keys, values and header values are Kafka's own nulls; a null header list
     means no headers. `rows` (int64[n]) says which rows in which order; None means all.
 
-    A batch is cut before the record that would make it larger than `batch_bytes`, uncompressed; a larger record has a
-    batch of its own. Raises RecordTooLargeError where a batch as it is stored has more than `max_message_bytes`, and
+    A batch ends before the record that would make it larger than `batch_bytes`, uncompressed. A larger record is alone
+    in its batch. Raises RecordTooLargeError where a batch as stored has more than `max_message_bytes`, and
     InvalidOptionError for columns of wrong types, null timestamps and header keys, and timestamps before 1970. With
     LOG_APPEND_TIME all records of a batch get the latest timestamp of its rows.
     """
@@ -81,7 +81,7 @@ def encode_records(
     if record_bytes < 0:
         raise IndexError(f"rows has a number that is not among the {columns.count} rows")
     cut_bytes = max(min(batch_bytes, max_message_bytes, _LARGEST_SIZE), 1)
-    # Two batches in a row hold more than one may, so there are not many more than the bytes ask for.
+    # Two batches in a row together exceed the limit of a batch, which bounds the number of batches.
     most_batches = min(total, 2 * record_bytes // max(cut_bytes - BATCH_OVERHEAD, 1) + 1)
     encoder = _Encoder(
         columns=columns,
@@ -103,13 +103,13 @@ def encode_records(
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """One call of encode_records: its arguments, looked at once."""
+    """The checked arguments of a call of encode_records."""
 
     columns: RecordColumns
     rows: np.ndarray
     all_rows: bool
     total: int
-    room_bytes: int  # at least what all batches take uncompressed
+    room_bytes: int  # upper bound of the uncompressed bytes of all batches
     codec: int
     level: int | None
     cut_bytes: int
@@ -130,10 +130,10 @@ class _Encoder:
         return buffer[:position], tables
 
     def compressed(self) -> tuple[pa.Buffer, list[np.ndarray]]:
-        # A whole number of the largest batches, so that none is begun that has no room.
+        # A multiple of the largest batch, so that every batch begun has room.
         staged_bytes = self.cut_bytes * max(STAGING_BYTES // self.cut_bytes, 1)
         staging = np.empty(min(staged_bytes, self.room_bytes), np.uint8)
-        # What codecs make larger may need more room. Each is copied as it comes: the next one takes the same memory.
+        # A codec may make data larger, so the buffer can grow. Each batch is copied at once: the next uses its memory.
         buffer = pa.allocate_buffer(self.room_bytes, resizable=True)
         out = np.frombuffer(buffer, np.uint8)
         tables = []
@@ -163,8 +163,8 @@ class _Encoder:
     def _write(self, out: np.ndarray, position: int, number: int) -> tuple[int, int, np.ndarray]:
         """Writes batches from record `number` on, to `out` from `position` on, while there is room.
 
-        Returns the number of the next record, the position after the last batch, and their table. When not even one
-        batch had room: the same number, the size that it needs, and no table.
+        Returns the number of the next record, the position after the last batch, and the table of the batches. Where
+        not even one batch has room, returns the same number, the size that the batch needs, and an empty table.
         """
         table = np.empty((_TABLE_ROWS, kernels.TABLE_COLUMNS), np.int64)
         columns = self.columns
@@ -193,13 +193,14 @@ class _Encoder:
         return number, position, table[:batches]
 
     def _compress(self, batch: pa.Buffer, first: int) -> tuple[pa.Buffer, int]:
-        """A batch's records section as it is stored, and the codec that it is stored with."""
+        """(a batch's records section as stored, its codec)"""
         section = batch[BATCH_OVERHEAD:]
         compressed = compress(self.codec, section, self.level)
         size = BATCH_OVERHEAD + compressed.size
         if size <= self.max_message_bytes and section.size <= decompressed_limit(compressed.size):
             return compressed, self.codec
-        # What a codec makes larger, or so small that no reader would believe it, is stored as it is where that fits.
+        # The batch is too large when compressed, or so small that `decompress` would refuse it: stored uncompressed
+        # where that fits.
         if batch.size <= self.max_message_bytes:
             return section, NONE
         raise self._error(kernels.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)

@@ -1,7 +1,7 @@
-"""The kernels of encode.py: records of Arrow's columns to the bytes of record batches, many batches a call.
+"""The kernels of encode.py: records of Arrow's columns to the bytes of record batches, many batches per call.
 
-They take the arrays out of their tuples first, as each use would count references, and are compiled without counting
-any (_nrt=False), which would take longer than what they do.
+Counting references to arrays would take longer than the work itself. So kernels take the arrays out of their tuples
+first, and are compiled without reference counts (_nrt=False).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from spark_segments.format.layout import (
 )
 
 _MAGIC = 2
-# Length, attributes, timestamp delta, offset delta, key length, value length, header count: the most that they take.
+# The most bytes of length, attributes, timestamp delta, offset delta, key length, value length and header count.
 _RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
-# Rows of one partition lie apart among those of others: they are asked for so many records ahead, two cache lines each.
+# Rows of a partition lie scattered among other rows: they are prefetched so many records ahead, two cache lines each.
 _PREFETCH_RECORDS = 16
 _CACHE_LINE = 64
 
@@ -56,7 +56,7 @@ _CACHE_LINE = 64
 POSITION, SIZE, FIRST, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, CRC = range(8)
 TABLE_COLUMNS = 8
 
-# What ended a kernel call before it was through.
+# The reason why a kernel call ended early.
 NOTHING = 0
 NO_ROOM = 1
 NULL_TIMESTAMP = 2
@@ -94,7 +94,7 @@ def _write_field(out, position, data, start, length):
 
 @njit(_nrt=False)
 def measure(key, value, headers, header_key, header_value, rows, all_rows, total, count):
-    """(an upper bound of all records' bytes or -1 where `rows` is wrong, tombstones)"""
+    """(upper bound of all records' bytes, or -1 where `rows` has a number that is no row; tombstones)"""
     key_offsets, _, _, _ = key
     value_offsets, _, value_validity, value_bit = value
     header_offsets, _, _ = headers
@@ -126,9 +126,9 @@ def write_batches(
     key, value, timestamp, headers, header_key, header_value, rows, all_rows, number, total, cut_bytes, largest_bytes,
     attributes, is_compressed, out, position, table, base_offset, leader_epoch,
 ):  # fmt: skip
-    """Batches of the records from `number` on, while `out` and `table` have room; sealed unless they get compressed.
+    """Writes batches from record `number` on while `out` and `table` have room, and seals them unless `is_compressed`.
 
-    (number of the next record, position after the last batch, batches, problem, its row, what was found)
+    (number of the next record, position after the last batch, batches, problem, its row, found value)
     """
     key_offsets, key_data, key_validity, key_bit = key
     value_offsets, value_data, value_validity, value_bit = value
@@ -230,7 +230,7 @@ def write_batches(
 
 @njit(_nrt=False)
 def _seal_batch(out, batch, base_offset, leader_epoch):
-    """Writes the header of a batch whose records section is in its place; fills in the CRC."""
+    """Writes the header and the CRC of a batch whose records section is already in place."""
     at = batch[POSITION]
     store_i64(out, at, base_offset + batch[FIRST])
     store_i32(out, at + BATCH_LENGTH_POSITION, batch[SIZE] - LOG_OVERHEAD)

@@ -1,4 +1,4 @@
-"""Which partition a record belongs to, by the rule of Kafka's own producers, and rows grouped by their partition."""
+"""The partition of a record, by the rule of Kafka's own producers, and rows grouped by partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _M = np.uint32(0x5BD1E995)
 def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.ndarray:
     """int32[n]: toPositive(murmur2(key)) mod `partitions` for each binary or string key; NO_PARTITION for null keys.
 
-    The rule of org.apache.kafka.clients.producer's built-in partitioner, so a key is where Kafka's clients look for it.
+    This is the rule of the built-in partitioner of org.apache.kafka.clients.producer, so a key gets the same partition
+    as from Kafka's clients.
     """
     if partitions < 1:
         raise InvalidOptionError("A topic has no partitions to choose from", expected="1 or more", found=partitions)
@@ -33,8 +34,8 @@ def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.
 def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, np.ndarray]:
     """(order int64[n], starts int64[partitions + 1]): rows order[starts[p]:starts[p + 1]] are those of partition p.
 
-    The rows of a partition stay in their order. `partition_ids` is int32[n]; raises InvalidOptionError for one that is
-    not below `partitions`.
+    The rows of a partition stay in their order. `partition_ids` is int32[n]. Raises InvalidOptionError for a partition
+    outside of [0, partitions).
     """
     ids = readonly(np.ascontiguousarray(partition_ids, np.int32))
     order = np.empty(len(ids), np.int64)
@@ -47,7 +48,7 @@ def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, 
     return order, starts
 
 
-# _nrt=False: counting references to arrays takes longer than what these kernels do.
+# _nrt=False: counting references to arrays would take longer than the work of these kernels.
 
 
 @njit(_nrt=False)
@@ -87,7 +88,7 @@ def _murmur2(data: Any, position: int, end: int) -> Any:
 
 @njit(_nrt=False)
 def _group(ids: Any, order: Any, starts: Any) -> int:
-    """Fills order and starts; -1, or the first row whose partition does not exist."""
+    """Fills `order` and `starts`. Returns -1, or the first row whose partition does not exist."""
     partitions = len(starts) - 1
     for row in range(len(ids)):
         if ids[row] < 0 or ids[row] >= partitions:
@@ -95,7 +96,7 @@ def _group(ids: Any, order: Any, starts: Any) -> int:
         starts[ids[row] + 1] += 1
     for partition in range(partitions):
         starts[partition + 1] += starts[partition]
-    # Each start serves as the place of its partition's next row, and so ends where the next partition starts.
+    # Each start is used as the place of its partition's next row, and so ends where the next partition starts.
     for row in range(len(ids)):
         order[starts[ids[row]]] = row
         starts[ids[row]] += 1

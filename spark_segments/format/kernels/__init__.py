@@ -1,4 +1,4 @@
-"""Kernels that other kernels are made of: raw memory, checksums, hashes and block codecs.
+"""Kernels for use in other kernels: raw memory, checksums, hashes and block codecs.
 
-No Kafka record is known here.
+They know nothing of Kafka's records.
 """

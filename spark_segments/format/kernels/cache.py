@@ -1,9 +1,8 @@
-"""Where compiled kernels are kept when numba's own choice will not do: in a directory of this user's own, below the
-temporary one.
+"""A directory for compiled kernels where numba's default does not work: the user's, in the temporary directory.
 
-That is so on hosts where neither the package nor the home can be written, and for a package inside a zip, as
-`spark-submit --py-files` brings it. numba names the directory of a zip's kernels after the zip's path, which is another
-one for every Spark application, so each would compile all of them again; here the name comes from what the zip holds.
+numba's default does not work on hosts where neither the package nor the home can be written. Nor does it for a package
+inside a zip, as with `spark-submit --py-files`: numba names the directory after the zip's path, which differs for every
+Spark application, so each application would compile all kernels again. Here the name comes from the zip's content.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ def private_directory() -> Path:
     directory = Path(tempfile.gettempdir()) / f"spark-segments-kernels-{owner}"
     directory.mkdir(mode=0o700, exist_ok=True)
     status = directory.stat()
-    # One that somebody else made or may write to is not used.
+    # A directory that another user made or may write to is not used.
     if hasattr(os, "getuid") and (status.st_uid != owner or status.st_mode & 0o022):
         directory = Path(tempfile.mkdtemp(prefix="spark-segments-kernels-"))
     return directory
 
 
 def cache_in_private_directory() -> None:
-    """Has numba keep there what is compiled from now on, and that of the processes that this one starts."""
+    """Makes numba store kernels in that directory from now on, in this process and in the processes that it starts."""
     os.environ["NUMBA_CACHE_DIR"] = str(private_directory())
     numba.config.reload_config()
 
 
 class _Locator:
-    """numba's cache locator for the kernels of our own zip; `from_function` is None for all others."""
+    """numba's cache locator for the kernels of this package's zip. `from_function` is None for all other functions."""
 
-    archive: Path  # set where the package is in one
-    contents: str  # says what it holds
+    archive: Path  # the zip; set where the package is inside a zip
+    contents: str  # hash of the zip's modules
 
     def __init__(self, function: Callable[..., Any]):
         self._line = function.__code__.co_firstlineno
@@ -69,7 +68,7 @@ class _Locator:
 
 
 def share_between_copies(module_file: str) -> None:
-    """Where `module_file` is inside a zip: all copies of that zip keep their kernels in one place."""
+    """Makes all copies of a zip share their compiled kernels, where `module_file` is inside a zip."""
     archive = next((parent for parent in Path(module_file).parents if zipfile.is_zipfile(parent)), None)
     if archive is not None:
         _Locator.archive, _Locator.contents = archive, _contents(archive)
@@ -78,17 +77,17 @@ def share_between_copies(module_file: str) -> None:
 
 
 def _contents(archive: Path) -> str:
-    """The same for two zips whose modules are the same, whenever they were packed."""
+    """A hash of a zip's modules, equal for zips with the same modules, whenever they were packed."""
     with zipfile.ZipFile(archive) as opened:
         entries = sorted((one.filename, one.CRC, one.file_size) for one in opened.infolist())
     return hashlib.sha256(repr([one for one in entries if one[0].endswith(".py")]).encode()).hexdigest()[:16]
 
 
 def name_apart(kernel: Any) -> None:
-    """Gives the files that this process will write for `kernel` a name of their own, where a zip's kernels are shared.
+    """Gives the files that this process writes for `kernel` unique names, where a zip's kernels are shared.
 
-    numba numbers them, so that of two processes that store code of two types at one moment one would overwrite the
-    other's file, under a number that the index has for one of the types.
+    numba numbers these files. Two processes that store code for two signatures at the same moment would use the same
+    number: a file would be overwritten, and the index would name the code of the other signature.
     """
     cache = kernel._cache
     if isinstance(cache._impl.locator, _Locator):

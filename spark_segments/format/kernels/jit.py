@@ -1,7 +1,7 @@
-"""What every kernel is made of: the compiler's settings, raw loads, stores and copies, and Kafka's varints.
+"""The base of every kernel: the compiler's settings, raw loads, stores and copies, and Kafka's varints.
 
-Loads, stores and `memcpy` check nothing: whoever calls them has bounded the position. The varint readers take the end
-of what they may read and answer -1 as the next position where a varint is cut or too long.
+Loads, stores and `memcpy` check nothing: the caller has bounded the position. The varint readers take the end of the
+readable bytes, and return -1 as the next position where a varint is cut or too long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.core import cgutils, types
 
 from spark_segments.format.kernels.cache import cache_in_private_directory, name_apart, share_between_copies
 
-# Arrow's buffers and bytes objects are read-only, so that is what kernels take; `byte_view` makes it of anything else.
+# Kernels take read-only arrays, as Arrow's buffers and bytes objects are. `byte_view` makes such a view of any buffer.
 READONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 
 # Any: called with the arguments behind the first, which type checkers do not know.
@@ -34,8 +34,8 @@ _sources: dict[Any, frozenset[str]] = {}
 def njit(*args: Any, **options: Any) -> Any:
     """`numba.njit` with an on-disk cache and without the GIL; use it bare, with a signature, or with options.
 
-    A cached kernel is thrown away when its own module or one whose kernels it calls has changed (numba looks at its own
-    only).
+    A cached kernel is discarded when its module, or a module whose kernels it calls, has changed. numba alone checks
+    only the kernel's module.
     """
     if len(args) == 1 and not options and callable(args[0]) and not isinstance(args[0], types.Type):
         return _compile(args[0], (), {})
@@ -149,7 +149,7 @@ store_native_i64 = _store(64, big_endian=False)
 # Low byte first, as snappy has it.
 load_u16_le = _load(16, big_endian=_SWAP is False, signed=False)
 load_u32_le = _load(32, big_endian=_SWAP is False, signed=False)
-# Eight bytes as they lie, low byte first: uint64, for reading ahead of varints and for CRCs.
+# Eight bytes in their order, low byte first, as uint64: for reading ahead of varints and for CRCs.
 load_u64_le = _load(64, big_endian=_SWAP is False, signed=False)
 
 
@@ -208,7 +208,7 @@ def memcpy(typing_context, out, out_position, data, position, size):
     return types.void(out, types.intp, data, types.intp, types.intp), generate
 
 
-# What `copy_short` may write past the end of what it copies.
+# Bytes that `copy_short` may write past the end of its copy.
 COPY_SLACK = CHUNK_BYTES
 
 
@@ -216,7 +216,7 @@ COPY_SLACK = CHUNK_BYTES
 def copy_short(out, out_position, data, position, size, data_end):
     """`memcpy` without the call for short sizes.
 
-    May read up to `data_end`, and may write COPY_SLACK bytes past what it copies, which the caller has room for.
+    It may read up to `data_end`, and may write COPY_SLACK bytes past the copy: the caller must have room for them.
     """
     if size <= 4 * CHUNK_BYTES and position + 4 * CHUNK_BYTES <= data_end:
         copy_chunk(out, out_position, data, position)
@@ -328,6 +328,6 @@ def _long_size(raw):
     return size
 
 
-# The two only differ in how much they may read: what is written for an int32 is its varint.
+# A varlong of an int32 is the same bytes as its varint.
 write_varint = write_varlong
 varint_size = varlong_size

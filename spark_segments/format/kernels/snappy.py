@@ -1,7 +1,7 @@
-"""Snappy read by a kernel, many batches a call, to memory that is there already: raw, and in xerial's framing.
+"""Snappy decompression in a kernel, many batches per call, into existing memory: raw snappy and xerial's framing.
 
 It is kept for its speed: see the benchmark `libraries`. Sources and targets are addresses. Nothing is read at or beyond
-`end` nor written at or beyond `limit`, whatever the bytes say; -1 says that they are damaged.
+`end` nor written at or beyond `limit`, whatever the bytes say. -1 means damaged bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _copy_literals(out, limit, source, size, end):
 
 @njit(forceinline=True)
 def _copy_match(out, limit, distance, size):
-    """Appends `size` bytes from `distance` before, which may be bytes that this very copy makes."""
+    """Appends `size` bytes from `distance` before; the source may overlap the bytes that this copy writes."""
     end = out + size
     if size + CHUNK_BYTES > limit - out or distance < _WORD_BYTES:
         while out < end:
@@ -112,7 +112,7 @@ def _is_xerial(source, end):
 
 @njit
 def snappy_size(source, end):
-    """(the size that all blocks state together, 0, 0), or -1 and what one states that cannot be, and from how much."""
+    """(size that all blocks state, 0, 0), or (-1, impossible size stated, its block's bytes); (-1, 0, 0) if cut."""
     framed = _is_xerial(source, end)
     total = np.int64(0)
     while source < end:

@@ -41,12 +41,12 @@ from spark_segments.format.layout import (
 )
 from spark_segments.format.window import Window
 
-# Messages that a step holds as columns: bounds memory, whatever a wrapper decompresses to.
+# Messages per step, at most: bounds the memory of the columns, whatever a wrapper decompresses to.
 STEP_MESSAGES = 1 << 16
 SMALLEST_MESSAGE = LOG_OVERHEAD + 14
 
 _LAST_OFFSET = 2**63 - 1
-# Milliseconds beyond this do not fit an int64 of microseconds, which is what they become.
+# Timestamps become microseconds in an int64: milliseconds beyond this limit do not fit.
 _LAST_MS = _LAST_OFFSET // 1000
 
 _GOOD, _BAD_SIZE, _BAD_MAGIC, _BAD_KEY, _BAD_VALUE, _NESTED, _BAD_OFFSET = range(7)
@@ -82,7 +82,7 @@ class Messages:
         return Messages(self.row, self.data, **columns)
 
     def binary(self, start: np.ndarray, size: np.ndarray) -> pa.Array:
-        """The byte strings that lie there, as an Arrow binary array."""
+        """The byte strings at these places of `data`, as an Arrow binary array."""
         offsets = np.zeros(len(size) + 1, np.int32)
         np.cumsum(np.maximum(size, 0), out=offsets[1:])
         content = np.empty(int(offsets[-1]), np.uint8)
@@ -112,7 +112,7 @@ def decode_legacy(
     batches, offset_shift = window.batches, window.offset_shift
     wanted = np.ones(len(batches), np.bool_) if exclude is None else ~exclude
     if start_offset is not None:
-        # A wrapper's offset is that of its last message, save for those that librdkafka left at 0.
+        # A wrapper's offset is that of its last message, save for wrappers whose offset librdkafka left at 0.
         wanted &= (batches.last_offset + offset_shift >= start_offset) | (batches.last_offset == 0)
     rows = np.flatnonzero(wanted)
     waiting: list[pa.RecordBatch] = []
@@ -146,7 +146,7 @@ def read_messages(
     """The messages inside entries of magic 0 and 1 (`rows` of a window), in order, wrappers opened.
 
     A step is at most STEP_MESSAGES messages and about `step_bytes` of keys and values. Raises CorruptBatchError for
-    what cannot be read, and for a CRC that does not hold; without `check_crc`, `valid` says of each whether it does.
+    damaged messages and for a wrong CRC. Without `check_crc` a wrong CRC is no error, and `valid` says which CRCs hold.
     """
     view, batches, path = byte_view(window.data), window.batches, window.path
     starts = window.starts
@@ -394,7 +394,7 @@ def _message(data, position, end, inside):
 
 @njit
 def _survey(data):
-    """(messages, first offset, last offset, problem) inside a wrapper; what its end cuts does not count."""
+    """(messages, first offset, last offset, problem) inside a wrapper. A message that its end cuts does not count."""
     count = np.int64(0)
     first = np.int64(0)
     last = np.int64(-1)
@@ -420,7 +420,9 @@ def _walk(
     data, position, end, limit, limit_bytes, inside, previous,
     offsets, timestamps, timestamp_types, magics, key_starts, key_sizes, value_starts, value_sizes, crcs, valid,
 ):  # fmt: skip
-    """(messages read, position after them, problem): at most `limit`, and one or about `limit_bytes` of content."""
+    """(messages read, position after them, problem). Reads at most `limit` messages and about `limit_bytes` of content,
+    but at least one message.
+    """
     row = 0
     content = np.int64(0)
     while row < limit:

@@ -1,7 +1,7 @@
 """Message sets of magic 0 and 1 as record batches of magic 2: the same records at the same offsets.
 
-What Kafka's LogValidator does when an old producer writes to a newer topic, except that offsets may have gaps. A record
-without timestamp keeps having none (−1) and counts as CreateTime.
+As Kafka's LogValidator does when an old producer writes to a newer topic, except that offsets may have gaps. A record
+without timestamp stays without a timestamp (−1) and counts as CreateTime.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def to_magic2(
 ) -> Encoded:
     """The records of entries of magic 0 and 1 as batches of magic 2.
 
-    A wrapper becomes a batch of its codec (a very large one several); uncompressed messages are gathered to batches of
-    up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
+    A wrapper becomes a batch with the wrapper's codec, a very large wrapper several batches. Uncompressed messages are
+    gathered into batches of up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
     """
     parts: list[Any] = []
     tombstones = 0
@@ -119,7 +119,7 @@ def _encode(messages: Messages, codec: int, leader_epoch: int) -> tuple[bytes, A
 def _write_records(
     data, offset_deltas, timestamp_deltas, key_starts, key_sizes, value_starts, value_sizes, out
 ):  # fmt: skip
-    """Writes records without headers; how many bytes."""
+    """Writes records without headers. Returns the number of bytes."""
     at = np.int64(0)
     for row in range(len(offset_deltas)):
         key_size = max(key_sizes[row], 0)

@@ -1,7 +1,7 @@
 """Kafka's small text files: checkpoints of leader epochs and offsets, partition.metadata and meta.properties.
 
-A checkpoint is a version line, a line with the number of entries, and a line an entry; an empty file has no entries.
-Everything here is strict, as Kafka is: what does not parse raises CorruptBatchError with the position of the line.
+A checkpoint is a version line, a line with the number of entries, and a line per entry. An empty file has no entries.
+As in Kafka, parsing is strict: a line that does not parse raises CorruptBatchError with the line's position.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOPIC_ID_BYTES = 16
 def parse_leader_epochs(data: Any, *, path: str = LEADER_EPOCHS_FILE) -> tuple[tuple[int, int], ...]:
     """((epoch, start offset), …), both rising, of a leader-epoch-checkpoint.
 
-    As in Kafka, an entry takes the place of earlier ones whose epoch or start offset is not below its own.
+    As in Kafka, an entry replaces earlier entries whose epoch or start offset is not below the entry's.
     """
     epochs: list[tuple[int, int]] = []
     for line, position in _entry_lines(data, path):
@@ -52,9 +52,9 @@ def leader_epochs_bytes(epochs: Iterable[tuple[int, int]]) -> bytes:
 def leader_epochs_of(
     batches: BatchTable, epochs: tuple[tuple[int, int], ...] = (), *, offset_shift: int = 0
 ) -> tuple[tuple[int, int], ...]:
-    """`epochs` and those that `batches`, which come next in the log, begin: each at its first batch's base offset.
+    """`epochs`, and the epochs that begin in `batches`, the next in the log. Each starts at a batch's base offset.
 
-    The rule of Kafka's recovery: only an epoch above all before counts, and old magics have none.
+    The rule is that of Kafka's recovery: only an epoch above all earlier epochs counts. Magic 0 and 1 have no epochs.
     """
     latest = epochs[-1][0] if epochs else -1
     so_far = np.maximum.accumulate(np.concatenate(([latest], batches.leader_epoch)))
@@ -65,7 +65,7 @@ def leader_epochs_of(
 
 
 def leader_epochs_from(epochs: tuple[tuple[int, int], ...], log_start_offset: int) -> tuple[tuple[int, int], ...]:
-    """What is left of `epochs` when the log begins at `log_start_offset`: the epoch under way there begins there."""
+    """The `epochs` of a log that begins at `log_start_offset`. The epoch in force at that offset then starts there."""
     before = [epoch for epoch, start_offset in epochs if start_offset <= log_start_offset]
     return (*((epoch, log_start_offset) for epoch in before[-1:]), *epochs[len(before) :])
 

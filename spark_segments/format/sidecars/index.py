@@ -1,8 +1,9 @@
 """Offset and time indexes of a segment: parsing, look-ups, and building them as Kafka's LogSegment.append does.
 
 An offset index holds pairs (relative offset i32, file position i32), a time index pairs (timestamp i64, relative offset
-i32), big-endian; relative to the number in the file's name. Both are sparse and only hints where to begin a scan, so a
-damaged one costs time but no data: whoever catches the error of `parse_offset_index` scans from position 0 or rebuilds.
+i32), all big-endian. Offsets are relative to the number in the file's name. Both indexes are sparse, and only hints
+where to begin a scan. So a damaged index costs time but no data: a caller that catches the error of
+`parse_offset_index` scans from position 0 or rebuilds the index.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
-# What an index under construction remembers between appends: slots of an int64 array, so that kernels can share it.
+# State of an index under construction between appends: slots of an int64 array, so that kernels can share the state.
 STATE_SLOTS = 6
 BYTES_SINCE_ENTRY, MAX_TIMESTAMP, OFFSET_OF_MAX, LAST_ENTRY_TIMESTAMP, OFFSET_ENTRIES, TIME_ENTRIES = range(STATE_SLOTS)
 ADDED_OFFSET_ENTRY = 1
@@ -38,7 +39,7 @@ _REBUILD_HINT = "The index is damaged: scan the log, or rebuild the index from i
 
 
 def raw_entries(data: Any, entry: np.dtype) -> np.ndarray:
-    """The entries of an index file as they lie there, checked for nothing; a cut last entry is left out."""
+    """The entries of an index file, unchecked. A cut last entry is left out."""
     return np.frombuffer(data, entry, count=memoryview(data).nbytes // entry.itemsize)
 
 
@@ -89,7 +90,7 @@ def time_index_bytes(timestamp: np.ndarray, relative_offset: np.ndarray) -> byte
 
 
 def position_for_offset(index: tuple[np.ndarray, np.ndarray], relative_offset: int) -> int:
-    """The file position where a scan for an offset begins: that of the greatest entry ≤ it, 0 where there is none."""
+    """The file position where a scan for an offset begins: that of the last entry at or below it, else 0."""
     entry = int(np.searchsorted(index[0], relative_offset, side="right")) - 1
     return int(index[1][entry]) if entry >= 0 else 0
 
@@ -99,8 +100,8 @@ def position_for_time(
 ) -> int:
     """The file position where a scan for the first record with a timestamp ≥ `timestamp` begins.
 
-    No record before it has such a timestamp, in whatever order timestamps come: a time entry (t, o) says that the
-    largest timestamp up to o is t, and that o is the first to have it.
+    No record before that position has such a timestamp, even where timestamps do not rise: a time entry (t, o) says
+    that t is the largest timestamp up to offset o, and that o is the first offset with it.
     """
     entry = int(np.searchsorted(time_index[0], timestamp, side="right")) - 1
     return position_for_offset(offset_index, int(time_index[1][entry])) if entry >= 0 else 0
@@ -109,9 +110,9 @@ def position_for_time(
 class IndexBuilder:
     """Both indexes of one segment while its batches are appended, by the rule of Kafka's LogSegment.append.
 
-    An entry is due before an append once more than `interval_bytes` have been appended since the last one. It says
-    where the append starts and what its last offset is; a time entry goes with it when the largest timestamp so far has
-    grown. One batch is one append, which is also what Kafka's recovery assumes.
+    An append makes an entry when more than `interval_bytes` have been appended since the last entry. The entry has the
+    append's start and last offset. A time entry is added where the largest timestamp so far has grown. A batch is an
+    append, as Kafka's recovery assumes, too.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class IndexBuilder:
     def add(self, batches: BatchTable, appends: np.ndarray | None = None) -> None:
         """Appends batches whose positions and offsets are those of the segment's file.
 
-        `appends` (int64[], numbers of batches, adding up to all of them) says how many went into each append call.
+        `appends` (int64[], with the number of batches as its sum) has the number of batches of each append call.
         Raises CorruptBatchError for an offset that no index entry can hold.
         """
         if not len(batches):
@@ -175,7 +176,7 @@ class IndexBuilder:
         self._time_parts.append(time_index_bytes(time_entries[:, 0], time_entries[:, 1] - self.base_offset))
 
     def finish(self) -> tuple[bytes, bytes]:
-        """(.index, .timeindex) as they are after a clean close: the final maximum goes into the slot kept for it."""
+        """(.index, .timeindex) after a clean close: the final largest timestamp goes into the slot kept for it."""
         time_parts = list(self._time_parts)
         if self.max_timestamp > self._state[LAST_ENTRY_TIMESTAMP]:
             relative_offset = self.offset_of_max_timestamp - self.base_offset
@@ -197,11 +198,11 @@ def rebuild(
 
 
 def untrue_offset_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTable, base_offset: int) -> np.ndarray:
-    """Numbers of the entries (int64[]) that do not hold for the batches of the segment, which are given from its start.
+    """Numbers of the entries (int64[]) that do not match `batches`, which are the segment's batches from its start on.
 
-    An entry holds if its position is where a batch starts, and its offset lies in that batch or in a later one before
-    the next entry: Kafka's entries go per append, which may have held several batches, and the cleaner's say the last
-    record that it kept.
+    An entry matches where its position is the start of a batch, and its offset lies in that batch or in a later batch
+    before the next entry. Kafka writes an entry per append, which may have several batches, and the cleaner writes the
+    offset of the last record that it kept.
     """
     first = np.searchsorted(batches.position, index[1])
     last, true = _batch_with(batches, index[0], base_offset)
@@ -212,10 +213,10 @@ def untrue_offset_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTa
 
 
 def untrue_time_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTable, base_offset: int) -> np.ndarray:
-    """Numbers of the entries (int64[]) that do not hold for the batches of the segment, which are given from its start.
+    """Numbers of the entries (int64[]) that do not match `batches`, which are the segment's batches from its start on.
 
-    An entry holds if its offset lies in a batch with its timestamp as the largest, and no batch before has that or a
-    larger one.
+    An entry matches where its offset lies in a batch whose largest timestamp is the entry's, and no earlier batch has
+    that timestamp or a larger one.
     """
     batch, true = _batch_with(batches, index[1], base_offset)
     at = batch[true]
@@ -242,7 +243,7 @@ def new_state() -> np.ndarray:
 
 @njit
 def note_append(state, size, max_timestamp, offset_of_max, interval_bytes, max_offset_entries, max_time_entries):
-    """Takes one append into `state`; the sum of ADDED_OFFSET_ENTRY and ADDED_TIME_ENTRY, of the entries it makes."""
+    """Adds an append to `state`. Returns the sum of ADDED_OFFSET_ENTRY and ADDED_TIME_ENTRY for new entries."""
     added = 0
     if max_timestamp > state[MAX_TIMESTAMP]:
         state[MAX_TIMESTAMP] = max_timestamp

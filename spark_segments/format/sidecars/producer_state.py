@@ -1,8 +1,8 @@
-"""Producer state: Kafka's .snapshot files, and the state itself as a log is walked.
+"""Producer state: Kafka's .snapshot files, and the state while a log is walked.
 
-The state is what a broker needs to go on with idempotent and transactional producers: for each producer the last batch
-and the transaction under way. It also says where transactions end, hence the transaction index and the last stable
-offset. A snapshot file is named by the offset that it is taken at: the state of all batches below it.
+A broker needs the state to go on with idempotent and transactional producers. For each producer it has the last batch
+and the open transaction. It also gives the ends of transactions, and so the transaction index and the last stable
+offset. A snapshot file has an offset for a name, and the state of all batches below that offset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SNAPSHOT_ENTRY = np.dtype(
         ("current_txn_first_offset", ">i8"),
     ]
 )
-CRC_START = 6  # what the CRC-32C covers: everything after itself
+CRC_START = 6  # the CRC-32C covers all bytes behind it
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
@@ -48,7 +48,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What is known of one producer; `last_offset` is NO_OFFSET where its epoch has no data yet."""
+    """The state of a producer. `last_offset` is NO_OFFSET where its epoch has no data yet."""
 
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -61,13 +61,13 @@ class ProducerEntry:
 
     @property
     def first_sequence(self) -> int:
-        """Of the last batch."""
+        """The first sequence number of the last batch."""
         return NO_SEQUENCE if self.last_offset < 0 else sequence_before(self.last_sequence, self.offset_delta)
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
-    """A transaction whose marker was met, at `last_offset`."""
+    """A transaction that its marker at `last_offset` has ended."""
 
     producer_id: int
     first_offset: int
@@ -109,22 +109,22 @@ def producer_snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
 class ProducerState:
     """The producers of one partition while its batches are walked from its start or from a snapshot.
 
-    What Kafka's ProducerStateManager does with batches that a leader has checked already: nothing is refused.
+    As Kafka's ProducerStateManager does with batches that a leader has checked, it refuses no batch.
     """
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
-        # {producer id: first offset} of the transactions under way, the oldest first: they begin in the log's order.
+        # {producer id: first offset} of the open transactions, the oldest first: they begin in the log's order.
         begun = [entry for entry in self._entries.values() if entry.current_txn_first_offset != NO_OFFSET]
         begun.sort(key=lambda entry: entry.current_txn_first_offset)
         self._under_way = {entry.producer_id: entry.current_txn_first_offset for entry in begun}
 
     def entries(self) -> list[ProducerEntry]:
-        """One entry a producer, by producer id."""
+        """An entry per producer, by producer id."""
         return [self._entries[producer_id] for producer_id in sorted(self._entries)]
 
     def add(self, window: Window) -> list[CompletedTransaction]:
-        """Takes in the batches that come next; the transactions that they end.
+        """Adds the next batches. Returns the transactions that they end.
 
         Raises CorruptBatchError for a damaged control record.
         """
@@ -144,7 +144,7 @@ class ProducerState:
                 continue
             marker = number_of_marker[row]
             if markers.type[marker] == NO_MARKER:
-                # The cleaner keeps an emptied batch for its producer's sake; the producer is known, nothing else.
+                # The cleaner keeps an emptied batch for its producer id. The batch tells no more than that.
                 self._entries[producer_id] = entry
                 continue
             self._under_way.pop(producer_id, None)
@@ -163,11 +163,11 @@ class ProducerState:
         return completed
 
     def last_stable_offset(self, log_end_offset: int) -> int:
-        """The first offset of the oldest transaction under way, else the log end: committed reads stop before it."""
+        """The first offset of the oldest open transaction, else the log end. Committed reads stop before it."""
         return next(iter(self._under_way.values()), log_end_offset)
 
     def expire(self, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
-        """Forgets producers that have written nothing for `expiration_ms` and have no transaction under way."""
+        """Forgets producers that have written nothing for `expiration_ms` and have no open transaction."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
@@ -176,25 +176,25 @@ class ProducerState:
 
 
 def aborted_transactions(completed: Iterable[CompletedTransaction]) -> AbortedTransactions:
-    """The transaction index entries of what `ProducerState.add` gave."""
+    """The transaction index entries of the transactions that `ProducerState.add` returned."""
     return AbortedTransactions.of(
         (txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset) for txn in completed if txn.aborted
     )
 
 
 def sequence_after(sequence: int, increment: int) -> int:
-    """A sequence number later by `increment`: after the largest int32 comes 0. NO_SEQUENCE stays what it is."""
+    """A sequence number later by `increment`. The largest int32 is followed by 0. NO_SEQUENCE is not changed."""
     return sequence if sequence == NO_SEQUENCE else (sequence + increment) % (MAX_SEQUENCE + 1)
 
 
 def sequence_before(sequence: int, decrement: int) -> int:
-    """A sequence number earlier by `decrement`. NO_SEQUENCE stays what it is."""
+    """A sequence number earlier by `decrement`. NO_SEQUENCE is not changed."""
     return sequence if sequence == NO_SEQUENCE else (sequence - decrement) % (MAX_SEQUENCE + 1)
 
 
 def _rows_that_matter(batches: BatchTable, control: np.ndarray) -> np.ndarray:
-    """int64[], rising: control batches, and of each run of a producer's data batches between them the first that is
-    transactional (a transaction may begin there) and the last (that is what is remembered).
+    """Rows (int64[], rising) that can change the state: control batches, and two rows of each run of a producer's data
+    batches between them: the first transactional batch, which may begin a transaction, and the last batch.
     """
     order = np.argsort(batches.producer_id, kind="stable")
     producer_id, is_control = batches.producer_id[order], control[order]
@@ -222,7 +222,7 @@ def _after_batch(entry: ProducerEntry, batches: BatchTable, row: int, offset_shi
 
 
 def _after_marker(entry: ProducerEntry, epoch: int, coordinator_epoch: int, timestamp: int) -> ProducerEntry:
-    if epoch != entry.producer_epoch:  # a fenced producer: what its old epoch wrote is no longer looked at
+    if epoch != entry.producer_epoch:  # a fenced producer: the batches of its old epoch no longer count
         entry = ProducerEntry(entry.producer_id, epoch)
     return replace(entry, timestamp=timestamp, coordinator_epoch=coordinator_epoch, current_txn_first_offset=NO_OFFSET)
 

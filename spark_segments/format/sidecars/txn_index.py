@@ -1,7 +1,8 @@
-"""The transaction index of a segment: which transactions were aborted, and which batches that makes invisible.
+"""The transaction index of a segment: its aborted transactions, whose batches readers of committed records do not see.
 
-An entry goes to the segment that holds the transaction's ABORT marker, which may be later than its data: a reader of
-committed records needs the entries of its own segment and of those up to the last stable offset.
+An entry is in the index of the segment with the transaction's ABORT marker, which may be a later segment than that of
+its data. So a reader of committed records needs the entries of its segment and of all segments up to the last stable
+offset.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TXN_ENTRY_BYTES = TXN_ENTRY.itemsize
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """Aborted transactions, one row each, by the offset of their marker; all columns int64[], offsets of the log."""
+    """Aborted transactions, a row each, by the offset of their marker. All columns are int64[], offsets of the log."""
 
     producer_id: np.ndarray
     first_offset: np.ndarray
@@ -59,7 +60,7 @@ class AbortedTransactions:
         )
 
     def overlapping(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """Those that have something in [start_offset, end_offset)."""
+        """The transactions that overlap [start_offset, end_offset)."""
         return self.take((self.first_offset < end_offset) & (self.last_offset >= start_offset))
 
     def take(self, rows: np.ndarray) -> AbortedTransactions:
@@ -69,12 +70,12 @@ class AbortedTransactions:
         )
 
     def shifted(self, offset_shift: int) -> AbortedTransactions:
-        """The same transactions with `offset_shift` added to all offsets: those of a file as those of the log."""
+        """The transactions with `offset_shift` added to all offsets, which turns a file's offsets into the log's."""
         offsets = (self.first_offset, self.last_offset, self.last_stable_offset)
         return AbortedTransactions(self.producer_id, *(column + offset_shift for column in offsets))
 
     def mask(self, batches: BatchTable, offset_shift: int = 0) -> np.ndarray:
-        """bool[]: the batches (their offsets + `offset_shift` are the log's) whose records an abort has undone."""
+        """bool[]: whether a batch's records were aborted. Its offsets + `offset_shift` are offsets of the log."""
         undone = np.zeros(len(batches), np.bool_)
         candidates = np.flatnonzero(batches.is_transactional & ~batches.is_control)
         if len(candidates) and len(self):
@@ -93,8 +94,8 @@ class AbortedTransactions:
 def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
     """The entries of a .txnindex file.
 
-    Raises CorruptBatchError for anything that Kafka does not write: an entry that is passed over would show what was
-    aborted.
+    Raises CorruptBatchError for anything that Kafka does not write: readers would see the aborted records of a skipped
+    entry.
     """
     size = memoryview(data).nbytes
     if size % TXN_ENTRY_BYTES:
@@ -114,7 +115,7 @@ def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
 
 
 def txn_index_bytes(aborted: AbortedTransactions) -> bytes:
-    """The .txnindex file of these entries; Kafka has no file where it would be empty."""
+    """The .txnindex file of these entries. Kafka writes no empty file."""
     entries = np.zeros(len(aborted), TXN_ENTRY)
     entries["version"] = TXN_ENTRY_VERSION
     for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset"):
