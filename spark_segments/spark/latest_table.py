@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from spark_segments.errors import CommitConflictError
 from spark_segments.format.layout import RECORD_SCHEMA
@@ -162,7 +164,7 @@ def has_delta(spark: SparkSession) -> bool:
         jvm: Any = spark._jvm
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         jvm.java.lang.Class.forName("io.delta.tables.DeltaTable", False, loader)
-    except Exception:
+    except (ImportError, Py4JError, PySparkException):  # no delta-spark, no jar, or a session of Spark Connect
         return False
     return True
 
