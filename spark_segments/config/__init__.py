@@ -6,13 +6,8 @@ Options of readers and writers are no settings. They belong to the layer that ta
 from __future__ import annotations
 
 from spark_segments.config.rules import (
-    DEFAULT,
     FILE,
-    KEYS,
-    SERVER_KEYS,
     TOPIC,
-    ServerConfig,
-    TopicConfig,
     check_new_topic_name,
     load_defaults,
     names_collide,
@@ -22,6 +17,7 @@ from spark_segments.config.rules import (
     topic_config,
     validate_topic_name,
 )
+from spark_segments.config.table import DEFAULT, KEYS, SERVER_KEYS, ServerConfig, TopicConfig
 
 __all__ = [
     "DEFAULT",

@@ -13,27 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_segments.config.properties import read_properties
-from spark_segments.config.table import DEFAULT, KEYS, SERVER_KEYS, ServerConfig, TopicConfig
+from spark_segments.config.table import KEYS, SERVER_KEYS, ServerConfig, TopicConfig
 from spark_segments.config.values import INT, Setting, Synonym, nearest, read_value, render_value
 from spark_segments.errors import InvalidOptionError
-
-__all__ = [
-    "DEFAULT",
-    "FILE",
-    "KEYS",
-    "SERVER_KEYS",
-    "TOPIC",
-    "ServerConfig",
-    "TopicConfig",
-    "check_new_topic_name",
-    "load_defaults",
-    "names_collide",
-    "normal_overrides",
-    "parse_overrides",
-    "server_config",
-    "topic_config",
-    "validate_topic_name",
-]
 
 TOPIC, FILE = "topic", "file"
 """The values of `TopicConfig.sources`, with DEFAULT: where a setting in force comes from."""
