@@ -10,8 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli import append, console, describe, dump, explain, job_path, kafka, maintenance, topics, verify
+from spark_segments.cli.files import dump, kafka, verify
+from spark_segments.cli.jobs import explain, job_path, maintenance
 from spark_segments.cli.output import errors_in_one_line
+from spark_segments.cli.records import append, console
+from spark_segments.cli.topics import describe, topic
 
 _FIRST = ("topic", "offsets", "produce", "append", "consume", "delete-records")
 
@@ -32,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Kafka's topics, segments, retention and compaction as files. Each command's --help has an example.",
 )
-app.add_typer(topics.app, name="topic", rich_help_panel="Topics")
+app.add_typer(topic.app, name="topic", rich_help_panel="Topics")
 app.command("offsets", rich_help_panel="Records")(console.offsets)
 app.command("produce", rich_help_panel="Records")(console.produce)
 app.command("append", rich_help_panel="Records")(append.append)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.cli.explain_text import exactly
+from spark_segments.cli.jobs.explain_text import exactly
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain
 from tests.clock import store_clock

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
-from spark_segments.cli.append import ends_after
+from spark_segments.cli.records.append import ends_after
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.spark.delta_input import delta_packages, read_delta
 from spark_segments.spark.frames import as_records

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.arguments import duration_ms, timestamp_ms
-from spark_segments.cli.explain_text import explanation_text, retention_bounds_text
+from spark_segments.cli.jobs.explain_text import explanation_text, retention_bounds_text
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     DefaultsOption,

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.describe import describe
 from spark_segments.cli.options import (
     ConfigOption,
     ConfiguredLogOptions,
@@ -17,6 +16,7 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.topics.describe import describe
 from spark_segments.config import parse_overrides
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete and restore topics.")

@@ -21,7 +21,7 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
-from spark_segments.cli.value_text import (
+from spark_segments.cli.records.value_text import (
     KeyFormatOption,
     RegistryOption,
     ValueFormatOption,

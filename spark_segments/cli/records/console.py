@@ -23,8 +23,8 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
-from spark_segments.cli.record_text import LineFormat, Properties, read_lines, write_records
-from spark_segments.cli.value_text import (
+from spark_segments.cli.records.record_text import LineFormat, Properties, read_lines, write_records
+from spark_segments.cli.records.value_text import (
     KeyFormatOption,
     RegistryOption,
     ValueFormatOption,

@@ -1,0 +1,1 @@
+"""The maintenance jobs as commands, why a record is still here (`explain`), and the paths of the jobs' scripts."""

@@ -1,0 +1,1 @@
+"""Commands whose noun is a topic: `segments topic …` and `segments describe`."""
