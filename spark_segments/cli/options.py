@@ -28,14 +28,12 @@ if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-OptionalTopicArgument = Annotated[
-    str | None, typer.Argument(metavar="TOPIC", help="The topic; all where it is left out.")
-]
-OutputOption = Annotated[Output, typer.Option("--output", help="How to print the result.")]
+OptionalTopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; all topics by default.")]
+OutputOption = Annotated[Output, typer.Option("--output", help="The format of the output.")]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--storage", metavar="NAME=VALUE", help="A storage option in delta-rs's names, such as AWS_REGION=eu-west-1."
+        "--storage", metavar="NAME=VALUE", help="A storage option by delta-rs's name, such as AWS_REGION=eu-west-1."
     ),
 ]
 DefaultsOption = Annotated[
@@ -43,7 +41,7 @@ DefaultsOption = Annotated[
     typer.Option(
         "--defaults",
         metavar="FILE",
-        help="Configuration defaults in Kafka's server names (conf/segments.properties).",
+        help="A file of default settings by Kafka's names for servers, such as conf/segments.properties.",
         exists=True,
     ),
 ]
@@ -52,10 +50,11 @@ ConfigOption = Annotated[
     typer.Option("--config", metavar="NAME=VALUE", help="A topic setting; may be given several times."),
 ]
 CompressionOption = Annotated[
-    str | None, typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's by default.")
+    str | None,
+    typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's setting by default."),
 ]
 NowOption = Annotated[
-    int | None, typer.Option("--now-ms", metavar="MS", help="The clock to plan by, in ms since 1970.")
+    int | None, typer.Option("--now-ms", metavar="MS", help="The time to plan by, in ms since 1970; now by default.")
 ]
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -126,7 +125,9 @@ class JobOptions:
     """The arguments and options of all maintenance jobs, beside the log directory and Spark."""
 
     topic: OptionalTopicArgument = None
-    topic_option: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same, as an option.")] = None
+    topic_option: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, given as an option.")
+    ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False
     output: OutputOption = Output.TEXT
     now_ms: NowOption = None

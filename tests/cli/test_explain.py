@@ -192,7 +192,7 @@ def test_what_does_not_go_together_is_wrong_usage(run, arguments):
 def test_errors_are_one_line(run, segments, log):
     topic_with(log, "orders", {}, partitions=2)
     for arguments, message in (
-        ([log.uri, "orders", "--offset", 1], "Which partition?: expected --partition 0 to 1"),
+        ([log.uri, "orders", "--offset", 1], "The topic has several partitions: expected --partition 0 to 1"),
         ([log.uri, "orders", "--offset", 1, "--partition", 2], "no such partition"),
         ([log.uri, "prices", "--offset", 1], "prices"),
         ([log.uri, "orders", "--offset", 1, "--partition", 0, "--every", "soon"], "Not a duration"),

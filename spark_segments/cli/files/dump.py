@@ -26,20 +26,19 @@ def dump(
         list[str],
         typer.Argument(metavar="FILES", help="Files of segments, checkpoints, or partition directories."),
     ],
-    deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Records, too; without it batches only.")
-    ] = False,
+    deep_iteration: Annotated[bool, typer.Option("--deep-iteration", help="Print records as well as batches.")] = False,
     print_data_log: Annotated[
-        bool, typer.Option("--print-data-log", help="Keys and values, too; this means --deep-iteration.")
+        bool, typer.Option("--print-data-log", help="Print keys and values as well; implies --deep-iteration.")
     ] = False,
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="With --print-data-log: keys and values only.")
+        bool, typer.Option("--skip-record-metadata", help="With --print-data-log: print keys and values only.")
     ] = False,
     verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Of indexes, only what is wrong with them.")
+        bool, typer.Option("--verify-index-only", help="Check indexes and print only their faults.")
     ] = False,
     max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", min=1, help="Of a .log, only so many bytes from its start.")
+        int | None,
+        typer.Option("--max-bytes", min=1, help="Read at most this number of bytes from the start of a .log."),
     ] = None,
     max_message_size: Annotated[
         int, typer.Option("--max-message-size", min=1, help="The largest batch that an index entry may point to.")

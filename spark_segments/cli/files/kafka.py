@@ -17,7 +17,7 @@ from spark_segments.cli.output import Output, human_bytes, print_json, print_tab
 from spark_segments.config import parse_overrides
 
 ImportedTopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="TOPIC", help="This topic only; all by default.")
+    str | None, typer.Option("--topic", metavar="TOPIC", help="Copy this topic only; all topics by default.")
 ]
 KafkaStorageOption = Annotated[
     list[str] | None,
@@ -28,7 +28,7 @@ KafkaStorageOption = Annotated[
 @with_options
 def import_(
     kafka_dir: Annotated[
-        str, typer.Argument(metavar="KAFKA_DIR", help="A log.dirs of Kafka, a partition of one, or tiered storage.")
+        str, typer.Argument(metavar="KAFKA_DIR", help="A log directory of Kafka, a partition in it, or tiered storage.")
     ],
     location: ConfiguredLogOptions,
     spark: SparkOptions,
@@ -36,12 +36,16 @@ def import_(
     config: ConfigOption = None,
     recovery: Annotated[
         str | None,
-        typer.Option("--recovery", metavar="kafka", help="Cut the log at damage, as a broker does; stop by default."),
+        typer.Option(
+            "--recovery",
+            metavar="kafka",
+            help="Cut the log at damage, as a broker does; by default the import stops there.",
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
     kafka_storage: KafkaStorageOption = None,
 ) -> None:
-    """Copies topics out of a Kafka log directory, and makes the log directory where there is none.
+    """Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.
 
     Offsets, timestamps, leader epochs, transactions and checkpoints are kept.
     A topic gets retention.ms=-1 unless --config sets it, so that no imported
@@ -77,7 +81,10 @@ def export(
     location: ConfiguredLogOptions,
     spark: SparkOptions,
     kafka_dir: Annotated[
-        str, typer.Argument(metavar="KAFKA_DIR", help="Where the partition directories go; no broker may run on it.")
+        str,
+        typer.Argument(
+            metavar="KAFKA_DIR", help="The directory to write partition directories to. No broker may run on it."
+        ),
     ],
     topic: ImportedTopicOption = None,
     output: OutputOption = Output.TEXT,

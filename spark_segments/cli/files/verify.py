@@ -22,10 +22,11 @@ def verify(
     spark: SparkOptions,
     topic: OptionalTopicArgument = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every byte: CRCs, records, index entries, keys of clean tails.")
+        bool,
+        typer.Option("--deep", help="Read every byte: check CRCs, records, index entries and keys of clean tails."),
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Build faulty sidecars anew, never records; this means --deep.")
+        bool, typer.Option("--repair", help="Rebuild faulty sidecars; records are never changed. Implies --deep.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:

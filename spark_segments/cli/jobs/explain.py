@@ -25,21 +25,28 @@ PLAN = "With --plan"
 def explain(
     log_dir: Annotated[str | None, typer.Argument(metavar="LOG_DIR", help="The log directory.")] = None,
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Its partition, where it has several.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", help="The record at this offset.", min=0)] = None,
-    at: Annotated[str | None, typer.Option("--time", metavar="TIME", help="The first record not older.")] = None,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="TIME", help="How often each job runs: 1h, with --plan 0.")
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="The partition; needed where the topic has several.")
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="From a wanted retention to settings and the maximum.")] = False,
+    offset: Annotated[int | None, typer.Option("--offset", help="The record at this offset.", min=0)] = None,
+    at: Annotated[
+        str | None, typer.Option("--time", metavar="TIME", help="The first record of this time or later.")
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="How often each job runs; 1h by default, 0 with --plan."),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Turn a wanted retention into settings and the maximum.")
+    ] = False,
     retention: Annotated[
         str | None,
-        typer.Option("--retention", metavar="TIME", rich_help_panel=PLAN, help="For how long records are to be there."),
+        typer.Option("--retention", metavar="TIME", rich_help_panel=PLAN, help="How long records must stay readable."),
     ] = None,
     gone_within: Annotated[
         str | None,
         typer.Option(
-            "--gone-within", metavar="TIME", rich_help_panel=PLAN, help="After how long no file is to have them."
+            "--gone-within", metavar="TIME", rich_help_panel=PLAN, help="After how long no file may hold them."
         ),
     ] = None,
     segment: Annotated[
@@ -47,7 +54,9 @@ def explain(
     ] = None,
     fill: Annotated[
         str | None,
-        typer.Option("--fill", metavar="TIME", rich_help_panel=PLAN, help="After how long a segment is full, if ever."),
+        typer.Option(
+            "--fill", metavar="TIME", rich_help_panel=PLAN, help="After how long a segment is full; never by default."
+        ),
     ] = None,
     delete_delay: Annotated[
         str | None,
@@ -55,7 +64,7 @@ def explain(
             "--delete-delay",
             metavar="TIME",
             rich_help_panel=PLAN,
-            help="file.delete.delay.ms: 1d with --gone-within, else 0.",
+            help="file.delete.delay.ms; 1d by default with --gone-within, else 0.",
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
@@ -83,9 +92,9 @@ def explain(
         _plan(retention, gone_within, segment, fill, every, delete_delay, output)
         return
     if log_dir is None or topic is None or retention or gone_within or segment or fill:
-        raise typer.BadParameter("LOG_DIR and TOPIC are wanted, or --plan with --retention")
+        raise typer.BadParameter("Give LOG_DIR and TOPIC, or --plan with --retention")
     if (offset is None) == (at is None):
-        raise typer.BadParameter("Which record: one of --offset and --time is wanted")
+        raise typer.BadParameter("--offset or --time must name the record, and only one of them")
     from spark_segments.maintenance.explanation.explain import explain as explain_one
 
     log = ConfiguredLogOptions(log_dir, storage, defaults).open()
@@ -106,7 +115,9 @@ def explain(
 
 def _only_partition(offsets: dict[int, tuple[int, int]]) -> int:
     if len(offsets) > 1:
-        raise InvalidOptionError("Which partition?", expected=f"--partition 0 to {len(offsets) - 1}", found="none")
+        raise InvalidOptionError(
+            "The topic has several partitions", expected=f"--partition 0 to {len(offsets) - 1}", found="none"
+        )
     return next(iter(offsets))
 
 

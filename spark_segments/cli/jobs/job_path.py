@@ -32,7 +32,7 @@ def job_path(
         Item,
         typer.Argument(
             metavar="JOB",
-            help="A job (append, roll, retain, compact, vacuum, maintain), or conf or airflow: a directory.",
+            help="A job (append, roll, retain, compact, vacuum, maintain) or a directory (conf, airflow).",
         ),
     ],
 ) -> None:

@@ -38,10 +38,14 @@ def retain(
     settings: JobOptions,
     spark: SparkOptions,
     max_bytes: Annotated[
-        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep all topics together under this, as 500GiB.")
+        str | None,
+        typer.Option("--max-bytes", metavar="SIZE", help="Limit on the bytes of all topics together, such as 500GiB."),
     ] = None,
     min_retention: Annotated[
-        str, typer.Option("--min-retention", metavar="TIME", help="--max-bytes takes nothing younger, as 12h or 7d.")
+        str,
+        typer.Option(
+            "--min-retention", metavar="TIME", help="--max-bytes removes no younger records; such as 12h or 7d."
+        ),
     ] = "1d",
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
@@ -73,10 +77,11 @@ def compact(
     settings: JobOptions,
     spark: SparkOptions,
     force: Annotated[
-        bool, typer.Option("--force", help="Compact whatever has anything to clean, whether or not it is due.")
+        bool, typer.Option("--force", help="Compact every partition that has records to clean, due or not.")
     ] = False,
     max_partitions: Annotated[
-        int | None, typer.Option("--max-partitions", min=1, help="Compact so many at most, the dirtiest first.")
+        int | None,
+        typer.Option("--max-partitions", min=1, help="Compact at most this number of partitions, the dirtiest first."),
     ] = None,
 ) -> None:
     """Keeps the newest record of every key in the topics whose cleanup.policy has compact.

@@ -52,41 +52,66 @@ def append(
     spark: SparkOptions,
     topic: TopicArgument,
     paths: Annotated[
-        list[str], typer.Option("--input", metavar="PATH", help="Files to read: a path, a directory or a pattern.")
+        list[str], typer.Option("--input", metavar="PATH", help="The files to read: a path, a directory or a pattern.")
     ],
     file_format: Annotated[
-        Format, typer.Option("--format", help="What they are; json is one object a line, text one value a line.")
+        Format,
+        typer.Option("--format", help="The format of the files. json: an object per line; text: a value per line."),
     ] = Format.JSON,
     reader_option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For Spark's reader: header=true, sep=;")
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="An option of Spark's reader, such as header=true or sep=;."
+        ),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option("--schema", metavar="DDL", help="The columns, such as 'id long, at timestamp'.")
+        str | None,
+        typer.Option("--schema", metavar="DDL", help="The columns of the files, such as 'id long, at timestamp'."),
     ] = None,
-    key_column: Annotated[str | None, typer.Option("--key-column", metavar="NAME", help="The key.")] = None,
+    key_column: Annotated[
+        str | None, typer.Option("--key-column", metavar="NAME", help="The column with the key.")
+    ] = None,
     value_column: Annotated[
-        str | None, typer.Option("--value-column", metavar="NAME", help="The value, rather than the row as JSON.")
+        str | None,
+        typer.Option("--value-column", metavar="NAME", help="The column with the value, in place of the row as JSON."),
     ] = None,
     timestamp_column: Annotated[
-        str | None, typer.Option("--timestamp-column", metavar="NAME", help="The timestamp; a number is ms since 1970.")
+        str | None,
+        typer.Option(
+            "--timestamp-column", metavar="NAME", help="The column with the timestamp; a number is ms since 1970."
+        ),
     ] = None,
     partition_column: Annotated[
-        str | None, typer.Option("--partition-column", metavar="NAME", help="The partition, rather than by key.")
+        str | None,
+        typer.Option(
+            "--partition-column", metavar="NAME", help="The column with the partition, in place of the key's hash."
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, help="Make the topic with so many where there is none.")
+        int | None,
+        typer.Option(
+            "--partitions", min=1, help="If the topic does not exist: create it with this number of partitions."
+        ),
     ] = None,
     config: ConfigOption = None,
     compression_codec: CompressionOption = None,
     txn_app_id: Annotated[
-        str | None, typer.Option("--txn-app-id", metavar="NAME", help="Append once, however often this runs: the job.")
+        str | None,
+        typer.Option(
+            "--txn-app-id",
+            metavar="NAME",
+            help="The name of the job; with --txn-version a repeated run appends nothing.",
+        ),
     ] = None,
     txn_version: Annotated[
-        int | None, typer.Option("--txn-version", metavar="N", help="And the run: a number that rises with each.")
+        int | None,
+        typer.Option("--txn-version", metavar="N", help="The number of the run, which rises from run to run."),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="value.subject, schema.registry.… and their like."),
+        typer.Option(
+            "--property", metavar="NAME=VALUE", help="A further option of the formats, such as value.subject."
+        ),
     ] = None,
     key_format: KeyFormatOption = None,
     value_format: ValueFormatOption = None,

@@ -1,6 +1,4 @@
-"""`segments produce`, `consume`, `offsets`, `delete-records`: what Kafka's console producer, consumer and offset tools
-do.
-"""
+"""`segments produce`, `consume`, `offsets`, `delete-records`: the counterparts of Kafka's console and offset tools."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ def produce(
     location: LogOptions,
     topic: TopicArgument,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Where to read; standard input by default.")
+        Path | None, typer.Option("--file", metavar="FILE", help="The file to read; standard input by default.")
     ] = None,
-    line_format: Annotated[LineFormat, typer.Option("--format", help="What a line is.")] = LineFormat.TEXT,
+    line_format: Annotated[LineFormat, typer.Option("--format", help="The format of the lines.")] = LineFormat.TEXT,
     properties: PropertyOption = None,
     key_format: KeyFormatOption = None,
     value_format: ValueFormatOption = None,
@@ -56,26 +54,30 @@ def produce(
     partition: Annotated[int | None, typer.Option("--partition", help="Append to this partition only.")] = None,
     compression_codec: CompressionOption = None,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Uncompressed bytes of a record batch.", min=1)
+        int, typer.Option("--batch-size", help="The size of a record batch in bytes, before compression.", min=1)
     ] = 131072,
     txn: Annotated[
-        str | None, typer.Option("--txn", metavar="APP:VERSION", help="Append this once, however often it runs.")
+        str | None,
+        typer.Option(
+            "--txn", metavar="APP:VERSION", help="The job and the number of its run; a repeated run appends nothing."
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Appends the lines of a file, all in one commit, and prints the offsets that they got.
+    """Appends the lines of a file, all in one commit, and prints the offsets of the records.
 
-    A text line is a value. With parse.key=true it is a key, key.separator (a
-    tab by default) and a value; with parse.headers=true headers (h1:v1,h2:v2)
-    and a tab come before that; what equals null.marker is null.
+    A text line is a value. With parse.key=true a line is a key, key.separator
+    (a tab by default) and a value. With parse.headers=true a line begins with
+    headers (h1:v1,h2:v2) and a tab. A key or value that equals null.marker
+    is null.
 
-    A JSON line is an object with value, key, headers, partition, timestamp
-    (ms); value_base64 and key_base64 hold what is not text.
+    A JSON line is an object with value, key, headers, partition and timestamp
+    (ms). value_base64 and key_base64 hold bytes that are not text.
 
-    With --value-format (and --key-format) the text is what JSON has for the
-    typed value, and is written in that format: --value-format avro takes
-    {"id": 7}, --key-format long takes 7. --property takes value.subject,
-    schema.registry.basic.auth.user.info and their like, too.
+    With --value-format and --key-format a value or key is given as JSON and
+    written in that format: --value-format avro takes {"id": 7}, --key-format
+    long takes 7. --property then takes the options of the formats as well,
+    such as value.subject or schema.registry.basic.auth.user.info.
 
     Example: segments produce /data/log orders --file orders.txt \\
       --property parse.key=true --property key.separator=:
@@ -117,17 +119,22 @@ def consume(
     topic: TopicArgument,
     partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None,
     offset: Annotated[
-        str, typer.Option("--offset", metavar="N|earliest|latest", help="Where to begin; -n from the end with -N.")
+        str,
+        typer.Option(
+            "--offset", metavar="N|earliest|latest", help="The first offset; a negative number counts from the log end."
+        ),
     ] = "earliest",
     end_offset: Annotated[int | None, typer.Option("--end-offset", help="Stop before this offset.")] = None,
     from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="TIME", help="Begin at the first record not older.")
+        str | None,
+        typer.Option("--from-time", metavar="TIME", help="Begin at the first record of this time or later."),
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option("--to-time", metavar="TIME", help="Stop at the first record not older.")
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after so many records.")
+        int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after this number of records.")
     ] = None,
     properties: PropertyOption = None,
     key_format: KeyFormatOption = None,
@@ -140,16 +147,17 @@ def consume(
     version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Prints records, partition by partition and by offset. It reads what is there and ends.
+    """Prints the records that are in the topic now, partition by partition, by offset. It does not wait for more.
 
-    Properties say what is printed: print.key, print.value, print.offset,
-    print.partition, print.timestamp, print.headers (true or false), and
-    key.separator, line.separator, null.literal. With --output json a record
-    is a line that `produce --format json` takes.
+    Properties choose the columns: print.key, print.value, print.offset,
+    print.partition, print.timestamp, print.headers (true or false); and the
+    text between them: key.separator, line.separator, null.literal. With
+    --output json a record is a line that `produce --format json` takes.
 
-    --value-format and --key-format say what the bytes are; without them they
-    are shown as they are, unless the first records tell that they are numbers
-    or Confluent's wire format. What was guessed is said on standard error.
+    --value-format and --key-format name the formats of the bytes. Without
+    them the first records are looked at: numbers and values in Confluent's
+    wire format are decoded, other bytes are printed as text. A guess is
+    announced on standard error.
 
     Example: segments consume /data/log orders -n 10 \\
       --from-time 2026-01-31T12:00:00Z --property print.key=true
@@ -191,11 +199,13 @@ def offsets(
     time: Annotated[
         str,
         typer.Option(
-            "--time", metavar="TIME|earliest|latest", help="-1 or latest, -2 or earliest, ms since 1970 or an ISO time."
+            "--time",
+            metavar="TIME|earliest|latest",
+            help="latest (or -1), earliest (or -2), ms since 1970 or an ISO time.",
         ),
     ] = "latest",
     partitions: Annotated[
-        str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")
+        str | None, typer.Option("--partitions", metavar="N,N", help="Print these partitions only.")
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -227,20 +237,27 @@ def offsets(
 def delete_records(
     location: LogOptions,
     topic: TopicArgument,
-    partition: Annotated[int | None, typer.Option("--partition", help="Of this partition; of all by default.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="Delete from this partition only; from all by default.")
+    ] = None,
     before_offset: Annotated[
-        int | None, typer.Option("--before-offset", help="Delete below this offset; -1: everything.")
+        int | None, typer.Option("--before-offset", help="Delete the records below this offset; -1: all records.")
     ] = None,
     before_time: Annotated[
-        str | None, typer.Option("--before-time", metavar="TIME", help="Delete below the first record not older.")
+        str | None,
+        typer.Option(
+            "--before-time",
+            metavar="TIME",
+            help="Delete the records below the first record of this time or later.",
+        ),
     ] = None,
     offset_json_file: Annotated[
         Path | None,
-        typer.Option("--offset-json-file", help="Kafka's JSON file of partitions and offsets.", exists=True),
+        typer.Option("--offset-json-file", help="Kafka's JSON file with partitions and offsets.", exists=True),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Moves the log start up. Files go with the next retain and vacuum.
+    """Moves the log start up. The next retain and vacuum delete the files.
 
     Example: segments delete-records /data/log orders --before-time 2026-01-01
     """
@@ -249,7 +266,7 @@ def delete_records(
     chosen = list(bounds) if partition is None else [partition]
     if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
         raise InvalidOptionError(
-            "What is to be deleted?", expected="one of --before-offset, --before-time, --offset-json-file"
+            "No records to delete are named", expected="one of --before-offset, --before-time, --offset-json-file"
         )
     if offset_json_file is not None:
         before = _offsets_of(offset_json_file, topic)
@@ -274,7 +291,7 @@ def _offsets_of(file: Path, topic: str) -> dict[int, int]:
         return {int(entry["partition"]): int(entry["offset"]) for entry in entries if entry["topic"] == topic}
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidOptionError(
-            "Not a file of offsets",
+            "The file is no JSON file of offsets",
             path=str(file),
             expected='{"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}',
         ) from error
@@ -284,7 +301,9 @@ def _numbers(text: str) -> set[int]:
     try:
         return {int(number) for number in text.split(",")}
     except ValueError:
-        raise InvalidOptionError("Not partitions", expected="numbers and commas, such as 0,3", found=text) from None
+        raise InvalidOptionError(
+            "The text is no list of partitions", expected="numbers and commas, such as 0,3", found=text
+        ) from None
 
 
 def _start(offset: str, log_start: int, log_end: int) -> int:
@@ -295,7 +314,9 @@ def _start(offset: str, log_start: int, log_end: int) -> int:
     try:
         number = int(offset)
     except ValueError:
-        raise InvalidOptionError("Not an offset", expected="a number, earliest or latest", found=offset) from None
+        raise InvalidOptionError(
+            "The text is no offset", expected="a number, earliest or latest", found=offset
+        ) from None
     return number if number >= 0 else max(log_start, log_end + number)
 
 
@@ -306,7 +327,9 @@ def _transaction(text: str | None) -> tuple[str, int] | None:
         return None
     application, _, version = text.rpartition(":")
     if not application or not (version.isascii() and version.isdigit()):
-        raise InvalidOptionError("Not a transaction", expected="APP:VERSION, such as nightly:42", found=text)
+        raise InvalidOptionError(
+            "The text names no transaction", expected="APP:VERSION, such as nightly:42", found=text
+        )
     txn = application, int(version)
     check_transaction(txn)
     return txn

@@ -181,7 +181,7 @@ def _integer(row: dict[str, Any], name: str) -> int | None:
 
 def _name(header: dict[str, Any]) -> str:
     if not isinstance(header["key"], str):
-        raise ValueError("a header's key is text")
+        raise ValueError("a header's key must be text")
     return header["key"]
 
 

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from spark_segments.values.batches import Encoder
 
 KeyFormatOption = Annotated[
-    str | None, typer.Option("--key-format", metavar="FORMAT", help="What keys are: long, string, avro, …")
+    str | None, typer.Option("--key-format", metavar="FORMAT", help="The format of keys: long, string, avro, …")
 ]
 ValueFormatOption = Annotated[
-    str | None, typer.Option("--value-format", metavar="FORMAT", help="What values are: json, avro, protobuf, …")
+    str | None, typer.Option("--value-format", metavar="FORMAT", help="The format of values: json, avro, protobuf, …")
 ]
 ValueSchemaOption = Annotated[
-    str | None, typer.Option("--value-schema", metavar="SCHEMA", help="Their schema: its text, its file, or DDL.")
+    str | None,
+    typer.Option("--value-schema", metavar="SCHEMA", help="The schema of values: its text, its file, or DDL."),
 ]
 RegistryOption = Annotated[
     str | None,
-    typer.Option("--schema-registry", metavar="WHERE", help="A schema registry: http://…, a directory, _schemas."),
+    typer.Option("--schema-registry", metavar="WHERE", help="The schema registry: http://…, a directory, or _schemas."),
 ]
 
 GUESS_ROWS = 100

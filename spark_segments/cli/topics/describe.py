@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 HtmlOption = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write a page of all segments there, which needs no server."),
+    typer.Option(
+        "--html", metavar="FILE", help="Write a page that shows all segments to this file. It needs no server."
+    ),
 ]
 
 

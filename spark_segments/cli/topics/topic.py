@@ -21,7 +21,7 @@ from spark_segments.config import parse_overrides
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete and restore topics.")
 
-PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="How many partitions.")]
+PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
 
 
 @app.command("create")
@@ -31,9 +31,9 @@ def create(
     topic: TopicArgument,
     partitions: PartitionsOption = 1,
     config: ConfigOption = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing where the topic exists.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
 ) -> None:
-    """Creates a topic, and the log directory where there is none yet.
+    """Creates a topic, and the log directory if it does not exist.
 
     Example: segments topic create /data/log orders --partitions 6 \\
       --config retention.ms=604800000
@@ -73,7 +73,10 @@ def alter(
     ] = None,
     config: ConfigOption = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Take a setting back to its default.")
+        list[str] | None,
+        typer.Option(
+            "--delete-config", metavar="NAME", help="Return a setting to its default; may be given several times."
+        ),
     ] = None,
 ) -> None:
     """Changes a topic's configuration, or raises its number of partitions.
@@ -92,8 +95,10 @@ def alter(
 def delete(
     location: LogOptions,
     topic: TopicArgument,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing where there is no such topic.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also where the topic's manifest cannot be read.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete the topic even if its manifest cannot be read.")
+    ] = False,
 ) -> None:
     """Deletes a topic. Vacuum deletes its files once file.delete.delay.ms has passed.
 
@@ -115,9 +120,9 @@ def delete(
 def restore(
     location: LogOptions,
     topic: TopicArgument,
-    version: Annotated[int, typer.Option("--version", help="The version to go back to (see describe).")],
+    version: Annotated[int, typer.Option("--version", help="The version to return to, as describe printed it.")],
     forget_transactions: Annotated[
-        bool, typer.Option("--forget-transactions", help="Let the transactions that go be sent again.")
+        bool, typer.Option("--forget-transactions", help="Let the removed transactions be appended again.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
