@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ MIN_BATCH_BYTES = 1 << 20
 class RangesPartition(InputPartition):
     """The work of one task."""
 
-    def __init__(self, work: list[ReadRange] | LatestRange) -> None:
+    def __init__(self, work: Sequence[ReadRange | LatestRange]) -> None:
         super().__init__(work)
 
 
@@ -61,30 +62,40 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return merged(self._batches(partition.value or []), self._schema)
 
-    def _plan(self) -> list[list[ReadRange]] | list[LatestRange]:
+    def _plan(self) -> list[list[ReadRange]] | list[list[LatestRange]]:
         from spark_segments.log.reading.times import offsets_for_times
 
         options = self._options
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
         wanted = offset_ranges(options, self._snapshots, partial(offsets_for_times, self._storage))
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
-        groups = _groups(pieces, whole=len(pieces) == len(wanted))
+        is_whole = len(pieces) == len(wanted)
+        groups = list(_groups(pieces, whole=is_whole))
+        if options.min_partitions is not None and not is_whole:  # the pieces are the tasks asked for
+            if options.latest:
+                return [[one] for one in self._plan_latest(wanted, groups, max_bytes)]
+            return [task for group in groups for task in pack(self._plan_ranges(group, max_bytes), max_bytes)]
+        packed = partial(
+            pack,
+            max_partition_bytes=max_bytes,
+            min_tasks=options.min_partitions or 0,
+            max_offsets=options.max_records_per_partition,
+        )
         if options.latest:
-            return self._plan_latest(wanted, groups, max_bytes)
-        tasks: list[list[ReadRange]] = []
-        for group in groups:
-            ranges = read_ranges(
-                self._snapshots[group[0].topic],
-                _offsets(group),
-                max_partition_bytes=max_bytes,
-                isolation_level=options.isolation_level,
-            )
-            tasks.extend(pack(ranges, max_bytes))
-        return tasks
+            return packed(self._plan_latest(wanted, groups, max_bytes))
+        return packed(chain.from_iterable(self._plan_ranges(group, max_bytes) for group in groups))
+
+    def _plan_ranges(self, group: Sequence[OffsetRange], max_bytes: int) -> list[ReadRange]:
+        return read_ranges(
+            self._snapshots[group[0].topic],
+            _offsets(group),
+            max_partition_bytes=max_bytes,
+            isolation_level=self._options.isolation_level,
+        )
 
     def _plan_latest(
         self, wanted: Iterable[OffsetRange], groups: Iterable[list[OffsetRange]], max_bytes: int
-    ) -> list[LatestRange]:
+    ) -> Iterator[LatestRange]:
         options = self._options
         topics: dict[str, list[OffsetRange]] = {}
         for one in wanted:
@@ -92,22 +103,20 @@ class Reader(DataSourceReader):
         pieces: dict[str, list[dict[int, tuple[int, int]]]] = {}
         for group in groups:
             pieces.setdefault(group[0].topic, []).append(_offsets(group))
-        tasks = []
         for topic, ranges in topics.items():
             snapshot = self._snapshots[topic]
             plan = LatestPlan(snapshot, _offsets(ranges), options.isolation_level, options.include_tombstones)
-            tasks += plan.tasks_of(plan.heads(), pieces[topic], max_bytes)
-        return tasks
+            yield from plan.tasks_of(plan.heads(), pieces[topic], max_bytes)
 
-    def _batches(self, work: list[ReadRange] | LatestRange) -> Iterator[pa.RecordBatch]:
+    def _batches(self, work: Iterable[ReadRange | LatestRange]) -> Iterator[pa.RecordBatch]:
         from spark_segments.log.reading.read import read_range  # numba, which only tasks need
 
         try:
-            if isinstance(work, LatestRange):
-                yield from self._decoded(work.ranges[0].topic, partial(read_latest, self._storage, work))
-                return
             for one in work:
-                yield from self._decoded(one.topic, partial(read_range, self._storage, one))
+                if isinstance(one, LatestRange):
+                    yield from self._decoded(one.topic, partial(read_latest, self._storage, one))
+                else:
+                    yield from self._decoded(one.topic, partial(read_range, self._storage, one))
         finally:
             freeze_imports()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.reading.plan import offset_bounds, pack, read_ranges
+from spark_segments.log.reading.plan import PARALLEL_TASKS, offset_bounds, pack, read_ranges
 from spark_segments.log.reading.read import read_range
 from spark_segments.storage import Storage
 
@@ -118,3 +118,36 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
         offsets += [row for batch in read_range(storage, one, columns=("offset",)) for row in batch[0].to_pylist()]
         assert storage.log_bytes < one.size_bytes + (1 << 20)
     assert offsets == list(range(end))
+
+
+@pytest.fixture(scope="module")
+def many_partitions(tmp_path_factory):
+    log = LogDir.create(str(tmp_path_factory.mktemp("many") / "log"))
+    log.create_topic("t", partitions=1000)
+    numbers = pa.array(np.repeat(np.arange(1000, dtype=np.int32), 3))
+    log.append("t", pa.table({"value": pa.array([b"v"] * 3000), "partition": numbers}))
+    snapshot = log.snapshot("t")
+    return read_ranges(snapshot, offset_bounds(snapshot))
+
+
+def test_a_thousand_small_partitions_are_few_tasks(many_partitions):
+    tasks = pack(many_partitions, 128 << 20)
+    assert PARALLEL_TASKS <= len(tasks) <= 2 * PARALLEL_TASKS
+    assert [one for task in tasks for one in task] == many_partitions
+
+
+def test_few_partitions_keep_a_task_each(many_partitions):
+    assert [len(task) for task in pack(many_partitions[:PARALLEL_TASKS], 128 << 20)] == [1] * PARALLEL_TASKS
+
+
+@pytest.mark.parametrize("least", [1, 100, 999, 1000, 5000])
+def test_partitions_share_tasks_only_as_far_as_the_tasks_asked_for_are_left(many_partitions, least):
+    tasks = pack(many_partitions, 128 << 20, min_tasks=least)
+    assert len(tasks) >= min(least, 1000)
+    assert [one for task in tasks for one in task] == many_partitions
+
+
+def test_a_task_of_many_partitions_has_no_more_records_than_asked_for(many_partitions):
+    tasks = pack(many_partitions, 128 << 20, max_offsets=10)
+    assert max(sum(one.offsets for one in task) for task in tasks) == 9
+    assert [one for task in tasks for one in task] == many_partitions

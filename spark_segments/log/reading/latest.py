@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,24 @@ class LatestRange:
     ranges: tuple[ReadRange, ...]
     head: tuple[ReadRange, ...]
     include_tombstones: bool = True
+
+    @property
+    def topic(self) -> str:
+        return self.ranges[0].topic
+
+    @property
+    def partition(self) -> int:
+        return self.ranges[0].partition
+
+    @property
+    def cost_bytes(self) -> int:
+        """The cost of the reads as that of reading so many bytes."""
+        return sum(one.cost_bytes for one in (*self.ranges, *self.head))
+
+    @property
+    def offsets(self) -> int:
+        """Upper bound on the records."""
+        return sum(one.offsets for one in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +113,11 @@ class LatestPlan:
                     size_bytes = max(size_bytes, sum(one.size_bytes for one in heads.get(number, ())))
                 by_size.setdefault(size_bytes, {})[number] = bounds
             for size_bytes, offsets in by_size.items():
-                ranges = self._ranges(offsets, size_bytes)
-                packed = pack(ranges, _ALL_BYTES if size_bytes is None else size_bytes)
-                tasks += [self._task(task, heads.get(task[0].segment.partition, ())) for task in packed]
-        return sorted(tasks, key=lambda task: (task.ranges[0].segment.partition, task.ranges[0].start_offset))
+                by_partition = groupby(self._ranges(offsets, size_bytes), lambda one: one.partition)
+                for number, ranges in by_partition:
+                    packed = pack(ranges, _ALL_BYTES if size_bytes is None else size_bytes)
+                    tasks += [self._task(task, heads.get(number, ())) for task in packed]
+        return sorted(tasks, key=lambda task: (task.partition, task.ranges[0].start_offset))
 
     def _task(self, ranges: Sequence[ReadRange], head: Sequence[ReadRange]) -> LatestRange:
         # Only later records supersede a record.

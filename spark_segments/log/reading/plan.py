@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,9 @@ from spark_segments.log.reading.isolation import (
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
+
+PARALLEL_TASKS = 64
+"""Partitions share a task only as far as so many tasks are left: a planner does not know the size of its cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,36 @@ class ReadRange:
     @property
     def size_bytes(self) -> int:
         return self.end_position - self.start_position
+
+    @property
+    def partition(self) -> int:
+        return self.segment.partition
+
+    @property
+    def cost_bytes(self) -> int:
+        """The cost of the read as that of reading so many bytes."""
+        return self.size_bytes + OPEN_COST_BYTES
+
+    @property
+    def offsets(self) -> int:
+        """Upper bound on the records."""
+        return self.end_offset - self.start_offset
+
+
+class Work(Protocol):
+    """A read of a part of a partition. `offsets`: upper bound on its records."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def cost_bytes(self) -> int: ...
+    @property
+    def offsets(self) -> int: ...
+
+
+AnyWork = TypeVar("AnyWork", bound=Work)
 
 
 def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
@@ -113,16 +147,38 @@ def read_ranges(
     return ranges
 
 
-def pack(ranges: Iterable[ReadRange], max_partition_bytes: int) -> list[list[ReadRange]]:
-    """Puts neighbouring small ranges of a partition together into tasks of about `max_partition_bytes`."""
+def pack(
+    work: Iterable[AnyWork], max_partition_bytes: int, *, min_tasks: int = 0, max_offsets: int | None = None
+) -> list[list[AnyWork]]:
+    """Puts neighbours together into tasks of at most `max_partition_bytes` and `max_offsets`, in their order.
 
-    def cost(one: ReadRange) -> int:
-        return one.size_bytes + OPEN_COST_BYTES
+    Neighbours of different partitions come together where there would be more than PARALLEL_TASKS tasks, and more than
+    `min_tasks`: a thousand partitions are not a thousand tasks. A single piece of work may be above the limits.
+    """
+    everything = list(work)
+    shared_bytes = sum(one.cost_bytes for one in everything) // max(PARALLEL_TASKS, min_tasks)
+    shared_bytes = min(max_partition_bytes, shared_bytes)
 
-    def begins(task: list[ReadRange], total: int, one: ReadRange) -> bool:
-        return task[-1].segment.partition != one.segment.partition or total + cost(one) > max_partition_bytes
+    def begins(task: list[AnyWork], total: np.ndarray, one: AnyWork) -> bool:
+        cost_bytes, offsets = int(total[0]), int(total[1])
+        neighbours = (task[-1].topic, task[-1].partition) == (one.topic, one.partition)
+        most_bytes = max_partition_bytes if neighbours else shared_bytes
+        too_many = max_offsets is not None and offsets + one.offsets > max_offsets
+        return too_many or cost_bytes + one.cost_bytes > most_bytes
 
-    return list(in_bins(ranges, cost, begins))
+    tasks = list(in_bins(everything, lambda one: np.array([one.cost_bytes, one.offsets]), begins))
+    return _halved(tasks, min_tasks)
+
+
+def _halved(tasks: list[list[AnyWork]], least: int) -> list[list[AnyWork]]:
+    """The tasks in order, the longest in halves until there are `least`, as far as the work can be parted."""
+    while len(tasks) < least:
+        longest = max(range(len(tasks)), key=lambda number: len(tasks[number]), default=0)
+        if not tasks or len(tasks[longest]) < 2:
+            return tasks
+        half = len(tasks[longest]) // 2
+        tasks[longest : longest + 1] = [tasks[longest][:half], tasks[longest][half:]]
+    return tasks
 
 
 def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[TransactionIndex, ...]:
