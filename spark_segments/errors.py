@@ -73,6 +73,12 @@ class CommitConflictError(SegmentsError):
     """Other commits came first in every attempt, or the plan no longer holds: run the job again."""
 
 
+class TransactionOrderError(SegmentsError):
+    """A transaction is not above the last one of its application and is no repeat of it: nothing was added. The hint
+    says how the writer gets versions that rise.
+    """
+
+
 class InvalidOptionError(SegmentsError, ValueError):
     """An option, a configuration key, a name or an argument is wrong: the message says which values are right."""
 

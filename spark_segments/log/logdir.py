@@ -19,12 +19,12 @@ from spark_segments.log.appending.offset_assignment import commit_written
 from spark_segments.log.description import describe
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
-from spark_segments.log.manifest.commit import check_transaction
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.transaction import AnyTransaction, checked
 from spark_segments.log.marker import check_format, is_marked, mark
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.log.reading.plan import offset_bounds
@@ -227,7 +227,7 @@ class LogDir(TypedLog):
         """
         self._check_writable()
         if txn is not None:
-            check_transaction(txn)
+            checked(txn)
         with self._topic(topic) as manifest:
             state = manifest.state()
             target = self._target(state.snapshot)
@@ -249,7 +249,7 @@ class LogDir(TypedLog):
         config = topic_config(snapshot.config, self.defaults)
         return Target(snapshot.topic, snapshot.topic_id, snapshot.partitions.num_rows, config)
 
-    def commit_chunks(self, chunks: Sequence[Chunks], txn: tuple[str, int] | None = None) -> dict[int, tuple[int, int]]:
+    def commit_chunks(self, chunks: Sequence[Chunks], txn: AnyTransaction | None = None) -> dict[int, tuple[int, int]]:
         """Gives the chunks of one topic their offsets, in the order given; chunks without records record `txn` alone.
 
         Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;

@@ -135,14 +135,14 @@ def append(
     Example: segments append /data/log orders --input '/landing/*.json'
     --key-column order_id --partitions 6 --txn-app-id landing --txn-version 7
     """
-    from spark_segments.log.manifest.commit import check_transaction
+    from spark_segments.log.manifest.transaction import checked
     from spark_segments.spark.delta_input import delta_packages, read_delta
     from spark_segments.spark.frames import as_records
     from spark_segments.spark.session import spark_session
 
     started = time.monotonic()
     if txn_app_id is not None and txn_version is not None:
-        check_transaction((txn_app_id, txn_version))
+        checked((txn_app_id, txn_version))
     log = location.create()
     formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if unknown:

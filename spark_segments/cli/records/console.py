@@ -321,7 +321,7 @@ def _start(offset: str, log_start: int, log_end: int) -> int:
 
 
 def _transaction(text: str | None) -> tuple[str, int] | None:
-    from spark_segments.log.manifest.commit import check_transaction
+    from spark_segments.log.manifest.transaction import checked
 
     if text is None:
         return None
@@ -331,5 +331,5 @@ def _transaction(text: str | None) -> tuple[str, int] | None:
             "The text names no transaction", expected="APP:VERSION, such as nightly:42", found=text
         )
     txn = application, int(version)
-    check_transaction(txn)
+    checked(txn)
     return txn

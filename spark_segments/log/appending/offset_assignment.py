@@ -18,6 +18,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.storage import Storage
 
@@ -31,7 +32,7 @@ _SURELY_YOUNG_MS = 60 * 60 * 1000
 def commit_append(
     manifest: Manifest,
     chunks: Sequence[Segment],
-    txn: tuple[str, int] | None = None,
+    txn: AnyTransaction | None = None,
     *,
     check: Callable[[Snapshot], None] | None = None,
     state: TableState | None = None,
@@ -72,7 +73,7 @@ def commit_append(
 def commit_written(
     manifest: Manifest,
     written: Sequence[Chunks],
-    txn: tuple[str, int] | None,
+    txn: AnyTransaction | None,
     defaults: Mapping[str, str],
     *,
     state: TableState | None = None,

@@ -7,7 +7,6 @@ that nothing happened.
 
 from __future__ import annotations
 
-import operator
 import random
 import time
 import uuid
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 
 from spark_segments.errors import (
     CommitConflictError,
-    InvalidOptionError,
     SegmentsError,
     StorageError,
     UnknownOutcomeError,
@@ -26,6 +24,7 @@ from spark_segments.log.manifest.delta_log import CommitNote, VersionTakenError,
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked, is_repeat
 
 TRIES = 50
 SECONDS = 60.0
@@ -89,11 +88,10 @@ class _Tries:
 
 
 def commit(
-    log: TopicLog, plan: Plan, txn: tuple[str, int] | None, *, deleted: bool, state: TableState | None = None
+    log: TopicLog, plan: Plan, txn: AnyTransaction | None, *, deleted: bool, state: TableState | None = None
 ) -> Commit:
     """See `Manifest.commit`."""
-    if txn is not None:
-        check_transaction(txn)
+    txn = None if txn is None else checked(txn)
     tries = _Tries(log, uuid.uuid4().hex)
     try:
         return _commit(log, plan, txn, tries, state, deleted=deleted)
@@ -108,7 +106,7 @@ def commit(
 def _commit(
     log: TopicLog,
     plan: Plan,
-    txn: tuple[str, int] | None,
+    txn: Transaction | None,
     tries: _Tries,
     state: TableState | None,
     *,
@@ -124,8 +122,7 @@ def _commit(
         snapshot = state.snapshot
         if snapshot.deleted_ms is not None and not deleted:
             raise log.unknown("It was deleted")
-        last = state.last_transaction(txn[0]) if txn is not None else None
-        if txn is not None and last is not None and last >= txn[1]:
+        if txn is not None and is_repeat(txn, state.last_transaction(txn.application), log.topic):
             return Commit(snapshot.version, snapshot, None, repeated=True)
         change = plan(snapshot)
         if change is None and not tries.may_happen(snapshot.version):
@@ -136,7 +133,7 @@ def _commit(
             try:
                 files = writer.write(snapshot, state.files, change)
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
-                transactions = {**change.transactions, **(dict([txn]) if txn is not None else {})}
+                transactions = {**change.transactions, **({} if txn is None else {txn.application: txn.version})}
                 tries.sent.append((snapshot, change))
                 log.commit_on(state, files, note, transactions)
                 return Commit(snapshot.version + 1, snapshot, change)
@@ -157,7 +154,7 @@ def _commit(
             raise _lost(log, attempts, failure) from failure
 
 
-def _found_after(log: TopicLog, tries: _Tries, txn: tuple[str, int] | None, error: Exception) -> Commit:
+def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: Exception) -> Commit:
     """The commit, where a try happened after all. Raises `error` where no try can happen, else UnknownOutcomeError."""
     for attempt in range(1, FAILURES + 1):
         _pause(attempt)
@@ -210,22 +207,6 @@ def _lost(log: TopicLog, tries: int, failure: Exception | None) -> SegmentsError
             f"Other commits to topic {log.topic} came first, {tries} times", path=log.location, hint="Run it again"
         )
     return StorageError(f"The commit failed, {tries} times: {reason(failure)}", path=log.location)
-
-
-def check_transaction(txn: tuple[str, int]) -> None:
-    """Raises InvalidOptionError for a version that is negative or does not fit the 64 bits of Delta's log."""
-    application, version = txn
-    try:
-        fits = 0 <= operator.index(version) < 1 << 63
-    except TypeError:
-        fits = False
-    if not fits:
-        raise InvalidOptionError(
-            f"The version of a transaction of {application} is out of range",
-            expected=f"a whole number from 0 to {(1 << 63) - 1}",
-            found=version,
-            hint="Number an application's writes from 0 on, or by a batch id or a time in ms",
-        )
 
 
 def _pause(tries: int) -> None:

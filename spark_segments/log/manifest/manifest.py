@@ -32,6 +32,7 @@ from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, Topic, removed_rows
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions, drop_old_versions, merge_files
 from spark_segments.storage import Storage
 
@@ -204,21 +205,21 @@ class Manifest:
         self,
         plan: Plan,
         *,
-        txn: tuple[str, int] | None = None,
+        txn: AnyTransaction | None = None,
         deleted: bool = False,
         state: TableState | None = None,
     ) -> Commit:
         """Commits the change that `plan` makes of the latest snapshot, as the version right after that snapshot.
 
         `plan` is called again with a fresh snapshot whenever another commit came first. It returns None where nothing
-        is to do, or where the plan no longer holds. `txn` is (application id, version): a version that is not above
-        the application's last version on this topic adds nothing. `deleted`: the plan may see a deleted topic. `state`:
-        the state that the first try builds upon, where the caller has read it already. A stale state costs that try.
+        is to do, or where the plan no longer holds. A repeated `txn` adds nothing (transaction.py has the rule).
+        `deleted`: the plan may see a deleted topic. `state`: the state that the first try builds upon, where the caller
+        has read it already. A stale state costs that try.
 
-        Raises InvalidOptionError for a version of `txn` that is out of range; UnknownTopicError; whatever `plan`
-        raises; CommitConflictError when every try lost its race; StorageError when the store failed. After each of
-        these, nothing was committed. UnknownOutcomeError: the store failed, and the commit may have happened or may
-        happen yet. Only with a `txn` is it safe to send again.
+        Raises InvalidOptionError for a version of `txn` that is out of range; TransactionOrderError for a `txn` that is
+        neither new nor a repeat; UnknownTopicError; whatever `plan` raises; CommitConflictError when every try lost its
+        race; StorageError when the store failed. After each of these, nothing was committed. UnknownOutcomeError: the
+        store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
         done = commit(self.log, plan, txn, deleted=deleted, state=state)
         if done.change is not None:

@@ -23,6 +23,7 @@ from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import FORMAT_VERSION, PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, topic_of
 from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
+from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import Storage
 
 
@@ -41,9 +42,10 @@ class TableState:
     def files(self) -> list[RowFile]:
         return self.table.files
 
-    def last_transaction(self, application: str) -> int | None:
-        """The version of the application's last transaction on this topic id."""
-        return self.table.last_transaction(_application_id(application, self.snapshot.topic_id))
+    def last_transaction(self, application: str) -> Transaction | None:
+        """The application's last transaction on this topic id."""
+        last = self.table.last_transaction(_application_id(application, self.snapshot.topic_id))
+        return None if last is None else Transaction(application, last)
 
 
 class TopicLog:

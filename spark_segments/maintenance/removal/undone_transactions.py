@@ -77,7 +77,8 @@ def transactions_since(
         for app_id, version in transactions.items():
             assert state is not None
             if app_id not in found:
-                kept = state.last_transaction(app_id)
+                last = state.last_transaction(app_id)
+                kept = None if last is None else last.version
                 found[app_id] = _Application(None if kept == FORGOTTEN else kept, version)
             found[app_id].follow(operation, version)
     undone = [UndoneTransactions(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]

@@ -1,0 +1,78 @@
+"""Transactions: which append is a repeat of an earlier append, and which append must be refused.
+
+A transaction is (application id, version). A topic remembers the last version of each application, and takes a version
+once.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+from spark_segments.errors import InvalidOptionError, TransactionOrderError
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The name of an append, so that the append is added once however often it is sent.
+
+    `query_id`: the streaming query that sends it, None outside of a query. `in_order`: the application sends a version
+    again only until its next version is committed, as a stream does with its batches. A version below the last version
+    is then an error; otherwise it is a repeat.
+    """
+
+    application: str
+    version: int
+    query_id: str | None = None
+    in_order: bool = False
+
+
+AnyTransaction = Transaction | tuple[str, int]
+"""A transaction, or its (application id, version)."""
+
+
+def checked(txn: AnyTransaction) -> Transaction:
+    """The transaction. Raises InvalidOptionError for a version that is negative or does not fit the 64 bits of Delta's
+    log.
+    """
+    txn = txn if isinstance(txn, Transaction) else Transaction(*txn)
+    try:
+        fits = 0 <= operator.index(txn.version) < 1 << 63
+    except TypeError:
+        fits = False
+    if not fits:
+        raise InvalidOptionError(
+            f"The version of a transaction of {txn.application} is out of range",
+            expected=f"a whole number from 0 to {(1 << 63) - 1}",
+            found=txn.version,
+            hint="Number an application's writes from 0 on, or by a batch id or a time in ms",
+        )
+    return txn
+
+
+def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:
+    """Whether a topic holds the append already. `last`: the application's last transaction on the topic.
+
+    Raises TransactionOrderError where the append is none that the topic has seen, and yet its version is not above the
+    last version: to skip it would lose its rows, to add it could add rows twice.
+    """
+    if last is None or txn.version > last.version:
+        return False
+    if txn.in_order and txn.version < last.version:
+        raise TransactionOrderError(
+            f"Batch {txn.version} of the streaming query {txn.application} is below the last batch in topic {topic}",
+            expected=f"batch {last.version} again, or a later batch",
+            found=f"batch {txn.version}",
+            hint="The query goes on from an old checkpoint: restore its newest checkpoint. With a new checkpoint "
+            "location the query has a new id and appends all that it reads from its starting offsets on",
+        )
+    if txn.query_id is not None and last.query_id is not None and txn.query_id != last.query_id:
+        raise TransactionOrderError(
+            f"Transaction {txn.version} of {txn.application} in topic {topic} is not above the last transaction of "
+            "another streaming query",
+            expected=f"a version above {last.version}, or the query {last.query_id}",
+            found=f"version {txn.version} of the query {txn.query_id}",
+            hint="Batch ids of a query begin at 0 again after its checkpoint is deleted, and other queries count their "
+            "own: give txnAppId a name that no other query, and no earlier checkpoint, has used",
+        )
+    return True
