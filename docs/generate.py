@@ -85,10 +85,9 @@ def _setting_table(rows: Iterable[Setting]) -> str:
 
 
 def _command_sections(command: Any, path: list[str]) -> Iterator[str]:
-    commands = getattr(command, "commands", None)
-    if commands is not None:
-        for name in command.list_commands(None):
-            yield from _command_sections(commands[name], [*path, name])
+    if hasattr(command, "list_commands"):
+        for each in command.load():
+            yield from _command_sections(each, [*path, each.name])
         return
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]

@@ -4,55 +4,132 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 import spark_segments
-from spark_segments.cli.files import dump, kafka, verify
-from spark_segments.cli.jobs import explain, job_path, maintenance
+from spark_segments.cli.lazy_commands import LazyCommand, group_of
 from spark_segments.cli.output import errors_in_one_line
-from spark_segments.cli.records import append, console
-from spark_segments.cli.topics import describe, topic
 
-_FIRST = ("topic", "offsets", "produce", "append", "consume", "delete-records")
-
-
-class _InOrder(TyperGroup):
-    """Lists `topic` first, then the commands in the order in which they are added below."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        names = super().list_commands(ctx)
-        return [*_FIRST, *(name for name in names if name not in _FIRST)]
-
+# In the order of `segments --help`. The summary is the first paragraph of the function's docstring.
+COMMANDS = [
+    LazyCommand(
+        "topic",
+        "spark_segments.cli.topics.topic:app",
+        "Create, list, describe, alter, delete and restore topics.",
+        "Topics",
+    ),
+    LazyCommand(
+        "offsets",
+        "spark_segments.cli.records.offsets:offsets",
+        "Prints topic:partition:offset lines: the log end, the log start, or the first offset not older than a time.",
+        "Records",
+    ),
+    LazyCommand(
+        "produce",
+        "spark_segments.cli.records.produce:produce",
+        "Appends the lines of a file, all in one commit, and prints the offsets of the records.",
+        "Records",
+    ),
+    LazyCommand(
+        "append",
+        "spark_segments.cli.records.append:append",
+        "Appends JSON lines, CSV, Parquet, a Delta table or lines of text to a topic, all in one commit.",
+        "Records",
+    ),
+    LazyCommand(
+        "consume",
+        "spark_segments.cli.records.consume:consume",
+        "Prints the records that are in the topic now, partition by partition, by offset. It does not wait for more.",
+        "Records",
+    ),
+    LazyCommand(
+        "delete-records",
+        "spark_segments.cli.records.delete_records:delete_records",
+        "Moves the log start up. The next retain and vacuum delete the files.",
+        "Records",
+    ),
+    LazyCommand(
+        "roll",
+        "spark_segments.cli.jobs.maintenance:roll",
+        "Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "retain",
+        "spark_segments.cli.jobs.maintenance:retain",
+        "Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "compact",
+        "spark_segments.cli.jobs.maintenance:compact",
+        "Keeps the newest record of every key in the topics whose cleanup.policy has compact.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "vacuum",
+        "spark_segments.cli.jobs.maintenance:vacuum",
+        "Deletes files that left the log long ago, files that no commit names, and old manifest files.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "maintain",
+        "spark_segments.cli.jobs.maintenance:maintain",
+        "Runs all maintenance jobs in order: roll, retain, compact, vacuum.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "job-path",
+        "spark_segments.cli.jobs.job_path:job_path",
+        "Prints the path of a job's script, for spark-submit.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "describe",
+        "spark_segments.cli.topics.describe:describe",
+        "Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.",
+        "Inspection",
+    ),
+    LazyCommand(
+        "explain",
+        "spark_segments.cli.jobs.explain:explain",
+        "Says which rule keeps a record, what must happen before it goes, and when.",
+        "Inspection",
+    ),
+    LazyCommand(
+        "verify",
+        "spark_segments.cli.files.verify:verify",
+        "Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.",
+        "Inspection",
+    ),
+    LazyCommand(
+        "dump",
+        "spark_segments.cli.files.dump:dump",
+        "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.",
+        "Inspection",
+    ),
+    LazyCommand(
+        "import",
+        "spark_segments.cli.files.kafka:import_",
+        "Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.",
+        "Kafka's directories",
+    ),
+    LazyCommand(
+        "export",
+        "spark_segments.cli.files.kafka:export",
+        "Writes topics as partition directories that a Kafka broker serves.",
+        "Kafka's directories",
+    ),
+]
 
 app = typer.Typer(
     name="segments",
-    cls=_InOrder,
+    cls=group_of(COMMANDS),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Kafka's topics, segments, retention and compaction as files. Each command's --help has an example.",
 )
-app.add_typer(topic.app, name="topic", rich_help_panel="Topics")
-app.command("offsets", rich_help_panel="Records")(console.offsets)
-app.command("produce", rich_help_panel="Records")(console.produce)
-app.command("append", rich_help_panel="Records")(append.append)
-app.command("consume", rich_help_panel="Records")(console.consume)
-app.command("delete-records", rich_help_panel="Records")(console.delete_records)
-app.command("roll", rich_help_panel="Maintenance")(maintenance.roll)
-app.command("retain", rich_help_panel="Maintenance")(maintenance.retain)
-app.command("compact", rich_help_panel="Maintenance")(maintenance.compact)
-app.command("vacuum", rich_help_panel="Maintenance")(maintenance.vacuum)
-app.command("maintain", rich_help_panel="Maintenance")(maintenance.maintain)
-app.command("job-path", rich_help_panel="Maintenance")(job_path.job_path)
-app.command("describe", rich_help_panel="Inspection")(describe.describe)
-app.command("explain", rich_help_panel="Inspection")(explain.explain)
-app.command("verify", rich_help_panel="Inspection")(verify.verify)
-app.command("dump", rich_help_panel="Inspection")(dump.dump)
-app.command("import", rich_help_panel="Kafka's directories")(kafka.import_)
-app.command("export", rich_help_panel="Kafka's directories")(kafka.export)
 
 
 def _version(shown: bool) -> None:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
-from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
+from spark_segments.config import normal_overrides, topic_config
+from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.input_columns import record_batches
 from spark_segments.log.appending.offset_assignment import commit_written
-from spark_segments.log.description import describe
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
-from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.transaction import AnyTransaction, checked
-from spark_segments.log.marker import check_format, is_marked, mark
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.plan import offset_bounds
 from spark_segments.log.reading.records import check_reading, read_records
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.topic_changes import altered, records_deleted
+from spark_segments.log.topics import Topics
 from spark_segments.log.typed.typed_log import TypedLog, typed_columns
 from spark_segments.storage import Storage
 
@@ -38,171 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class LogDir(TypedLog):
+class LogDir(Topics, TypedLog):
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        *,
-        kafka: KafkaDirectory | None = None,
-        defaults: Mapping[str, str] | None = None,
-        open_delta_log: OpenDeltaLog = DeltaRsLog,
-    ) -> None:
-        """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is.
-
-        `open_delta_log` stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a storage's own.
-        """
-        self.storage = storage
-        self.open_delta_log = open_delta_log
-        self.defaults = dict(defaults or {})
-        self._kafka = kafka
-        self._manifests: dict[str, Manifest] = {}
-
-    @classmethod
-    def create(
-        cls,
-        uri: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        defaults: Mapping[str, str] | None = None,
-    ) -> LogDir:
-        """Makes an empty log directory at `uri`, or opens the one that is there already.
-
-        A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
-        `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
-        """
-        storage = Storage(uri, dict(storage_options or {}))
-        if not is_marked(storage):
-            if KafkaDirectory.recognises(storage):
-                raise LogDirError(
-                    "The location holds partitions that Kafka wrote",
-                    path=uri,
-                    hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
-                )
-            mark(storage)
-        return cls.open(uri, storage_options, defaults=defaults)
-
-    @classmethod
-    def open(
-        cls,
-        uri: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        defaults: Mapping[str, str] | None = None,
-    ) -> LogDir:
-        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
-        would recover it.
-        """
-        storage = Storage(uri, dict(storage_options or {}))
-        if is_marked(storage):
-            check_format(storage)
-            return cls(storage, defaults=defaults)
-        if KafkaDirectory.recognises(storage):
-            return cls(storage, kafka=KafkaDirectory(storage), defaults=defaults)
-        raise LogDirError(
-            "Not a log directory",
-            path=uri,
-            expected="a log directory of ours or of Kafka's",
-            found="neither a manifest nor <topic>-<partition> directories",
-            hint="LogDir.create(uri) or segments topic create makes one",
-        )
-
-    @property
-    def uri(self) -> str:
-        return self.storage.uri
-
-    @property
-    def is_kafka(self) -> bool:
-        """Whether this is a plain Kafka log directory, which is never written to."""
-        return self._kafka is not None
-
-    # Topics
-
-    def topics(self) -> list[str]:
-        """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
-        if self._kafka is not None:
-            return self._kafka.topics()
-        names = sorted(self.storage.directories(MANIFEST_DIRECTORY))
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            there = list(pool.map(self._is_there, names))
-        return [name for name, exists in zip(names, there, strict=True) if exists]
-
-    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
-        configuration.
-        """
-        self._check_writable()
-        names = self.storage.directories(MANIFEST_DIRECTORY)
-        check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self._is_there(name)])
-        if partitions < 1:
-            raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
-        overrides = normal_overrides(config or {})
-        topic_config(overrides, self.defaults)
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        rows = [Partition(topic_id, number) for number in range(partitions)]
-        self.manifest(topic).create(topic_id, overrides, rows)
-
-    def alter_topic(
-        self, topic: str, config: Mapping[str, str | None] | None = None, partitions: int | None = None
-    ) -> None:
-        """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
-        self._check_writable()
-        with self._topic(topic) as manifest:
-            manifest.commit(altered(config or {}, partitions, self.defaults))
-
-    def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
-
-        `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
-        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
-        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
-        """
-        self._check_writable()
-        with self._topic(topic) as manifest:
-            if force:
-                manifest.delete_by_force()
-                return
-            try:
-                manifest.delete()
-            except (LogDirError, StorageError) as error:
-                error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
-                raise
-
-    def config(self, topic: str) -> TopicConfig:
-        """The topic's configuration: its own values over the defaults of this log directory over Kafka's."""
-        return topic_config(self.snapshot(topic).config, self.defaults)
-
-    def describe(self, topic: str) -> dict[str, Any]:
-        """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
-        ratio.
-        """
-        snapshot = self.snapshot(topic)
-        return describe(snapshot, topic_config(snapshot.config, self.defaults))
-
-    def manifest(self, topic: str) -> Manifest:
-        """The manifest of a topic, whether or not it exists."""
-        if topic not in self._manifests:
-            self._manifests[topic] = Manifest(self.storage, topic, self.open_delta_log)
-        return self._manifests[topic]
-
-    def snapshot(self, topic: str, version: int | None = None) -> Snapshot:
-        """What the log of a topic is now, or was at an earlier version. Raises UnknownTopicError."""
-        if self._kafka is not None:
-            if version is not None:
-                raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=version)
-            return self._kafka.snapshot(topic)
-        with self._topic(topic) as manifest:
-            return manifest.snapshot(version)
-
-    def snapshot_at(self, topic: str, timestamp_ms: int) -> Snapshot:
-        """What the log of a topic was at a time: the last version that was committed by then, by the clocks of those
-        who committed. Raises InvalidOptionError for a time before the first version that is still there.
-        """
-        if self._kafka is not None:
-            raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=timestamp_ms)
-        with self._topic(topic) as manifest:
-            return manifest.snapshot(manifest.version_at(timestamp_ms))
 
     # Records
 
@@ -303,10 +130,6 @@ class LogDir(TypedLog):
         )
         return batches if typed is None else typed.decoded(batches)
 
-    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
-        return offset_bounds(self.snapshot(topic))
-
     def offsets_for_times(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
         """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
         there is none.
@@ -314,20 +137,6 @@ class LogDir(TypedLog):
         snapshot = self.snapshot(topic)
         targets = dict.fromkeys(offset_bounds(snapshot), timestamp_ms)
         return offsets_for_times(self.storage, snapshot, targets)
-
-    def delete_records(self, topic: str, before_offsets: Mapping[int, int]) -> dict[int, int]:
-        """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start
-        offset}.
-
-        Files go with the next retention and vacuum. Raises OffsetOutOfRangeError for an offset above the log end, and
-        PolicyViolationError where the topic's cleanup.policy is without delete: as a broker does, for in a compacted
-        topic a deleted record may be the newest value of its key.
-        """
-        self._check_writable()
-        with self._topic(topic) as manifest:
-            plan = records_deleted(before_offsets, self.defaults, self.uri)
-            bounds = manifest.commit(plan).bounds()
-        return {number: bounds[number][0] for number in before_offsets}
 
     # Kafka's directories
 
@@ -396,28 +205,3 @@ class LogDir(TypedLog):
             spark=spark,
             progress=progress,
         )
-
-    def _is_there(self, topic: str) -> bool:
-        try:
-            return self.manifest(topic).exists()
-        except SegmentsError:
-            return True
-
-    @contextmanager
-    def _topic(self, topic: str) -> Iterator[Manifest]:
-        """The manifest of a topic. An UnknownTopicError within says which topics there are."""
-        try:
-            yield self.manifest(topic)
-        except UnknownTopicError as error:
-            if error.path == self.uri:  # else it is a partition that is not there
-                there = f"There are: {', '.join(self.topics()[:20]) or 'no topics'}"
-                error.hint = there if error.hint is None else f"{error.hint}. {there}"
-            raise
-
-    def _check_writable(self) -> None:
-        if self._kafka is not None:
-            raise LogDirError(
-                "A Kafka log directory is read-only",
-                path=self.uri,
-                hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
-            )

@@ -11,7 +11,7 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import check_partition
+from spark_segments.log.partitions import check_partition
 
 
 def altered(config: Mapping[str, str | None], partitions: int | None, defaults: Mapping[str, str]) -> Plan:

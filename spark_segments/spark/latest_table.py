@@ -27,9 +27,10 @@ from spark_segments.errors import CommitConflictError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPlan, read_latest
-from spark_segments.log.reading.plan import offset_bounds, readable_bounds
+from spark_segments.log.reading.plan import readable_bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

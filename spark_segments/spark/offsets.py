@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import check_partition, offset_bounds, readable_bounds
+from spark_segments.log.partitions import check_partition, offset_bounds
+from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics
 

@@ -12,8 +12,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.sidecars.txn_index import parse_txn_index, txn_index_bytes
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
-from spark_segments.log.reading.plan import offset_bounds, read_ranges
+from spark_segments.log.reading.plan import read_ranges
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_ranges_one_by_one, records_of

@@ -12,8 +12,8 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.latest import LatestPlan, read_latest
-from spark_segments.log.reading.plan import offset_bounds
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import GOLDEN
 from tests.maintenance.test_compact_golden import STEPS

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
-from spark_segments.log.reading.plan import offset_bounds, read_ranges
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.reading.plan import read_ranges
 from spark_segments.log.verification.findings import WARNING
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.reading.plan import PARALLEL_TASKS, offset_bounds, pack, read_ranges
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.reading.plan import PARALLEL_TASKS, pack, read_ranges
 from spark_segments.log.reading.read import read_range
 from spark_segments.storage import Storage
 

@@ -8,15 +8,20 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import pyarrow as pa
+import typer
 
 from spark_segments.cli.records.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import HEADERS_TYPE
 
 LINES_A_BATCH = 10_000
+
+PropertyOption = Annotated[
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
+]
 
 _SCHEMA = pa.schema(
     [

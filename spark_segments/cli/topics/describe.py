@@ -20,6 +20,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.log.description import describe as describe_topic
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
@@ -49,7 +50,7 @@ def describe(
     Example: segments describe /data/log --html log.html
     Example: segments topic describe /data/log orders
     """
-    log = location.open()
+    log = location.open_topics()
     topics = []
     failed = False
     for name in [topic] if topic else log.topics():
@@ -81,8 +82,6 @@ def describe(
 
 
 def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, single: bool) -> None:
-    from spark_segments.log.description import describe as describe_topic
-
     described = [describe_topic(snapshot, config) for snapshot, config in topics]
     if output is Output.JSON:
         print_json(described[0] if single else described)

@@ -57,7 +57,8 @@ class DeltaRsVersion:
     @cached_property
     def files(self) -> list[RowFile]:
         """See `TableVersion.files`."""
-        actions = pa.table(self.table.get_add_actions(flatten=True))
+        # Not pa.table(…), which would import pandas where that is installed: half of the start-up of a command.
+        actions = pa.RecordBatchReader.from_stream(self.table.get_add_actions(flatten=True)).read_all()
         columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
         nothing = [None] * actions.num_rows
         bounds = [

@@ -189,4 +189,4 @@ _cache = _RowCache(CACHE_BYTES)
 
 def concat(tables: Iterable[pa.Table], kind: str) -> pa.Table:
     """The tables in a single table. Without tables, an empty table in the schema of `kind`."""
-    return pa.concat_tables([SCHEMAS[kind].empty_table(), *tables])
+    return pa.concat_tables([pa.Table.from_batches([], SCHEMAS[kind]), *tables])

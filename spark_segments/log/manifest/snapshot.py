@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import (
     REMOVED,
@@ -26,6 +25,9 @@ from spark_segments.log.manifest.rows import (
     partitions_of,
     segments_of,
 )
+
+if TYPE_CHECKING:
+    from spark_segments.format.sidecars.txn_index import AbortedTransactions
 
 
 class SegmentSource(Protocol):

@@ -10,9 +10,10 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
-from spark_segments.log.reading.plan import check_partition, offset_bounds, read_ranges
+from spark_segments.log.reading.plan import read_ranges
 from spark_segments.log.reading.read import read_range
 from spark_segments.storage import Storage
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import check_partition, offset_bounds
+from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.segment.reader import seek_time, windows
 from spark_segments.storage import Storage
 

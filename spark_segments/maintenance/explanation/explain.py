@@ -24,7 +24,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import REMOVED as REMOVED_STATE
 from spark_segments.log.manifest.rows import Partition, Segment, segments_of
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.reading.plan import check_partition
+from spark_segments.log.partitions import check_partition
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,

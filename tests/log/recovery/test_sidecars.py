@@ -16,7 +16,8 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.log.kafka import segment_scan
-from spark_segments.log.reading.plan import offset_bounds, read_ranges
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.reading.plan import read_ranges
 from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, read_ranges_one_by_one, records_of

@@ -1,0 +1,67 @@
+"""Commands that are imported when they run: `segments --help` and the shell's completion import none of them.
+
+A group has a list of commands, each with the place of its function and the first paragraph of its help. So a command
+pays for what it imports itself, and for nothing that other commands import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer.main
+from typer.core import TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command of a group.
+
+    `place`: module and name of a function, or of a `typer.Typer` with commands of its own. `summary`: the first
+    paragraph of its help. `panel`: the title under which the group's help lists it.
+    """
+
+    name: str
+    place: str
+    summary: str
+    panel: str | None = None
+
+    def load(self) -> Any:
+        """The command, imported."""
+        module, _, name = self.place.partition(":")
+        found = getattr(import_module(module), name)
+        if not isinstance(found, typer.Typer):
+            return self._made_of(found, None)
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+    def listed(self) -> Any:
+        """A stand-in with the name, the summary and the panel, which is all that the group's help shows."""
+        return self._made_of(lambda: None, self.summary)
+
+    def _made_of(self, function: Any, summary: str | None) -> Any:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command(self.name, help=summary, rich_help_panel=self.panel or typer.models.Default(None))(function)
+        return typer.main.get_command(app)
+
+
+def group_of(commands: Sequence[LazyCommand]) -> type[TyperGroup]:
+    """The class of a group that has these commands, in this order."""
+    named = {command.name: command for command in commands}
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings | {"commands": {name: command.listed() for name, command in named.items()}})
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name, listed, rest = super().resolve_command(ctx, args)
+            return name, named[name].load() if name in named else listed, rest
+
+        def load(self) -> list[Any]:
+            """All commands, imported: for documentation."""
+            return [command.load() for command in commands]
+
+    return LazyGroup

@@ -1,0 +1,78 @@
+"""`segments delete-records`: moves log starts up, as Kafka's kafka-delete-records does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.output import Output, print_json
+from spark_segments.errors import InvalidOptionError
+
+
+@with_options
+def delete_records(
+    location: LogOptions,
+    topic: TopicArgument,
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="Delete from this partition only; from all by default.")
+    ] = None,
+    before_offset: Annotated[
+        int | None, typer.Option("--before-offset", help="Delete the records below this offset; -1: all records.")
+    ] = None,
+    before_time: Annotated[
+        str | None,
+        typer.Option(
+            "--before-time",
+            metavar="TIME",
+            help="Delete the records below the first record of this time or later.",
+        ),
+    ] = None,
+    offset_json_file: Annotated[
+        Path | None,
+        typer.Option("--offset-json-file", help="Kafka's JSON file with partitions and offsets.", exists=True),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Moves the log start up. The next retain and vacuum delete the files.
+
+    Example: segments delete-records /data/log orders --before-time 2026-01-01
+    """
+    log = location.open()
+    bounds = log.offsets(topic)
+    chosen = list(bounds) if partition is None else [partition]
+    if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
+        raise InvalidOptionError(
+            "No records to delete are named", expected="one of --before-offset, --before-time, --offset-json-file"
+        )
+    if offset_json_file is not None:
+        before = _offsets_of(offset_json_file, topic)
+    elif before_time is not None:
+        answers = log.offsets_for_times(topic, timestamp_ms(before_time))
+        before = {number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen}
+    else:
+        assert before_offset is not None
+        before = dict.fromkeys(chosen, before_offset)
+    started = log.delete_records(topic, before)
+    if output is Output.JSON:
+        print_json({"topic": topic, "partitions": [{"partition": n, "low_watermark": at} for n, at in started.items()]})
+    else:
+        for number, at in started.items():
+            print(f"partition: {topic}-{number}\tlow_watermark: {at}")
+
+
+def _offsets_of(file: Path, topic: str) -> dict[int, int]:
+    """{partition: offset} of one topic in the file that kafka-delete-records takes."""
+    try:
+        entries = json.loads(file.read_text())["partitions"]
+        return {int(entry["partition"]): int(entry["offset"]) for entry in entries if entry["topic"] == topic}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidOptionError(
+            "The file is no JSON file of offsets",
+            path=str(file),
+            expected='{"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}',
+        ) from error

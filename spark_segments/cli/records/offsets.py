@@ -1,0 +1,61 @@
+"""`segments offsets`: log starts, log ends, or the offsets of a time, as Kafka's kafka-get-offsets prints them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.output import Output, print_json
+from spark_segments.errors import InvalidOptionError
+
+
+@with_options
+def offsets(
+    location: LogOptions,
+    topic: TopicArgument,
+    time: Annotated[
+        str,
+        typer.Option(
+            "--time",
+            metavar="TIME|earliest|latest",
+            help="latest (or -1), earliest (or -2), ms since 1970 or an ISO time.",
+        ),
+    ] = "latest",
+    partitions: Annotated[
+        str | None, typer.Option("--partitions", metavar="N,N", help="Print these partitions only.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Prints topic:partition:offset lines: the log end, the log start, or the first offset not older than a time.
+
+    Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
+    """
+    bounds = location.open_topics().offsets(topic)
+    if time in ("latest", "-1"):
+        found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
+    elif time in ("earliest", "-2"):
+        found = {number: start for number, (start, _) in bounds.items()}
+    else:
+        answers = location.open().offsets_for_times(topic, timestamp_ms(time))
+        found = {number: answer[0] if answer else None for number, answer in answers.items()}
+    wanted = _numbers(partitions) if partitions else set(found)
+    if wanted - set(found):
+        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(found), found=sorted(wanted))
+    rows = [(number, found[number]) for number in sorted(wanted)]
+    if output is Output.JSON:
+        print_json({"topic": topic, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
+    else:
+        for number, at in rows:
+            print(f"{topic}:{number}:{'' if at is None else at}")
+
+
+def _numbers(text: str) -> set[int]:
+    try:
+        return {int(number) for number in text.split(",")}
+    except ValueError:
+        raise InvalidOptionError(
+            "The text is no list of partitions", expected="numbers and commas, such as 0,3", found=text
+        ) from None

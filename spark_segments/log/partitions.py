@@ -1,0 +1,32 @@
+"""The partitions of a snapshot: which there are, and where their logs start and end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_segments.errors import UnknownTopicError
+from spark_segments.log.manifest.snapshot import Snapshot
+
+
+def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
+    """{partition: (log start offset, log end offset)} of a snapshot."""
+    table = snapshot.partitions
+    return {
+        partition: (start, end)
+        for partition, start, end in zip(
+            table.column("partition").to_pylist(),
+            table.column("log_start_offset").to_pylist(),
+            table.column("log_end_offset").to_pylist(),
+            strict=True,
+        )
+    }
+
+
+def check_partition(snapshot: Snapshot, partition: int) -> None:
+    """Raises UnknownTopicError unless the topic has that partition."""
+    numbers = snapshot.partitions.column("partition").to_numpy()
+    if (numbers == partition).any():
+        return
+    dense = bool((numbers == np.arange(len(numbers))).all())  # Kafka's directory may lack some partitions
+    expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
+    raise UnknownTopicError(f"Topic {snapshot.topic} has no such partition", expected=expected, found=partition)
