@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.cli import COMMANDS
+from spark_segments.cli.jobs.job_path import Item, path_of
 from tests.conftest import ROOT
 from tests.maintenance.upkeep import all_records, assert_maintained, assert_vacuumed, busy_log
 
@@ -73,6 +79,78 @@ def test_airflow_runs_the_dag(run, log: LogDir, tmp_path: Path) -> None:
     assert list(reports) in (["roll", *both, "vacuum"] for both in (["retain", "compact"], ["compact", "retain"]))
     assert_maintained(log, [reports[job] for job in ("roll", "retain", "compact", "vacuum")], before)
     assert_vacuumed(log)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, python_environment) -> dict[str, str]:
+    """What the DAGs of an archive take: golden-data's topic orders goes to tmp_path / "archive"."""
+    return python_environment | {
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "SEGMENTS_KAFKA_DIRECTORY": str(ROOT / "tests" / "golden" / "broker-data"),
+        "SEGMENTS_ARCHIVE": str(tmp_path / "archive"),
+        "SEGMENTS_EXPORT": str(tmp_path / "export"),
+    }
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_path: Path) -> None:
+    """Without Spark. The sensor defers, and goes on when the record that it waits for is appended."""
+    run("airflow/run.py", "--dag", "spark_segments_import", environment=archive)
+    log = LogDir.open(archive["SEGMENTS_ARCHIVE"])
+    ends = {number: end for number, (_, end) in log.offsets("orders").items()}
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "airflow.db")) as database:
+        events = database.execute(
+            "SELECT asset.uri, asset_event.extra FROM asset_event JOIN asset ON asset.id = asset_event.asset_id"
+        ).fetchall()
+    uri = f"{Path(log.uri).as_uri()}/orders"
+    assert [(found, json.loads(extra)) for found, extra in events] == [
+        (uri, {"log_end_offsets": {str(number): end for number, end in ends.items()}})
+    ]
+
+    command = [sys.executable, str(ROOT / "examples" / "airflow" / "run.py"), "--dag", "spark_segments_export"]
+    wanted = archive | {"SEGMENTS_END_OFFSETS": json.dumps({"0": ends[0] + 1})}
+    with subprocess.Popen(
+        command, env=wanted, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as exporting:
+        printed = ""
+        for line in exporting.stdout:
+            printed += line
+            if "running trigger in line" in line:
+                assert not (tmp_path / "export").exists()
+                log.append("orders", pa.table({"value": [b"the last one"], "partition": pa.array([0], pa.int32())}))
+    assert exporting.returncode == 0 and "running trigger in line" in printed, printed[-5000:]
+    assert all_records(LogDir.open(str(tmp_path / "export")))["orders"] == all_records(log)["orders"]
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_every_operator_of_airflow_gives_its_job_what_the_command_takes(run, archive) -> None:
+    """Airflow knows the provider, and each command line passes the command's own parser."""
+    run("airflow/run.py", "--dag", environment=archive)
+    environment = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow"))
+    script = """
+import json
+from airflow.providers_manager import ProvidersManager
+from spark_segments.airflow import operators
+assert "spark-segments" in ProvidersManager().providers
+further = {"append": {"topic": "t", "inputs": ["a", "b"]}, "import": {"kafka_dir": "k", "topic": "t"},
+           "export": {"kafka_dir": "k", "topic": "t"}}
+found = [one for one in vars(operators).values() if isinstance(one, type) and hasattr(one, "job")]
+made = [one(task_id="t", log_dir="/l", storage_options={"A": "b"}, **further.get(one.job, {})) for one in found]
+print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
+"""
+    done = subprocess.run(
+        [environment / "bin" / "python", "-c", script], env=archive, capture_output=True, text=True, check=True
+    )
+    commands = json.loads(done.stdout.partition("COMMANDS")[2])
+    assert commands.keys() == {item.value for item in Item} - {"conf", "airflow"}
+    known = {command.name: command for command in COMMANDS}
+    parsed = {job: known[job].load().make_context(job, arguments).params for job, arguments in commands.items()}
+    assert {(params["log_dir"], *params["storage"]) for params in parsed.values()} == {("/l", "A=b")}
+    assert parsed["append"]["paths"] == ["a", "b"] and parsed["import"]["kafka_dir"] == "k"
+    assert {parsed[job]["topic"] for job in ("append", "import", "export")} == {"t"}
+    assert all(path_of(Item(job)).name == f"{job}.py" for job in parsed)
 
 
 def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_path: Path) -> None:

@@ -14,7 +14,19 @@ PACKAGE = ROOT / "spark_segments"
 MOST_MODULES = 16
 
 # From the bottom up. A module may import from its own layer and from those before it.
-LAYERS = ["errors", "format", "storage", "config", "execution", "values", "log", "maintenance", "spark", "cli"]
+LAYERS = [
+    "errors",
+    "format",
+    "storage",
+    "config",
+    "execution",
+    "values",
+    "log",
+    "maintenance",
+    "spark",
+    "cli",
+    "airflow",
+]
 # What two layers may not know of each other although the order would allow it.
 STRANGERS = {("storage", "format"), ("config", "format"), ("config", "storage"), ("execution", "format")}
 
@@ -65,6 +77,16 @@ def test_only_spark_and_the_command_line_import_pyspark_when_they_run() -> None:
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(module.partition(".")[0] == "pyspark" for module in modules), name
+
+
+def test_only_the_airflow_room_imports_airflow() -> None:
+    for name, path in MODULES.items():
+        if name.partition(".")[0] == "airflow":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(module.partition(".")[0] == "airflow" for module in modules), name
 
 
 def test_modules_import_each_other_in_no_circle() -> None:

@@ -1,7 +1,7 @@
-"""Runs the DAG once over log directories: in a real Airflow 3, in an environment of its own, with the jobs on a local
-Spark.
+"""Runs the DAGs once, in a real Airflow 3 that has an environment to itself.
 
-python examples/airflow/run.py LOG_DIR…
+python examples/airflow/run.py LOG_DIR…      the upkeep of log directories, with the jobs on a local Spark
+python examples/airflow/run.py --dag DAG…    other DAGs, by their names, with the variables that they take
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ ROOT = HERE.parents[1]
 ENVIRONMENT = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow"))
 
 
-def main(uris: list[str]) -> None:
-    """Installs Airflow where it is not there yet, and runs the DAG."""
-    if not uris:
+def main(arguments: list[str]) -> None:
+    """Installs Airflow where it is not there yet, and runs the DAGs."""
+    if not arguments:
         sys.exit(__doc__)
     install()
+    dags = arguments[1:] if arguments[0] == "--dag" else ["spark_segments_upkeep"]
+    uris = arguments if arguments[0] != "--dag" else []
     with tempfile.TemporaryDirectory(prefix="airflow-", ignore_cleanup_errors=True) as home:
         package = f"{home}/spark_segments.zip"
         packages = ["spark_segments", "pyspark_segments"]
@@ -35,15 +37,15 @@ def main(uris: list[str]) -> None:
         names = {os.path.basename(uri): uri if "://" in uri else os.path.abspath(uri) for uri in uris}
         connection = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         settings = {
-            "AIRFLOW_HOME": home,
+            "AIRFLOW_HOME": os.environ.get("AIRFLOW_HOME", home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW_CONN_SPARK_SEGMENTS": json.dumps(connection),
-            "SEGMENTS_HOME": str(ROOT),
+            "SEGMENTS_SPARK_CONNECTION": "spark_segments",
             "SEGMENTS_PACKAGE": package,
             "SEGMENTS_LOG_DIRECTORIES": json.dumps(names),
         }
-        for command in (["db", "migrate"], ["dags", "test", "spark_segments_upkeep"]):
+        for command in (["db", "migrate"], *(["dags", "test", dag] for dag in dags)):
             subprocess.run(
                 [str(ENVIRONMENT / "bin" / "airflow"), *command],
                 env=os.environ | settings | this_spark(),
@@ -52,13 +54,14 @@ def main(uris: list[str]) -> None:
 
 
 def install() -> None:
-    """Makes the environment where it is not there as requirements.txt has it."""
+    """Makes the environment where it is not there as requirements.txt has it, with this checkout as a provider."""
     requirements, installed = HERE / "requirements.txt", ENVIRONMENT / "requirements.txt"
     if installed.exists() and installed.read_text() == requirements.read_text():
         return
     venv.create(ENVIRONMENT, with_pip=True)
     pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "-r", str(requirements)], check=True)
+    subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
     shutil.copy(requirements, installed)
 
 

@@ -54,6 +54,12 @@ CompressionOption = Annotated[
     str | None,
     typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's setting by default."),
 ]
+MetricsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics", metavar="FILE", help="Write OpenMetrics text there, for node_exporter's textfile collector."
+    ),
+]
 NowOption = Annotated[
     int | None, typer.Option("--now-ms", metavar="MS", help="The time to plan by, in ms since 1970; now by default.")
 ]
@@ -143,7 +149,12 @@ class JobOptions:
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False
     output: OutputOption = Output.TEXT
+    metrics: MetricsOption = None
     now_ms: NowOption = None
+
+    def __post_init__(self) -> None:
+        if self.metrics is not None and self.dry_run:
+            raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
 
     def one_topic(self) -> str | None:
         """The topic of the job, given as [TOPIC] or as --topic; None for all topics."""

@@ -1,7 +1,7 @@
 """The upkeep of log directories as an Airflow DAG: roll, then retain and compact side by side, then vacuum.
 
-A log directory is a task group, a job a spark-submit. Every job does what is due when it runs, in commits that land
-whole or not at all. So a retry has nothing to clean up, runs may overlap, and the run after a missed one does its work.
+A log directory is a task group. Every job does what is due when it runs, in commits that land whole or not at all. So a
+retry has nothing to clean up, runs may overlap, and the run after a missed one does its work.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import datetime
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import chain, dag, task_group
+
+from spark_segments.airflow.operators import CompactOperator, RetainOperator, RollOperator, VacuumOperator
 
 # Task groups and their log directories: paths, or s3://, gs:// and abfs:// URIs.
 LOG_DIRECTORIES = json.loads(os.environ.get("SEGMENTS_LOG_DIRECTORIES", '{"shop": "s3://bucket/shop-log"}'))
@@ -21,12 +23,11 @@ LOG_DIRECTORIES = json.loads(os.environ.get("SEGMENTS_LOG_DIRECTORIES", '{"shop"
 # The schedule and the delete delay, and any other default of topics: every job and `segments explain` take this file.
 DEFAULTS = os.environ.get("SEGMENTS_DEFAULTS", str(Path(__file__).with_name("upkeep.properties")))
 
-# A checkout of spark_segments on the Airflow workers, and the package as Spark's executors get it.
-HOME = Path(os.environ.get("SEGMENTS_HOME", "/opt/spark_segments"))
-PACKAGE = os.environ.get("SEGMENTS_PACKAGE", str(HOME / "spark_segments.zip"))
-
-# The Airflow connection that names the Spark master, in deploy mode client.
-CONNECTION = "spark_segments"
+# Where the jobs run. The Airflow connection that names the Spark master, in deploy mode client, and the package as
+# Spark's executors get it. Without a connection each job runs on the Airflow worker, without Spark.
+CONNECTION = os.environ.get("SEGMENTS_SPARK_CONNECTION") or None
+PACKAGE = os.environ.get("SEGMENTS_PACKAGE", "/opt/spark_segments/spark_segments.zip")
+SPARK: dict[str, Any] = {"spark_conn_id": CONNECTION, "spark_submit": {"py_files": PACKAGE}} if CONNECTION else {}
 
 
 def schedule() -> datetime.timedelta:
@@ -36,28 +37,18 @@ def schedule() -> datetime.timedelta:
     return datetime.timedelta(milliseconds=int(settings["log.retention.check.interval.ms"]))
 
 
-def job(name: str, log_directory: str) -> SparkSubmitOperator:
-    """jobs/<name>.py on Spark; its report, as JSON, is in the task's log.
-
-    It fails where a partition's files are damaged, with all others' work done: the next jobs need not wait for repair.
-    """
-    return SparkSubmitOperator(
-        task_id=name,
-        trigger_rule="all_done",
-        conn_id=CONNECTION,
-        application=str(HOME / "jobs" / f"{name}.py"),
-        application_args=[log_directory, "--defaults", DEFAULTS, "--output", "json"],
-        name=f"{name} {log_directory}",
-        py_files=PACKAGE,
-        properties_file=str(HOME / "conf" / "spark-defaults.conf"),
-        conf={"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{HOME}/conf/log4j2.properties"},
-    )
-
-
 @task_group
 def upkeep(log_directory: str) -> None:
-    """Sealed segments are what retention and compaction take; vacuum deletes what has left the log for long enough."""
-    roll, retain, compact, vacuum = (job(name, log_directory) for name in ("roll", "retain", "compact", "vacuum"))
+    """Sealed segments are what retention and compaction take; vacuum deletes what has left the log for long enough.
+
+    A job fails where a partition's files are damaged, with all others' work done: the next jobs need not wait for
+    repair.
+    """
+    settings = {"log_dir": log_directory, "defaults": DEFAULTS, "trigger_rule": "all_done", **SPARK}
+    roll = RollOperator(task_id="roll", **settings)
+    retain = RetainOperator(task_id="retain", **settings)
+    compact = CompactOperator(task_id="compact", **settings)
+    vacuum = VacuumOperator(task_id="vacuum", **settings)
     chain(roll, [retain, compact], vacuum)
     [roll, retain, compact, vacuum] >> EmptyOperator(task_id="succeeded")  # else a run would be what its vacuum is
 

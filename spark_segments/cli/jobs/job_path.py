@@ -23,6 +23,8 @@ class Item(StrEnum):
     COMPACT = "compact"
     VACUUM = "vacuum"
     MAINTAIN = "maintain"
+    IMPORT = "import"
+    EXPORT = "export"
     CONF = "conf"
     AIRFLOW = "airflow"
 
@@ -32,7 +34,7 @@ def job_path(
         Item,
         typer.Argument(
             metavar="JOB",
-            help="A job (append, roll, retain, compact, vacuum, maintain) or a directory (conf, airflow).",
+            help="A job (append, roll, retain, …, import, export) or a directory (conf, airflow).",
         ),
     ],
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +17,12 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import FAILED, print_report, progress_bar
+from spark_segments.config import TopicConfig, topic_config
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+    from spark_segments.log.manifest.snapshot import Snapshot
+    from spark_segments.maintenance.report import Report
 
 
 @with_options
@@ -125,7 +133,8 @@ def maintain(
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
 
-    With --output json each report is a line.
+    With --output json each report is a line. With --metrics the file also
+    has the state of the log, as `segments describe --metrics` writes it.
 
     Example: segments maintain /data/log --master local[4]
     """
@@ -134,14 +143,13 @@ def maintain(
     from spark_segments.maintenance import roll as roll_job
     from spark_segments.maintenance import vacuum as vacuum_job
 
-    failed = False
-    for job in (roll_job, retain_job, compact_job, vacuum_job):
-        try:
-            _run(job, location, settings, spark)
-        except typer.Exit:
-            failed = True
-    if failed:
-        raise typer.Exit(FAILED)
+    reports = [_report(job, location, settings, spark) for job in (roll_job, retain_job, compact_job, vacuum_job)]
+    if settings.metrics is not None:
+        log, topic = location.open(), settings.one_topic()
+        snapshots = [log.snapshot(name) for name in ([topic] if topic else log.topics())]
+        state = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
+        _write_metrics(settings.metrics, log, reports, state)
+    _exit(reports)
 
 
 def _run(
@@ -151,10 +159,40 @@ def _run(
     spark: SparkOptions,
     **further: Any,
 ) -> None:
+    report = _report(job, location, settings, spark, **further)
+    if settings.metrics is not None:
+        _write_metrics(settings.metrics, location.open(), [report])
+    _exit([report])
+
+
+def _report(
+    job: Callable[..., Any],
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
+    **further: Any,
+) -> Report:
+    """Runs the job and prints its report."""
     topic, log = settings.one_topic(), location.open()
     session = spark.session(job.__name__)
     with progress_bar(job.__name__) as progress:
-        report = job(log, session, topic, settings.now_ms, settings.dry_run, progress=progress, **further)
+        report: Report = job(log, session, topic, settings.now_ms, settings.dry_run, progress=progress, **further)
     print_report(report.to_dict(), settings.output)
-    if report.failed:
+    return report
+
+
+def _write_metrics(
+    path: Path, log: LogDir, reports: Sequence[Report], state: Sequence[tuple[Snapshot, TopicConfig]] = ()
+) -> None:
+    from spark_segments.maintenance.metrics.job_metrics import job_metrics
+    from spark_segments.maintenance.metrics.log_metrics import log_metrics
+    from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+
+    now_ms = time.time_ns() // 1_000_000
+    families = job_metrics(log.uri, [report.to_dict() for report in reports], now_ms)
+    write_metrics(path, openmetrics_text([*families, *(log_metrics(log.uri, state) if state else [])]))
+
+
+def _exit(reports: Sequence[Report]) -> None:
+    if any(report.failed for report in reports):
         raise typer.Exit(FAILED)

@@ -12,6 +12,7 @@ import typer
 
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
+    MetricsOption,
     NowOption,
     OptionalTopicArgument,
     OutputOption,
@@ -38,6 +39,7 @@ def describe(
     location: ConfiguredLogOptions,
     topic: OptionalTopicArgument = None,
     html: HtmlOption = None,
+    metrics: MetricsOption = None,
     output: OutputOption = Output.TEXT,
     now_ms: NowOption = None,
 ) -> None:
@@ -45,7 +47,8 @@ def describe(
 
     With --html a page shows each partition as a strip of its segments (clean
     tail, dirty head, active), and when segments are rolled, removed and
-    compacted.
+    compacted. With --metrics the offsets, sizes and dirty ratios become
+    metrics, under Kafka's names where Kafka has the same.
 
     Example: segments describe /data/log --html log.html
     Example: segments topic describe /data/log orders
@@ -75,7 +78,12 @@ def describe(
         html.write_text(text, encoding="utf-8")
         if output is Output.TEXT:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
-    if html is None or output is Output.JSON:
+    if metrics is not None:
+        from spark_segments.maintenance.metrics.log_metrics import log_metrics
+        from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+
+        write_metrics(metrics, openmetrics_text(log_metrics(log.uri, topics)))
+    if (html is None and metrics is None) or output is Output.JSON:
         _print(topics, output, single=topic is not None)
     if failed:
         raise typer.Exit(FAILED)

@@ -1,0 +1,218 @@
+"""An operator for each job. They run the `segments` command: by spark-submit, or without Spark in a process beside the
+task's, so that a job's memory ends with it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException
+
+from spark_segments.airflow.assets import topic_asset
+from spark_segments.airflow.reports import report_of, summary
+from spark_segments.cli.jobs.job_path import Item, path_of
+from spark_segments.log.logdir import LogDir
+
+
+class SegmentsOperator(BaseOperator):
+    """Runs a job over a log directory. Use a subclass: each names its job.
+
+    Without `spark_conn_id` the job works in a process on this worker, by `python` (default: Airflow's own; another
+    environment's where Airflow's lacks what a job needs). With it the job is a spark-submit over that connection of the
+    provider apache-spark; `spark_submit` are further arguments of its SparkSubmitHook, such as py_files, conf,
+    properties_file and env_vars. `arguments` are further options of the command, as on the command line.
+    `storage_options` are seen by who can list processes: credentials belong into the workers' environment.
+
+    Without Spark the result is the job's reports, without a line for each partition: those are in the task's log. A job
+    that failed for a partition fails the task, after all other partitions were done: a retry does what is left.
+    """
+
+    job: ClassVar[str]
+    template_fields: Sequence[str] = ("log_dir", "topic", "arguments", "spark_submit")
+    ui_color = "#e8f1f8"
+
+    def __init__(
+        self,
+        *,
+        log_dir: str,
+        topic: str | None = None,
+        arguments: Sequence[str] = (),
+        defaults: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        spark_conn_id: str | None = None,
+        spark_submit: Mapping[str, Any] | None = None,
+        python: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.log_dir = log_dir
+        self.topic = topic
+        self.arguments = list(arguments)
+        self.defaults = defaults
+        self.storage_options = storage_options
+        self.spark_conn_id = spark_conn_id
+        self.spark_submit = dict(spark_submit or {})
+        self.python = python
+        self._process: subprocess.Popen[str] | None = None
+        self._hook: Any = None
+
+    def positional(self) -> list[str]:
+        """The arguments that the command takes by position."""
+        return [self.log_dir, *([self.topic] if self.topic else [])]
+
+    def command(self) -> list[str]:
+        """The arguments of the `segments` command, without the command's own name."""
+        options = [*self.arguments]
+        if self.defaults is not None:
+            options += ["--defaults", self.defaults]
+        for name, value in (self.storage_options or {}).items():
+            options += ["--storage", f"{name}={value}"]
+        return [*self.positional(), *options, "--output", "json"]
+
+    def execute(self, context: Any) -> list[dict[str, Any]] | None:
+        """Runs the job. Raises AirflowException where it fails."""
+        if self.spark_conn_id is not None:
+            self._submit()
+            return None
+        return self._run()
+
+    def on_kill(self) -> None:
+        """Ends the job. What it has not committed is left for vacuum."""
+        if self._process is not None:
+            self._process.terminate()
+        if self._hook is not None:
+            self._hook.on_kill()
+
+    def _run(self) -> list[dict[str, Any]]:
+        command = [self.python or sys.executable, "-m", "spark_segments", self.job, *self.command()]
+        self.log.info("Running segments %s %s", self.job, " ".join(self.positional()))
+        reports = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            self._process = process
+            assert process.stdout is not None
+            last = ""
+            for line in process.stdout:
+                last = line.rstrip() or last
+                self.log.info("%s", line.rstrip())
+                report = report_of(line)
+                if report is not None:
+                    reports.append(summary(report))
+        self._process = None
+        if process.returncode:
+            errors = [f"{one['failed']} partitions failed" for one in reports if one.get("failed")]
+            why = "; ".join(errors) or last
+            raise AirflowException(f"segments {self.job} ended with {process.returncode}: {why}")
+        return reports
+
+    def _submit(self) -> None:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        settings = dict(self.spark_submit)
+        application = settings.pop("application", None) or str(path_of(Item(self.job)))
+        settings.setdefault("name", f"{self.job} {self.log_dir}")
+        self._hook = SparkSubmitHook(conn_id=self.spark_conn_id, application_args=self.command(), **settings)
+        self._hook.submit(application)
+        self._hook = None
+
+
+class RollOperator(SegmentsOperator):
+    """Seals segments that are due, and merges small chunks: `segments roll`."""
+
+    job = "roll"
+
+
+class RetainOperator(SegmentsOperator):
+    """Takes expired segments out of the log: `segments retain`."""
+
+    job = "retain"
+
+
+class CompactOperator(SegmentsOperator):
+    """Keeps the newest record of every key of compacted topics: `segments compact`."""
+
+    job = "compact"
+
+
+class VacuumOperator(SegmentsOperator):
+    """Deletes files that left the log long ago: `segments vacuum`."""
+
+    job = "vacuum"
+
+
+class MaintainOperator(SegmentsOperator):
+    """Runs roll, retain, compact and vacuum, one after another: `segments maintain`."""
+
+    job = "maintain"
+
+
+class _UpdatesTopics(SegmentsOperator):
+    """A job that adds records. The topic's asset is its outlet, and the asset's event has the log end offsets.
+
+    Where log directory or topic is a template, or the job is not for a single topic, `outlets` are as given.
+    """
+
+    def __init__(self, *, log_dir: str, topic: str | None = None, **kwargs: Any) -> None:
+        if topic is not None and "{{" not in log_dir + topic:
+            kwargs.setdefault("outlets", [topic_asset(log_dir, topic)])
+        super().__init__(log_dir=log_dir, topic=topic, **kwargs)
+
+    def execute(self, context: Any) -> list[dict[str, Any]] | None:
+        """Runs the job, and notes the log end offsets in the events of the outlets that are this topic's asset."""
+        reports = super().execute(context)
+        if self.topic is not None:
+            asset = topic_asset(self.log_dir, self.topic)
+            if asset in self.outlets:
+                offsets = LogDir.open(self.log_dir, self.storage_options).offsets(self.topic)
+                ends = {str(partition): end for partition, (_, end) in offsets.items()}
+                context["outlet_events"][asset].extra = {"log_end_offsets": ends}
+        return reports
+
+
+class AppendOperator(_UpdatesTopics):
+    """Appends files to a topic: `segments append`. `inputs` are paths, directories or patterns.
+
+    With `arguments` such as ["--txn-app-id", "landing", "--txn-version", "{{ data_interval_end.int_timestamp }}"] a
+    retry appends nothing twice.
+    """
+
+    job = "append"
+    template_fields = (*SegmentsOperator.template_fields, "inputs")
+
+    def __init__(self, *, inputs: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.inputs = list(inputs)
+
+    def command(self) -> list[str]:
+        return [*(word for path in self.inputs for word in ("--input", path)), *super().command()]
+
+
+class ImportOperator(_UpdatesTopics):
+    """Copies topics out of a Kafka log directory: `segments import`. A repeat copies what has come since."""
+
+    job = "import"
+    template_fields = (*SegmentsOperator.template_fields, "kafka_dir")
+
+    def __init__(self, *, kafka_dir: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kafka_dir = kafka_dir
+
+    def positional(self) -> list[str]:
+        return [self.kafka_dir, self.log_dir, *(["--topic", self.topic] if self.topic else [])]
+
+
+class ExportOperator(SegmentsOperator):
+    """Writes topics as partition directories that a Kafka broker serves: `segments export`."""
+
+    job = "export"
+    template_fields = (*SegmentsOperator.template_fields, "kafka_dir")
+
+    def __init__(self, *, kafka_dir: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kafka_dir = kafka_dir
+
+    def positional(self) -> list[str]:
+        return [self.log_dir, self.kafka_dir, *(["--topic", self.topic] if self.topic else [])]

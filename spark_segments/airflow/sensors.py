@@ -1,0 +1,84 @@
+"""The sensor that waits until a topic has reached offsets or a time."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
+
+from spark_segments.airflow.reached import TopicCondition
+from spark_segments.airflow.triggers import TopicTrigger
+
+
+class TopicSensor(BaseSensorOperator):
+    """Waits until a topic has reached log end offsets, or a time. Returns {partition as text: log end offset}.
+
+    `end_offsets`: {partition: log end offset}. `timestamp`: ISO 8601 with a zone, such as "{{ data_interval_end }}";
+    every partition must have a record of that time or a later one, or any partition where `every_partition` is False.
+    With `deferrable` (default: Airflow's own setting operators.default_deferrable) the task gives its worker slot back
+    while it waits; it then looks every `poke_interval` seconds in the triggerer.
+    """
+
+    template_fields: Sequence[str] = ("log_dir", "topic", "end_offsets", "timestamp")
+
+    def __init__(
+        self,
+        *,
+        log_dir: str,
+        topic: str,
+        end_offsets: Mapping[int, int] | None = None,
+        timestamp: str | None = None,
+        every_partition: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.log_dir = log_dir
+        self.topic = topic
+        self.end_offsets = end_offsets
+        self.timestamp = timestamp
+        self.every_partition = every_partition
+        self.storage_options = storage_options
+        self.deferrable = deferrable
+
+    def poke(self, context: Any) -> PokeReturnValue:
+        """A single look."""
+        condition = self._condition()
+        ends = condition.met(condition.open())
+        offsets = None if ends is None else {str(partition): end for partition, end in ends.items()}
+        return PokeReturnValue(is_done=ends is not None, xcom_value=offsets)
+
+    def execute(self, context: Any) -> Any:
+        """Waits in this worker, or hands the waiting to the triggerer."""
+        if not self.deferrable:
+            return super().execute(context)
+        first = self.poke(context)
+        if first.is_done:
+            return first.xcom_value
+        self.defer(
+            trigger=TopicTrigger(self._condition().to_dict(), self.poke_interval),
+            method_name="execute_complete",
+            timeout=datetime.timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Any, event: Mapping[str, Any]) -> Any:
+        """The triggerer calls it with the trigger's event."""
+        return event["offsets"]
+
+    def _condition(self) -> TopicCondition:
+        offsets, timestamp_ms = self.end_offsets, None
+        if self.timestamp is not None:
+            moment = datetime.datetime.fromisoformat(self.timestamp)
+            timestamp_ms = int(moment.astimezone(datetime.UTC).timestamp() * 1000)
+        return TopicCondition(
+            self.log_dir,
+            self.topic,
+            None if offsets is None else {int(partition): int(end) for partition, end in offsets.items()},
+            timestamp_ms,
+            self.every_partition,
+            self.storage_options,
+        )
