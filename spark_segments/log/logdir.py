@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_segments.config import normal_overrides, topic_config
-from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.errors import LogDirError
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.input_columns import record_batches
 from spark_segments.log.appending.offset_assignment import commit_written
@@ -17,9 +17,8 @@ from spark_segments.log.kafka.transfer import export_all, import_all
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.transaction import AnyTransaction, checked
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.records import check_reading, read_records
 from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.reading.topic_reads import TopicReads
 from spark_segments.log.topics import Topics
 from spark_segments.log.typed.typed_log import TypedLog, typed_columns
 from spark_segments.storage import Storage
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class LogDir(Topics, TypedLog):
+class LogDir(Topics, TypedLog, TopicReads):
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
 
     # Records
@@ -86,49 +85,6 @@ class LogDir(Topics, TypedLog):
             return {}
         with self._topic(chunks[0].topic) as manifest:
             return commit_written(manifest, chunks, txn, self.defaults, replayed=True)
-
-    def read(
-        self,
-        topic: str,
-        partition: int | None = None,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
-        columns: Sequence[str] | None = None,
-        version: int | None = None,
-        isolation_level: str = READ_UNCOMMITTED,
-        include_control: bool = False,
-        *,
-        formats: Mapping[str, str] | None = None,
-        view: str | None = None,
-        include_tombstones: bool = True,
-    ) -> Iterator[pa.RecordBatch]:
-        """The records of a topic, partition by partition and by offset, in batches of a few MiB.
-
-        `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the
-        wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
-        `formats` are options such as value.format: what the bytes of key and value are read as, so that these columns
-        are typed. What cannot be read so raises ValueFormatError.
-
-        The `view` latest is the newest record of each key in the range, partition by partition: what cleaning would
-        leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
-        """
-        names = check_reading(columns, isolation_level, view, include_control, include_tombstones)
-        typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
-        if typed is not None and include_control:
-            raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
-        batches = read_records(
-            self.storage,
-            self.snapshot(topic, version),
-            partition,
-            start_offset,
-            end_offset,
-            names if typed is None else typed.wanted,
-            isolation_level,
-            include_control=include_control,
-            latest=view is not None,
-            include_tombstones=include_tombstones,
-        )
-        return batches if typed is None else typed.decoded(batches)
 
     def offsets_for_times(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
         """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where

@@ -132,16 +132,17 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.parametrize("as_views", [False, True])
 @FUZZ
-@given(some_records, st.data())
-def test_kernels_write_only_into_the_room_they_were_given(batch, data):
+@given(batch=some_records, data=st.data())
+def test_kernels_write_only_into_the_room_they_were_given(as_views, batch, data):
     """Every column ends at a guarded page, with just the room that its upper bound says."""
     section = bytearray(batch_bytes(batch)[61:])
     for _ in range(data.draw(st.integers(0, 2))):
         section[data.draw(st.integers(0, len(section) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     count = min(len(batch), len(section) // kernels.SMALLEST_RECORD)
     place = INPUT.hold(bytes(section)).__array_interface__["data"][0]
-    sections = np.array([[place, place + len(section), count, 0, len(batch) - 1, START, 1]], np.int64)
+    sections = np.array([[place, place + len(section), count, 0, len(batch) - 1, START, 1, 0, place]], np.int64)
 
     def room(name: str, size: int) -> int:
         return OUTPUTS[name].end - size
@@ -152,6 +153,9 @@ def test_kernels_write_only_into_the_room_they_were_given(batch, data):
             True, count, room(offsets, 4 * count + 4), room(nulls, (count + 7) // 8), room(content, size)
         )
 
+    value = binary("values", "nulls", "value")
+    if as_views:
+        value = kernels.Binary(True, count, 0, room("nulls", (count + 7) // 8), 0, room("value", 16 * count))
     outcome = kernels.Outcome(
         *kernels.decode_records(
             sections,
@@ -161,7 +165,7 @@ def test_kernels_write_only_into_the_room_they_were_given(batch, data):
             room("offsets", 8 * count),
             room("timestamps", 8 * count),
             binary("keys", "key_nulls", "key"),
-            binary("values", "nulls", "value"),
+            value,
             kernels.HeaderPlaces(False, 0, 0, 0),
         )
     )

@@ -23,6 +23,7 @@ from spark_segments.cli.records.value_text import (
     guessed,
 )
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.reading.ahead import available_cores
 
 
 @with_options
@@ -97,7 +98,16 @@ def consume(
         end = log_end if end_offset is None else end_offset
         if to_time and (found := ends[number]) is not None:
             end = min(end, found[0])
-        return log.read(topic, number, start, end, version=version, isolation_level=isolation_level, formats=formats)
+        return log.read(
+            topic,
+            number,
+            start,
+            end,
+            version=version,
+            isolation_level=isolation_level,
+            formats=formats,
+            threads=available_cores(),
+        )
 
     records = itertools.chain.from_iterable(batches(number) for number in wanted)
     shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])

@@ -19,6 +19,8 @@ from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
     BASE_OFFSET,
     BASE_TIMESTAMP,
+    BUFFER,
+    BUFFER_ADDRESS,
     CODEC,
     COUNT,
     END,
@@ -56,13 +58,17 @@ _FULL, _COMPRESSED, _LYING = 0, 1, 2
 
 
 class BatchGroup(NamedTuple):
-    """Sections to be read together, all of one timestamp type. Valid until the next group is taken."""
+    """Sections to be read together, all of one timestamp type. Valid until the next group is taken.
+
+    With views, the memory of the sections is valid as long as its `buffers` are kept.
+    """
 
     sections: np.ndarray
     rows: int  # upper bound: the sum of the batches' record counts
     payload_bytes: int
     size: int  # estimated bytes of the columns
     is_last: bool  # whether the RecordBatch ends with this group
+    buffers: list[pa.Buffer]  # that hold the sections, where values are views; else empty
 
     @property
     def timestamp_step(self) -> int:
@@ -79,6 +85,7 @@ class WantedRecords(NamedTuple):
     end_offset: int
     with_control: bool
     target_bytes: int
+    view_values: bool = False
 
 
 def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> Iterator[BatchGroup]:
@@ -90,7 +97,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
     sections = _sections(window, excluded, wanted)
     target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    opener = _Opener(window, sections)
+    opener = _Opener(window, sections, keep=wanted.view_values)
     first = filled = 0
     while first < len(sections):
         room = target_bytes - filled
@@ -107,7 +114,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
             )
         filled += size
         is_last = state == _FULL or filled >= target_bytes
-        yield BatchGroup(sections[first:last], rows, payload_bytes, size, is_last)
+        yield BatchGroup(sections[first:last], rows, payload_bytes, size, is_last, opener.buffers())
         first, filled = last, 0 if is_last else filled
 
 
@@ -156,10 +163,11 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
 
 
 class _Opener:
-    """Decompresses sections into memory that every call uses again."""
+    """Decompresses sections into memory that every call uses again, or with `keep` into new memory each time."""
 
-    def __init__(self, window: Window, sections: np.ndarray) -> None:
-        self._window, self._sections = window, sections
+    def __init__(self, window: Window, sections: np.ndarray, *, keep: bool) -> None:
+        self._window, self._sections, self._keep = window, sections, keep
+        self._kept = [pa.py_buffer(window.data)] if keep else []
         self._bytes = byte_view(window.data).data
         self._memory: np.ndarray | None = None
         self._buffers: list[pa.Buffer] = []
@@ -168,6 +176,8 @@ class _Opener:
         """Decompresses sections from `first` on, about `wanted_bytes` of output, and points them to the output."""
         wanted_bytes = min(wanted_bytes, OPENED_BYTES)
         run = self._sections[first : first + _MOST_OPENED]
+        if self._keep:
+            self._kept, self._memory, self._buffers = self._kept[:1], None, []
         if run[0, CODEC] in (LZ4, SNAPPY) and self._open_to_memory(run, wanted_bytes):
             return
         positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
@@ -185,6 +195,14 @@ class _Opener:
         opened[:, ADDRESS] = [buffer.address for buffer in buffers]
         opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
         opened[:, CODEC] = _OPENED
+        if self._keep:
+            opened[:, BUFFER] = range(1, len(buffers) + 1)
+            opened[:, BUFFER_ADDRESS] = opened[:, ADDRESS]
+            self._kept += buffers
+
+    def buffers(self) -> list[pa.Buffer]:
+        """What holds the sections opened last and those that were not compressed, by number; empty without `keep`."""
+        return self._kept
 
     def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:
         """Decompresses the leading sections of `run` that have the codec of the first, LZ4 or snappy.
@@ -195,8 +213,21 @@ class _Opener:
         if self._memory is None:
             self._memory = np.empty(OPENED_BYTES, np.uint8)
         address = self._memory.__array_interface__["data"][0]
-        if run[0, CODEC] == SNAPPY:
-            return bool(_open_snappy(run, address, OPENED_BYTES, wanted_bytes))
+        opened = (
+            self._open_snappy(run, address, wanted_bytes)
+            if run[0, CODEC] == SNAPPY
+            else self._open_lz4(run, address, wanted_bytes)
+        )
+        if self._keep and len(opened):
+            opened[:, BUFFER], opened[:, BUFFER_ADDRESS] = 1, address
+            self._kept.append(pa.py_buffer(self._memory[: int(opened[-1, END]) - address]))
+        return len(opened) > 0
+
+    def _open_snappy(self, run: np.ndarray, address: int, wanted_bytes: int) -> np.ndarray:
+        return run[: int(_open_snappy(run, address, OPENED_BYTES, wanted_bytes))]
+
+    def _open_lz4(self, run: np.ndarray, address: int, wanted_bytes: int) -> np.ndarray:
+        assert self._memory is not None
         memory = self._memory.data
         starts = (run[:, POSITION] - self._window.position + RECORDS_POSITION).tolist()
         sizes = (run[:, END] - run[:, ADDRESS]).tolist()
@@ -213,7 +244,7 @@ class _Opener:
         opened[:, END] = ends[1:]
         opened[:, [ADDRESS, END]] += address
         opened[:, CODEC] = _OPENED
-        return len(opened) > 0
+        return opened
 
 
 @njit
@@ -269,6 +300,8 @@ def _select(
         sections[filled, LAST_OFFSET_DELTA] = last_offset - base_offset
         sections[filled, BASE_TIMESTAMP] = max_timestamps[row] if appended else base_timestamps[row]
         sections[filled, TIMESTAMP_STEP] = 0 if appended else 1
+        sections[filled, BUFFER] = 0
+        sections[filled, BUFFER_ADDRESS] = address
         sections[filled, POSITION] = positions[row]
         sections[filled, CODEC] = flags & CODEC_MASK
         filled += 1

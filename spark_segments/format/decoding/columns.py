@@ -44,7 +44,9 @@ class DecodedColumns:
         names = wanted.columns
         self._offsets, self._timestamps = _memory(rows * 8), _memory(rows * 8)
         self._key = _BinaryMemory(rows, payload_bytes) if "key" in names else None
-        self._value = _BinaryMemory(rows, payload_bytes) if "value" in names else None
+        self._value: _BinaryMemory | _ViewMemory | None = None
+        if "value" in names:
+            self._value = _ViewMemory(rows) if wanted.view_values else _BinaryMemory(rows, payload_bytes)
         self._headers = _HeaderMemory(rows) if "headers" in names else None
 
     def has_room(self, group: BatchGroup) -> bool:
@@ -59,6 +61,8 @@ class DecodedColumns:
         """Appends the wanted records of a group, and returns the kernel's outcome."""
         self._counted_rows += group.rows
         self._counted_bytes += group.payload_bytes
+        if isinstance(self._value, _ViewMemory):
+            self._value.hold(group.buffers)
         wanted, before = self._wanted, self._filled
         range_wanted = (group.sections, wanted.first_offset, wanted.end_offset)
         times = (self._offsets.address, self._timestamps.address)
@@ -89,7 +93,9 @@ class DecodedColumns:
         if self._key:
             arrays["key"] = self._key.array(pa.binary(), filled.rows, filled.key_bytes, filled.null_keys)
         if self._value:
-            arrays["value"] = self._value.array(pa.binary(), filled.rows, filled.value_bytes, filled.null_values)
+            arrays["value"] = self._value.array(
+                self._wanted.schema.field("value").type, filled.rows, filled.value_bytes, filled.null_values
+            )
         if self._headers and filled.headers:
             arrays["headers"] = self._headers.array(filled.rows)
         for name, memory in (("offset", self._offsets), ("timestamp", self._timestamps)):
@@ -147,6 +153,31 @@ class _BinaryMemory:
         validity = _shrunk(self._validity, (rows + 7) // 8) if nulls else None
         offsets, data = _shrunk(self._offsets, (rows + 1) * 4), _shrunk(self._data, size)
         return pa.Array.from_buffers(array_type, rows, [validity, offsets, data], null_count=nulls)
+
+
+class _ViewMemory:
+    """Memory of a column of views of at most `most_rows` rows, and the buffers that the views point into."""
+
+    def __init__(self, most_rows: int) -> None:
+        self._views = _memory(most_rows * 16)
+        self._validity = _memory((most_rows + 7) // 8)
+        self._buffers: list[pa.Buffer] = []
+        self._held: list[pa.Buffer] = []
+        self.addresses = records.Binary(True, most_rows, 0, self._validity.address, 0, self._views.address)
+
+    def hold(self, buffers: list[pa.Buffer]) -> None:
+        """Keeps the buffers of the next group. Groups that were decompressed together have the same buffers."""
+        if buffers is self._held:
+            return
+        self._held = buffers
+        self.addresses = self.addresses._replace(first_buffer=len(self._buffers))
+        self._buffers += buffers
+
+    def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
+        """The column of the `rows` that were filled in; `size` is of no use to it."""
+        validity = _shrunk(self._validity, (rows + 7) // 8) if nulls else None
+        content = [validity, _shrunk(self._views, rows * 16), *self._buffers]
+        return pa.Array.from_buffers(array_type, rows, content, null_count=nulls)
 
 
 class _HeaderMemory:

@@ -34,6 +34,7 @@ def decode_batches(
     include_control: bool = False,
     exclude: np.ndarray | None = None,
     target_bytes: int = 4 << 20,
+    view_values: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a window's batches as RecordBatches of about `target_bytes`, none of them empty.
 
@@ -45,21 +46,25 @@ def decode_batches(
     Timestamps are microseconds; a timestamp that does not fit becomes the nearest that does. Header names that are not
     UTF-8 are read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad
     batch, in place of the RecordBatch that would have held its records.
+
+    With `view_values` the type of values is binary_view. Those above 12 bytes are views of the window's data, or of
+    what was decompressed, and keep it in memory; nothing of them is copied.
     """
     wanted = WantedRecords(
-        _schema(tuple(columns)),
+        _schema(tuple(columns), view_values),
         frozenset(columns),
         topic,
         _SMALLEST if start_offset is None else min(max(start_offset, _SMALLEST), _LARGEST),
         _LARGEST if end_offset is None else min(max(end_offset, _SMALLEST), _LARGEST),
         include_control,
         target_bytes,
+        view_values,
     )
     for rows, is_legacy in _runs(window.batches.magic < 2):
         some = window if rows is None else window.take(rows)
         excluded = exclude if rows is None or exclude is None else exclude[rows]
         if is_legacy:
-            yield from decode_legacy(
+            decoded = decode_legacy(
                 some,
                 topic=topic,
                 partition=partition,
@@ -69,6 +74,7 @@ def decode_batches(
                 exclude=excluded,
                 target_bytes=target_bytes,
             )
+            yield from (batch.cast(wanted.schema) for batch in decoded) if view_values else decoded
             continue
         filling: DecodedColumns | None = None
         for group in batch_groups(some, excluded, wanted):
@@ -85,12 +91,20 @@ def decode_batches(
                 filling = None
 
 
+def record_schema(columns: Sequence[str], *, view_values: bool) -> pa.Schema:
+    """The schema of records' `columns`, in their order. Raises InvalidOptionError for an unknown name."""
+    return _schema(tuple(columns), view_values)
+
+
 @lru_cache(maxsize=64)
-def _schema(columns: tuple[str, ...]) -> pa.Schema:
+def _schema(columns: tuple[str, ...], view_values: bool) -> pa.Schema:
     unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
     if unknown:
         raise InvalidOptionError("No such column", expected=", ".join(RECORD_SCHEMA.names), found=", ".join(unknown))
-    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    fields = [RECORD_SCHEMA.field(name) for name in columns]
+    if view_values:
+        fields = [field.with_type(pa.binary_view()) if field.name == "value" else field for field in fields]
+    return pa.schema(fields)
 
 
 def _runs(values: np.ndarray) -> Iterator[tuple[slice | None, bool]]:

@@ -29,7 +29,7 @@ from spark_segments.format.kernels.jit import (
 # length, attributes, timestampDelta, offsetDelta, keyLength, valueLength, headersCount: at least a byte each.
 SMALLEST_RECORD = 7
 
-# Columns of the int64[n, 9] that describes n sections to a kernel.
+# Columns of the int64[n, 11] that describes n sections to a kernel.
 ADDRESS = 0
 END = 1  # address behind the last byte
 COUNT = 2  # records
@@ -37,10 +37,14 @@ BASE_OFFSET = 3
 LAST_OFFSET_DELTA = 4
 BASE_TIMESTAMP = 5
 TIMESTAMP_STEP = 6  # 1, or 0 where all records have BASE_TIMESTAMP
+# The buffer that holds the section, for columns of views: its number among its group's, and the address of its first
+# byte.
+BUFFER = 7
+BUFFER_ADDRESS = 8
 # Used by batch_groups.py, not by kernels.
-POSITION = 7  # of the batch in its file
-CODEC = 8
-SECTION_FIELDS = 9
+POSITION = 9  # of the batch in its file
+CODEC = 10
+SECTION_FIELDS = 11
 
 # Timestamps become microseconds in an int64: milliseconds beyond these limits do not fit.
 _LAST_MS = (2**63 - 1) // 1000
@@ -63,6 +67,8 @@ _UNUSUAL = 11
 _MOST_SHORT_BYTES = 3
 _MOST_HEAD_BYTES = 4 * _MOST_SHORT_BYTES + 1
 
+_MOST_INLINE_BYTES = 12  # of a value in an Arrow view
+
 
 class Binary(NamedTuple):
     """The addresses of an Arrow binary column's buffers, which a kernel fills."""
@@ -72,6 +78,9 @@ class Binary(NamedTuple):
     offsets: int  # int32[rows + 1]
     validity: int  # uint8[(rows + 7) // 8]
     data: int  # uint8, with COPY_SLACK bytes of room behind the content
+    # Of a column of views, which has neither offsets nor data. 0: the column is none.
+    views: int = 0  # Arrow's views, 16 bytes a row
+    first_buffer: int = 0  # the number of the group's first buffer among the column's
 
 
 class HeaderPlaces(NamedTuple):
@@ -146,7 +155,8 @@ def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
 def _begin(column):
     """Starts a wanted column: no rows yet, and every validity bit set, so that only nulls need to be marked."""
     if column.wanted:
-        store_native_i32(MEMORY, column.offsets, 0)
+        if column.views == 0:
+            store_native_i32(MEMORY, column.offsets, 0)
         for at in range((column.rows + 7) // 8):
             store_i8(MEMORY, column.validity + at, 0xFF)
 
@@ -162,6 +172,28 @@ def _put(column, row, filled, address, size, end):
         store_i8(MEMORY, at, load_u8(MEMORY, at) & ~(1 << (row & 7)))
     store_native_i32(MEMORY, column.offsets + 4 * row + 4, filled)
     return filled
+
+
+@njit(forceinline=True)
+def _put_view(column, row, address, size, buffer, offset):
+    """Writes the view of a value, or a null where `size` is -1: its size, then 12 bytes.
+
+    A value of at most 12 bytes stands there. Any other has its first 4 bytes, its buffer and its offset there.
+    """
+    view = column.views + 16 * row
+    store_native_i32(MEMORY, view, max(size, 0))
+    if size > _MOST_INLINE_BYTES:
+        store_native_i32(MEMORY, view + 4, load_native_i32(MEMORY, address))
+        store_native_i32(MEMORY, view + 8, buffer)
+        store_native_i32(MEMORY, view + 12, offset)
+        return
+    store_native_i32(MEMORY, view + 4, 0)
+    store_native_i64(MEMORY, view + 8, 0)
+    for at in range(size):
+        store_i8(MEMORY, view + 4 + at, load_u8(MEMORY, address + at))
+    if size < 0:
+        at = column.validity + (row >> 3)
+        store_i8(MEMORY, at, load_u8(MEMORY, at) & ~(1 << (row & 7)))
 
 
 @njit(forceinline=True)
@@ -421,7 +453,12 @@ def decode_records(sections, start_offset, end_offset, filled, offsets, timestam
                     key_bytes = _put(key, row, key_bytes, read.key_position, read.key_size, end)
                     null_keys += read.key_size < 0
                 if value.wanted:
-                    value_bytes = _put(value, row, value_bytes, read.value_position, read.value_size, end)
+                    if value.views != 0:
+                        buffer = value.first_buffer + sections[section, BUFFER]
+                        offset = read.value_position - sections[section, BUFFER_ADDRESS]
+                        _put_view(value, row, read.value_position, read.value_size, buffer, offset)
+                    else:
+                        value_bytes = _put(value, row, value_bytes, read.value_position, read.value_size, end)
                     null_values += read.value_size < 0
                 if headers.wanted and (header_rows > 0 or read.header_count > 0):
                     if header_rows == 0:

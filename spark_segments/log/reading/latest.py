@@ -25,6 +25,7 @@ from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import ReadRange, pack, read_ranges
 from spark_segments.log.reading.read import read_range
+from spark_segments.log.reading.view_filter import filtered
 from spark_segments.storage import Storage
 
 LATEST = "latest"
@@ -140,6 +141,7 @@ def read_latest(
     *,
     columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
     map_bytes: int = MAP_BYTES,
+    view_values: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a task, by offset, in batches of a few MiB. Raises CorruptBatchError for damaged bytes.
 
@@ -149,7 +151,7 @@ def read_latest(
     keys = _map(storage, task.head, KeyShare(), map_bytes)
     marks = None if keys is not None else _marks(storage, task, map_bytes)
     row = 0
-    for batch in _read(storage, task.ranges, needed):
+    for batch in _read(storage, task.ranges, needed, view_values):
         if keys is not None:
             superseded = np.zeros(batch.num_rows, np.bool_)
             keys.mark_superseded(batch.column("key"), _offsets(batch), superseded)
@@ -161,7 +163,7 @@ def read_latest(
         if not task.include_tombstones:
             wanted = pc.and_(wanted, pc.is_valid(batch.column("value")))
         chosen = batch.select(list(columns))
-        yield chosen if wanted.true_count == batch.num_rows else chosen.filter(wanted)
+        yield chosen if wanted.true_count == batch.num_rows else filtered(chosen, wanted)
 
 
 def _marks(storage: Storage, task: LatestRange, map_bytes: int) -> np.ndarray:
@@ -194,9 +196,11 @@ def _map(
     return keys
 
 
-def _read(storage: Storage, ranges: Sequence[ReadRange], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    storage: Storage, ranges: Sequence[ReadRange], columns: Sequence[str], view_values: bool = False
+) -> Iterator[pa.RecordBatch]:
     for one in ranges:
-        yield from read_range(storage, one, columns=columns)
+        yield from read_range(storage, one, columns=columns, view_values=view_values)
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:

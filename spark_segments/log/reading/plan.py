@@ -119,8 +119,23 @@ def read_ranges(
                 segment.log_bytes,
                 transactions=_from(transactions, segment.base_offset),
             )
-            ranges.extend(_begin(one, snapshot.stand_ins.offset_indexes) for one in _split(whole, max_partition_bytes))
+            ranges.extend(cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes))
     return ranges
+
+
+def cut(
+    whole: ReadRange, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> list[ReadRange]:
+    """A range as ranges of about `max_bytes` that together are the range; None: the range itself.
+
+    `indexes`: by the path of the .log, offset indexes in memory that stand in for missing files.
+    """
+    size_bytes = whole.size_bytes
+    if max_bytes is None or size_bytes <= max_bytes * 1.1:
+        return [_begin(whole, indexes)]
+    pieces = -(-size_bytes // max_bytes)
+    cuts = [whole.start_position + size_bytes * piece // pieces for piece in range(pieces + 1)]
+    return [_begin(replace(whole, start_position=start, end_position=end), indexes) for start, end in pairwise(cuts)]
 
 
 def pack(
@@ -193,11 +208,3 @@ def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> list[Se
     first = int(np.searchsorted(next_offsets, start_offset, side="right"))
     last = int(np.searchsorted(base_offsets, end_offset, side="left"))
     return [segment for segment in segments_of(table.slice(first, max(0, last - first))) if segment.log_bytes]
-
-
-def _split(whole: ReadRange, max_partition_bytes: int | None) -> list[ReadRange]:
-    if max_partition_bytes is None or whole.size_bytes <= max_partition_bytes * 1.1:
-        return [whole]
-    pieces = -(-whole.size_bytes // max_partition_bytes)
-    cuts = [whole.end_position * piece // pieces for piece in range(pieces + 1)]
-    return [replace(whole, start_position=start, end_position=end) for start, end in pairwise(cuts)]

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
+from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
 from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
-from spark_segments.log.reading.plan import read_ranges
+from spark_segments.log.reading.plan import ReadRange, cut, read_ranges
 from spark_segments.log.reading.read import read_range
+from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, positions_between
 from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from spark_segments.log.typed.columns import Columns
+
+BINARY, BINARY_VIEW = "binary", "binary_view"
+
+PIECE_BYTES = 8 << 20
+"""Bytes of a .log that a thread reads at a time. More would wait longer for the pieces before them, in memory."""
 
 
 def check_reading(
@@ -44,31 +57,104 @@ def check_reading(
     return names
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The records that a read is asked for; see `LogDir.read`. No bound means all that is there."""
+
+    partition: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    columns: Sequence[str] = tuple(RECORD_SCHEMA.names)
+    isolation_level: str = READ_UNCOMMITTED
+    include_control: bool = False
+    latest: bool = False
+    include_tombstones: bool = True
+    value_type: str = BINARY
+
+
+def record_reader(
+    storage: Storage, snapshot: Snapshot, wanted: Wanted, *, typed: Columns | None = None, threads: int | None = None
+) -> pa.RecordBatchReader:
+    """The same records as a lazy Arrow stream. `threads`: None is as many as there are cores.
+
+    Raises InvalidOptionError for an unknown value_type, and for binary_view where a value format gives the type.
+    """
+    if wanted.value_type not in (BINARY, BINARY_VIEW):
+        raise InvalidOptionError(
+            "Unknown value_type", expected=f"{BINARY} or {BINARY_VIEW}", found=repr(wanted.value_type)
+        )
+    if wanted.value_type == BINARY_VIEW and typed is not None and typed.types("value"):
+        raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
+    batches = read_records(
+        storage, snapshot, wanted, typed=typed, threads=available_cores() if threads is None else threads
+    )
+    if typed is not None:
+        return pa.RecordBatchReader.from_batches(typed.schema, typed.conformed(batches))
+    schema = record_schema(wanted.columns, view_values=wanted.value_type == BINARY_VIEW)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
 def read_records(
     storage: Storage,
     snapshot: Snapshot,
-    partition: int | None,
-    start_offset: int | None,
-    end_offset: int | None,
-    columns: Sequence[str],
-    isolation_level: str,
+    wanted: Wanted,
     *,
-    include_control: bool,
-    latest: bool,
-    include_tombstones: bool,
+    typed: Columns | None = None,
+    threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a snapshot; see `LogDir.read`. Plans at once, and reads as batches are asked for."""
-    if partition is not None:
-        check_partition(snapshot, partition)
+    """The records of a snapshot; see `LogDir.read`. Plans at once, and reads as batches are asked for.
+
+    `typed` decodes keys and values: its names are the columns then.
+    """
+    if wanted.partition is not None:
+        check_partition(snapshot, wanted.partition)
+    if threads < 1:
+        raise InvalidOptionError("A read has at least one thread", expected="threads ≥ 1", found=threads)
     offsets = {
-        number: (log_start if start_offset is None else start_offset, log_end if end_offset is None else end_offset)
+        number: (
+            log_start if wanted.start_offset is None else wanted.start_offset,
+            log_end if wanted.end_offset is None else wanted.end_offset,
+        )
         for number, (log_start, log_end) in offset_bounds(snapshot).items()
-        if partition is None or number == partition
+        if wanted.partition is None or number == wanted.partition
     }
-    if latest:
-        tasks = LatestPlan(snapshot, offsets, isolation_level, include_tombstones).tasks()
-        return itertools.chain.from_iterable(read_latest(storage, task, columns=columns) for task in tasks)
-    ranges = read_ranges(snapshot, offsets, isolation_level=isolation_level)
-    return itertools.chain.from_iterable(
-        read_range(storage, one, columns=columns, include_control=include_control) for one in ranges
-    )
+    columns = wanted.columns if typed is None else typed.wanted
+    as_views = wanted.value_type == BINARY_VIEW
+    readers: Iterable[Piece]
+    if wanted.latest:
+        tasks = LatestPlan(snapshot, offsets, wanted.isolation_level, wanted.include_tombstones).tasks()
+        readers = [partial(read_latest, storage, task, columns=columns, view_values=as_views) for task in tasks]
+    else:
+        ranges = read_ranges(snapshot, offsets, isolation_level=wanted.isolation_level)
+        read = partial(
+            read_range, storage, columns=columns, include_control=wanted.include_control, view_values=as_views
+        )
+        readers = _pieces(storage, snapshot, ranges, read) if threads > 1 else [partial(read, one) for one in ranges]
+    if typed is not None:
+        readers = (_Typed(typed, reader) for reader in readers)
+    return read_ahead(readers, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """A piece with its keys and values decoded."""
+
+    columns: Columns
+    piece: Piece
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return self.columns.decoded(self.piece())
+
+
+def _pieces(
+    storage: Storage, snapshot: Snapshot, ranges: Iterable[ReadRange], read: Callable[..., Iterator[pa.RecordBatch]]
+) -> Iterator[Piece]:
+    """The ranges as pieces of about PIECE_BYTES. Made as they are asked for: a large log has very many."""
+    first_window_bytes = FIRST_WINDOW_BYTES  # the first records come soon, all others by as few reads as may be
+    for whole in ranges:
+        if whole.size_bytes > PIECE_BYTES:
+            start, end = positions_between(storage, whole.segment, whole.start_offset, whole.end_offset)
+            whole = replace(whole, start_position=start, end_position=end)
+        for one in cut(whole, PIECE_BYTES, snapshot.stand_ins.offset_indexes):
+            yield partial(read, one, first_window_bytes=first_window_bytes)
+            first_window_bytes = PIECE_BYTES

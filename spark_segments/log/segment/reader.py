@@ -72,6 +72,20 @@ def locate_position(storage: Storage, segment: Segment, position: int) -> int:
     return int(positions[entry]) if entry >= 0 else 0
 
 
+def positions_between(storage: Storage, segment: Segment, start_offset: int, end_offset: int) -> tuple[int, int]:
+    """(start, end): the log offsets [start_offset, end_offset) are in batches that begin in [start, end).
+
+    A batch begins at `start`. The positions are as close as the .index has them: 0 and the file's end without it.
+    """
+    if segment.index_bytes == 0:
+        return 0, segment.log_bytes
+    before = segment.offset_shift + segment.name_offset
+    index = _offset_index(storage, segment)
+    start = position_for_offset(index, start_offset - before) if start_offset > before else 0
+    after = int(np.searchsorted(index[0], end_offset - 1 - before, side="left")) + 1  # as in `_between`
+    return start, int(index[1][after]) if after < len(index[1]) else segment.log_bytes
+
+
 def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
     """(position, size) of the bytes of the .log in which to look for the first record not older than `timestamp_ms`.
 
@@ -156,6 +170,8 @@ def read_segment(
     columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
     include_control: bool = False,
     aborted: AbortedTransactions | None = None,
+    first_window_bytes: int = FIRST_WINDOW_BYTES,
+    view_values: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one segment with log offsets in [start_offset, end_offset) whose batches begin in [start_position,
     end_position).
@@ -167,10 +183,10 @@ def read_segment(
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
-    begin, window_bytes = begin_position, FIRST_WINDOW_BYTES
+    begin, window_bytes = begin_position, first_window_bytes
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
-        found, window_bytes = seek(storage, segment, start_offset)
-        begin = max(begin, found)
+        found, found_bytes = seek(storage, segment, start_offset)
+        begin, window_bytes = max(begin, found), max(window_bytes, found_bytes)
     if start_position > begin:
         begin = max(begin, locate_position(storage, segment, start_position))
     for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
@@ -192,6 +208,7 @@ def read_segment(
                 columns=columns,
                 include_control=include_control,
                 exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
+                view_values=view_values,
             )
         if last:
             return

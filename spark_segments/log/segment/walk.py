@@ -15,6 +15,8 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.window import Window
 
 WINDOW_BYTES = 8 << 20
+BORDER_BYTES = 256 << 10
+"""Bytes behind the end of a range that are read with it: the batch that begins before the end goes on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,17 @@ def walk(
     end_position = log_bytes if end_position is None else min(end_position, log_bytes)
     most = WINDOW_BYTES if most_window_bytes is None else most_window_bytes
     position, window_bytes = start_position, min(most, first_window_bytes or most)
+    least_bytes = 0
     while position < end_position:
-        wanted = min(window_bytes, log_bytes - position)
+        wanted = min(window_bytes, end_position - position + BORDER_BYTES)
+        wanted = min(max(wanted, least_bytes), log_bytes - position)
         data = read(position, wanted)
         scan = scan_batches(data, file_position=position, path=path, check_crc=check_crc)
         is_short = data.size < wanted
         if not scan.consumed and scan.error is None and not is_short and position + scan.needed <= log_bytes:
-            window_bytes = max(scan.needed, min(window_bytes * 2, most))
+            window_bytes = least_bytes = max(scan.needed, min(window_bytes * 2, most))
             continue
+        least_bytes = 0
         window = Window(data, scan.batches, position, path, offset_shift)
         position += scan.consumed
         if position > end_position:

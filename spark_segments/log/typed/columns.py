@@ -14,8 +14,18 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_segments.errors import LogDirError
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.storage import Storage
-from spark_segments.values.batches import Decoder, Encoder, decode_batch, decoders, encode_batch, encoders
+from spark_segments.values.batches import (
+    Decoder,
+    Encoder,
+    decode_batch,
+    decoded_schema,
+    decoders,
+    encode_batch,
+    encoders,
+)
+from spark_segments.values.column_types import recast
 from spark_segments.values.options import COLUMNS, REGISTERED, REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.opening import open_registry
@@ -49,6 +59,25 @@ class Columns:
 
     names: Sequence[str]
     readers: Sequence[Decoder]
+
+    def types(self, column: str) -> bool:
+        """Whether a reader decodes this column."""
+        return any(one.chosen.column == column for one in self.readers) and column in self.names
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches that `conformed` gives."""
+        used = [one for one in self.readers if one.chosen.column in self.names]
+        whole = decoded_schema(RECORD_SCHEMA, used)
+        raw = [one.chosen.raw_column for one in used if one.chosen.raw_column]
+        return pa.schema([whole.field(name) for name in [*self.names, *raw]])
+
+    def conformed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches that `decoded` gave, each in exactly the schema."""
+        schema = self.schema
+        for batch in batches:
+            arrays = [recast(batch.column(field.name), field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     @property
     def wanted(self) -> list[str]:

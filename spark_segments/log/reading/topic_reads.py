@@ -1,0 +1,107 @@
+"""Reading the records of a log directory's topics: the part of `LogDir` that gives Arrow batches and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.isolation import READ_UNCOMMITTED
+from spark_segments.log.reading.records import BINARY, Wanted, check_reading, read_records, record_reader
+from spark_segments.log.typed.typed_log import typed_columns
+
+if TYPE_CHECKING:
+    from spark_segments.log.typed.columns import Log as TypedTopics
+
+    class Log(TypedTopics, Protocol):
+        """The part of a log directory that this module uses."""
+
+        def snapshot(self, topic: str, version: int | None = None) -> Snapshot: ...
+
+
+class TopicReads:
+    """The part of `LogDir` that reads records."""
+
+    def read(
+        self: Log,
+        topic: str,
+        partition: int | None = None,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        isolation_level: str = READ_UNCOMMITTED,
+        include_control: bool = False,
+        *,
+        formats: Mapping[str, str] | None = None,
+        view: str | None = None,
+        include_tombstones: bool = True,
+        threads: int = 1,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a topic, partition by partition and by offset, in batches of a few MiB.
+
+        `end_offset` is exclusive; offsets are clipped to what is there. `columns` are names of RECORD_SCHEMA, in the
+        wanted order. The log is that of this moment, or of an earlier `version`: appends that come later are not seen.
+        `formats` are options such as value.format: what the bytes of key and value are read as, so that these columns
+        are typed. What cannot be read so raises ValueFormatError.
+
+        The `view` latest is the newest record of each key in the range, partition by partition: what cleaning would
+        leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
+
+        `threads` read ahead of the caller, with their results in the same order and about 128 MiB of batches that wait,
+        at most. The latest view of several partitions takes a map's memory for each thread.
+        """
+        names = check_reading(columns, isolation_level, view, include_control, include_tombstones)
+        typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
+        if typed is not None and include_control:
+            raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
+        wanted = Wanted(
+            partition,
+            start_offset,
+            end_offset,
+            names,
+            isolation_level,
+            include_control,
+            view is not None,
+            include_tombstones,
+        )
+        return read_records(self.storage, self.snapshot(topic, version), wanted, typed=typed, threads=threads)
+
+    def reader(
+        self: Log,
+        topic: str,
+        partition: int | None = None,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        value_type: str = BINARY,
+        *,
+        version: int | None = None,
+        isolation_level: str = READ_UNCOMMITTED,
+        formats: Mapping[str, str] | None = None,
+        view: str | None = None,
+        include_tombstones: bool = True,
+        threads: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """The records that `read` gives, as an Arrow stream: whatever takes one can read a topic, such as DuckDB.
+
+        Nothing is read before the first batch is asked for, and no more than about 128 MiB ahead of what was. With the
+        `value_type` binary_view, values above 12 bytes are views of the bytes that were read or decompressed, and are
+        not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores.
+        """
+        names = check_reading(columns, isolation_level, view, False, include_tombstones)
+        typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
+        wanted = Wanted(
+            partition,
+            start_offset,
+            end_offset,
+            names,
+            isolation_level,
+            latest=view is not None,
+            include_tombstones=include_tombstones,
+            value_type=value_type,
+        )
+        return record_reader(self.storage, self.snapshot(topic, version), wanted, typed=typed, threads=threads)

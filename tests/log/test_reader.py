@@ -1,0 +1,130 @@
+"""`LogDir.reader`: a lazy Arrow stream of the records that `LogDir.read` gives, and values as views."""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.errors import CorruptBatchError, InvalidOptionError
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.storage import Storage
+from tests.golden_files import GOLDEN
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+VIEWS = pa.schema([one.with_type(pa.binary_view()) if one.name == "value" else one for one in RECORD_SCHEMA])
+values = st.one_of(st.none(), st.binary(max_size=30), st.integers(0, 3000).map(lambda size: bytes([size % 256]) * size))
+
+
+def as_binary(table: pa.Table) -> pa.Table:
+    return table.cast(RECORD_SCHEMA)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(CODECS), st.lists(values, min_size=1, max_size=60)), max_size=4), st.data())
+def test_views_of_values_are_the_values(appends, data):
+    with tempfile.TemporaryDirectory() as directory:
+        log = LogDir.create(directory + "/log")
+        log.create_topic("t")
+        for codec, rows in appends:
+            size = data.draw(st.sampled_from([200, 2000, 100_000]))
+            log.append("t", pa.table({"value": pa.array(rows, pa.binary())}), options=ProducerOptions(codec, size))
+        expected = pa.Table.from_batches(list(log.read("t")), RECORD_SCHEMA)
+        found = log.reader("t", value_type="binary_view").read_all()
+        found.validate(full=True)
+        assert found.schema == VIEWS
+        assert as_binary(found) == expected
+        start = data.draw(st.integers(0, len(expected)))
+        part = log.reader("t", start_offset=start, value_type="binary_view", columns=["value", "offset"], threads=1)
+        assert part.read_all().column("offset").to_pylist() == list(range(start, len(expected)))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_above_12_bytes_are_not_copied(tmp_path, codec):
+    """The buffers of a batch are what was read or decompressed: its values with their neighbours, in their order."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    rows = [b"value %06d" % number * 3 for number in range(5000)]
+    log.append("t", pa.table({"value": rows}), options=ProducerOptions(codec, 16384))
+    for batch in log.reader("t", columns=["value"], value_type="binary_view"):
+        array = batch.column("value")
+        _, views, *buffers = array.buffers()
+        view = np.frombuffer(views, np.int32).reshape(-1, 4)[array.offset : array.offset + len(array)]
+        lengths, numbers, offsets = view[:, 0], view[:, 2], view[:, 3]
+        assert (lengths == len(rows[0])).all()
+        first = int(numbers[0])
+        same = numbers == first
+        assert (np.diff(offsets[same]) > len(rows[0])).all()  # the other fields of a record lie between two values
+        assert sum(buffer.size for buffer in buffers[1:]) > 0 or codec == "none"
+
+
+def test_the_stream_reads_no_more_than_is_asked_for(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t", 2)
+    log.append("t", pa.table({"value": [b"a", b"b"], "partition": pa.array([0, 1], pa.int32())}))
+    (chunk,) = (tmp_path / "log" / "t-1").glob("*.log")
+    chunk.write_bytes(bytes(chunk.stat().st_size))
+    stream = log.reader("t", threads=1)
+    assert stream.read_next_batch().column("value").to_pylist() == [b"a"]
+    with pytest.raises(CorruptBatchError):
+        stream.read_next_batch()
+
+
+def test_a_flipped_byte_of_a_value_is_found_though_nothing_is_copied(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    log.append("t", pa.table({"value": [b"x" * 100]}), options=ProducerOptions("none"))
+    (chunk,) = (tmp_path / "log" / "t-0").glob("*.log")
+    content = bytearray(chunk.read_bytes())
+    content[-20] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(CorruptBatchError, match="CRC"):
+        log.reader("t", value_type="binary_view").read_all()
+
+
+def test_typed_columns_are_in_the_schema(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    rows = pa.table({"key": pa.array([1, 2]), "value": pa.array([{"a": 1}, None], pa.struct([("a", pa.int32())]))})
+    formats = {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+    log.append("t", rows, formats=formats)
+    stream = log.reader("t", columns=["key", "value"], formats=formats)
+    assert stream.schema.types == [pa.int64(), pa.struct([("a", pa.int32())])]
+    assert stream.read_all().to_pylist() == rows.to_pylist()
+    empty = log.reader("t", columns=["key", "value"], start_offset=2, formats=formats)
+    assert empty.read_all().schema == stream.schema
+    with pytest.raises(InvalidOptionError, match="value_type"):
+        log.reader("t", formats=formats, value_type="binary_view")
+
+
+def test_the_latest_view_streams_with_views_of_values(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    log.append("t", pa.table({"key": [b"a", b"b", b"a"], "value": [b"1" * 20, b"2" * 20, b"3" * 20]}))
+    found = log.reader("t", columns=["key", "value"], value_type="binary_view", view="latest").read_all()
+    assert found.to_pylist() == [{"key": b"b", "value": b"2" * 20}, {"key": b"a", "value": b"3" * 20}]
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_golden_directories_stream_as_they_are_read(isolation_level):
+    log = LogDir(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {})))
+    topics = log.topics()
+    assert {"legacy-v0", "legacy-v1", "txn", "mixed"} <= set(topics)
+    for topic in topics:
+        expected = pa.Table.from_batches(list(log.read(topic, isolation_level=isolation_level)), RECORD_SCHEMA)
+        for value_type in ("binary", "binary_view"):
+            stream = log.reader(topic, value_type=value_type, isolation_level=isolation_level, threads=2)
+            assert as_binary(stream.read_all()) == expected, topic
+
+
+def test_an_unknown_value_type_is_refused(log):
+    log.create_topic("t")
+    with pytest.raises(InvalidOptionError, match="binary_view"):
+        log.reader("t", value_type="string")
