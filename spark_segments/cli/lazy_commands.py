@@ -14,6 +14,8 @@ from typing import Any
 import typer.main
 from typer.core import TyperGroup
 
+from spark_segments.cli.output import silent_without_a_reader
+
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
@@ -59,6 +61,10 @@ def group_of(commands: Sequence[LazyCommand]) -> type[TyperGroup]:
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, listed, rest = super().resolve_command(ctx, args)
             return name, named[name].load() if name in named else listed, rest
+
+        def invoke(self, ctx: Any) -> Any:
+            with silent_without_a_reader():
+                return super().invoke(ctx)
 
         def load(self) -> list[Any]:
             """All commands, imported: for documentation."""

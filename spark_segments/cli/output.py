@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from spark_segments.errors import SegmentsError
 
 FAILED = 1
 FOUND_FAULTS = 3
+READER_GONE = 141  # as of a program that the signal SIGPIPE ended
 
 WIDTH_OF_A_FILE = 10_000  # columns: in a file no line is folded, so that a script can search it
 
@@ -137,6 +139,20 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def silent_without_a_reader() -> Iterator[None]:
+    """Ends the command without a word where what reads its output has gone, as in `segments consume … | head -1`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError as error:
+        # Python flushes standard output once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(READER_GONE) from error
 
 
 @contextlib.contextmanager

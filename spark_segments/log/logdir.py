@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from spark_segments.config import normal_overrides, topic_config
 from spark_segments.errors import LogDirError
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
-from spark_segments.log.appending.input_columns import record_batches
+from spark_segments.log.appending.caller_rows import Rows, record_batches
 from spark_segments.log.appending.offset_assignment import commit_written
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
@@ -35,7 +33,7 @@ class LogDir(Topics, TypedLog, TopicReads):
     def append(
         self,
         topic: str,
-        table: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+        table: Rows,
         txn: tuple[str, int] | None = None,
         *,
         options: ProducerOptions | None = None,
@@ -43,13 +41,15 @@ class LogDir(Topics, TypedLog, TopicReads):
     ) -> dict[int, tuple[int, int]]:
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
 
-        Takes the columns of a writer (value, key, headers, partition, timestamp): without timestamp a record gets the
-        time of now. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
+        Takes the columns of a writer (value, key, headers, partition, timestamp) as Arrow, as a pandas or another data
+        frame, or as a list of dicts; without timestamp a record gets the time of now. In dicts text is UTF-8, a
+        timestamp is a datetime or milliseconds since 1970, headers are a dict or pairs, and a value of None is a
+        tombstone. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
         one adds nothing, and that is so after an append of no rows, too.
 
         Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
-        compacted and a row has no key. Nothing is appended then. `formats` are options such as value.format: what typed
-        columns key and value are written as.
+        compacted and a row has no key, and for a dict that is no record. Nothing is appended then. `formats` are
+        options such as value.format: what typed columns key and value are written as.
         """
         self._check_writable()
         if txn is not None:
@@ -58,7 +58,7 @@ class LogDir(Topics, TypedLog, TopicReads):
             state = manifest.state()
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
-                rows = record_batches(table)
+                rows = record_batches(table, formats or {})
                 for batch in typed_columns(self).encoded(topic, rows, formats) if formats else rows:
                     appender.write(batch)
                 written = appender.close()

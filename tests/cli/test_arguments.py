@@ -62,7 +62,33 @@ def test_a_time_is_a_number_of_ms(text, expected):
     assert timestamp_ms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "-", "--5", "²", "٣", "yesterday"])
+NOW = timestamp_ms("2026-03-01T10:30:00Z")
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("2026-03-01", "2026-03-01T00:00:00Z"),
+        ("2026-03-01T12:00", "2026-03-01T12:00:00Z"),
+        ("2026-03-01T12:00:00+02:00", "2026-03-01T10:00:00Z"),
+        ("now", "2026-03-01T10:30:00Z"),
+        ("today", "2026-03-01T00:00:00Z"),
+        ("Yesterday", "2026-02-28T00:00:00Z"),
+        ("2 hours ago", "2026-03-01T08:30:00Z"),
+        ("an hour ago", "2026-03-01T09:30:00Z"),
+        ("1 day and 30 minutes ago", "2026-02-28T10:00:00Z"),
+        ("3 weeks ago", "2026-02-08T10:30:00Z"),
+        ("90 seconds ago", "2026-03-01T10:28:30Z"),
+        ("1h30m ago", "2026-03-01T09:00:00Z"),
+    ],
+)
+def test_a_time_is_written_as_people_say_it(text, expected):
+    assert timestamp_ms(text, NOW) == timestamp_ms(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "--5", "²", "٣", "last tuesday", "2 months ago", "hours ago", "2 hours", "2hours ago"]
+)
 def test_what_is_no_time_is_an_error(text):
-    with pytest.raises(InvalidOptionError, match="Not a time"):
+    with pytest.raises(InvalidOptionError, match=r"Not a (time|duration)"):
         timestamp_ms(text)

@@ -13,7 +13,9 @@ import typer
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output
+from spark_segments.cli.records.line_template import LineTemplate
 from spark_segments.cli.records.record_text import Properties, PropertyOption, write_records
+from spark_segments.cli.records.tail import last_records
 from spark_segments.cli.records.value_text import (
     KeyFormatOption,
     RegistryOption,
@@ -34,9 +36,19 @@ def consume(
     offset: Annotated[
         str,
         typer.Option(
-            "--offset", metavar="N|earliest|latest", help="The first offset; a negative number counts from the log end."
+            "--offset",
+            "-o",
+            metavar="N|beginning|end",
+            help="The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
         ),
-    ] = "earliest",
+    ] = "beginning",
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Begin at the log start, which is the default.")
+    ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", metavar="N", min=0, help="Print the newest N records of all partitions, by time."),
+    ] = None,
     end_offset: Annotated[int | None, typer.Option("--end-offset", help="Stop before this offset.")] = None,
     from_time: Annotated[
         str | None,
@@ -48,6 +60,10 @@ def consume(
     ] = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after this number of records.")
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option("--template", "-f", metavar="TEXT", help="How a record is printed, in kcat's letters."),
     ] = None,
     properties: PropertyOption = None,
     key_format: KeyFormatOption = None,
@@ -67,22 +83,34 @@ def consume(
     text between them: key.separator, line.separator, null.literal. With
     --output json a record is a line that `produce --format json` takes.
 
+    -f prints a record in the letters of kcat: %t topic, %p partition, %o
+    offset, %T timestamp in ms, %k key, %v or %s value, %h headers; %K, %V and
+    %S their lengths, -1 for null, %R that of the value as four bytes.
+
+    TIME is milliseconds since 1970, an ISO time, today, yesterday, or such as
+    `2 hours ago`; in UTC where there is no zone.
+
     --value-format and --key-format name the formats of the bytes. Without
     them the first records are looked at: numbers and values in Confluent's
     wire format are decoded, other bytes are printed as text. A guess is
     announced on standard error.
 
     Example: segments consume /data/log orders -n 10 \\
-      --from-time 2026-01-31T12:00:00Z --property print.key=true
+      --from-time "2 hours ago" --property print.key=true
+    Example: segments consume /data/log orders -o -10 -f '%p %o %k %v\\n'
     """
     log = location.open()
-    snapshot_offsets = log.offsets(topic)
-    wanted = sorted(snapshot_offsets) if partition is None else [partition]
+    bounds = log.offsets(topic)
+    wanted = sorted(bounds) if partition is None else [partition]
     for number in wanted:
-        if number not in snapshot_offsets:
-            raise InvalidOptionError(
-                f"Topic {topic} has no such partition", expected=sorted(snapshot_offsets), found=number
-            )
+        if number not in bounds:
+            raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=number)
+    from_time, to_time, offset = _times_of(offset, from_time, to_time)
+    if from_beginning and (offset != "beginning" or from_time or tail is not None):
+        raise InvalidOptionError("The log start is not the only beginning", expected="one", found="--from-beginning")
+    line = None if template is None else LineTemplate.of(template).line
+    if line is not None and (properties or output is Output.JSON):
+        raise InvalidOptionError("Two options say how a record is printed", expected="-f, --property or --output json")
     formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
     formats, guesses = guessed(log, topic, formats)
     for guess in guesses:
@@ -90,39 +118,57 @@ def consume(
     starts = log.offsets_for_times(topic, timestamp_ms(from_time)) if from_time else {}
     ends = log.offsets_for_times(topic, timestamp_ms(to_time)) if to_time else {}
 
-    def batches(number: int) -> Iterator[pa.RecordBatch]:
-        log_start, log_end = snapshot_offsets[number]
+    def clipped(number: int) -> tuple[int, int]:
+        log_start, log_end = bounds[number]
         start = _start(offset, log_start, log_end)
         if from_time:
             start = log_end if (found := starts[number]) is None else found[0]
         end = log_end if end_offset is None else end_offset
         if to_time and (found := ends[number]) is not None:
             end = min(end, found[0])
+        return start, end
+
+    def read(number: int, start: int, end: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         return log.read(
             topic,
             number,
             start,
             end,
-            version=version,
-            isolation_level=isolation_level,
-            formats=formats,
+            columns,
+            version,
+            isolation_level,
+            formats=formats if columns is None else None,
             threads=available_cores(),
         )
 
-    records = itertools.chain.from_iterable(batches(number) for number in wanted)
+    ranges = {number: clipped(number) for number in wanted}
+    records: Iterator[pa.RecordBatch]
+    if tail is None:
+        records = itertools.chain.from_iterable(read(number, *ends) for number, ends in ranges.items())
+    else:
+        records = last_records(read, {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}, tail)
     shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
-    write_records(sys.stdout.buffer, records, shown, max_messages)
+    write_records(sys.stdout.buffer, records, shown, max_messages, line)
+
+
+def _times_of(offset: str, from_time: str | None, to_time: str | None) -> tuple[str | None, str | None, str]:
+    """(--from-time, --to-time, --offset) where the offset is a time in kcat's notation: s@ the first, e@ the end."""
+    for prefix, given in (("s@", from_time), ("e@", to_time)):
+        if offset.startswith(prefix):
+            if given is not None:
+                raise InvalidOptionError("Two options are that time", expected="one", found=f"{offset} and {given}")
+            time = offset.removeprefix(prefix)
+            return (time, to_time, "beginning") if prefix == "s@" else (from_time, time, "beginning")
+    return from_time, to_time, offset
 
 
 def _start(offset: str, log_start: int, log_end: int) -> int:
-    if offset == "earliest":
+    if offset in ("beginning", "earliest"):
         return log_start
-    if offset == "latest":
+    if offset in ("end", "latest"):
         return log_end
     try:
         number = int(offset)
     except ValueError:
-        raise InvalidOptionError(
-            "The text is no offset", expected="a number, earliest or latest", found=offset
-        ) from None
+        raise InvalidOptionError("The text is no offset", expected="a number, beginning or end", found=offset) from None
     return number if number >= 0 else max(log_start, log_end + number)

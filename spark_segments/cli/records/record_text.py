@@ -6,7 +6,7 @@ import base64
 import enum
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO
 
@@ -100,9 +100,13 @@ def read_lines(
 
 
 def write_records(
-    stream: BinaryIO, batches: Iterable[pa.RecordBatch], properties: Properties, limit: int | None
+    stream: BinaryIO,
+    batches: Iterable[pa.RecordBatch],
+    properties: Properties,
+    limit: int | None,
+    line: Callable[[dict[str, Any]], bytes] | None = None,
 ) -> int:
-    """Writes records as lines and returns how many; stops after `limit`."""
+    """Writes records as lines and returns how many; stops after `limit`. `line` stands in for the properties."""
     written = 0
     show = _show_json if properties.flag("print.json") else _show_text
     for batch, as_json in textual(batches):
@@ -113,7 +117,7 @@ def write_records(
         timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
         for *values, timestamp_us in zip(*columns, timestamps, strict=True):
             row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
-            stream.write(show(row, properties, as_json))
+            stream.write(show(row, properties, as_json) if line is None else line(row))
         written += batch.num_rows
         if limit is not None and written >= limit:
             break

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +21,7 @@ WRITER_SCHEMA = pa.schema(
     ]
 )
 
-_HINT = (
+WRITER_HINT = (
     "A writer takes value (string or binary, required), key (string or binary), topic (string), partition (integer), "
     "timestamp and headers (array of struct key string, value binary)"
 )
@@ -32,7 +30,9 @@ _HINT = (
 def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
     """Raises InvalidOptionError unless rows of `schema` can be written: before a job starts, not in its tasks."""
     if "value" not in schema.names:
-        raise InvalidOptionError("No column to write", expected="a column named value", found=schema.names, hint=_HINT)
+        raise InvalidOptionError(
+            "No column to write", expected="a column named value", found=schema.names, hint=WRITER_HINT
+        )
     if not topic_given and "topic" not in schema.names:
         raise InvalidOptionError("No topic to write to", hint="Give the option topic, or a column of that name")
     for field in schema:
@@ -41,7 +41,7 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
                 f"Column {field.name} has a type that cannot be written",
                 expected=WRITER_SCHEMA.field(field.name).type,
                 found=field.type,
-                hint=_HINT,
+                hint=WRITER_HINT,
             )
 
 
@@ -64,16 +64,6 @@ def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
         now = pa.scalar(now_ms * 1000, pa.timestamp("us", tz="UTC"))
         columns[WRITER_SCHEMA.get_field_index("timestamp")] = pc.fill_null(timestamp, now)
     return pa.RecordBatch.from_arrays(columns, schema=WRITER_SCHEMA)
-
-
-def record_batches(data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """A caller's Arrow rows, in whatever form, as record batches."""
-    if isinstance(data, pa.RecordBatch):
-        return [data]
-    if isinstance(data, pa.Table):
-        batches: list[pa.RecordBatch] = data.to_batches()
-        return batches
-    return data
 
 
 def _accepted(field: pa.Field) -> bool:
@@ -116,5 +106,5 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column.cast(field.type, safe=not pa.types.is_timestamp(column.type))
     except pa.ArrowInvalid as error:
         raise InvalidOptionError(
-            f"Column {field.name} cannot be written as {field.type}: {error}", hint=_HINT
+            f"Column {field.name} cannot be written as {field.type}: {error}", hint=WRITER_HINT
         ) from error

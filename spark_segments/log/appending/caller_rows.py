@@ -1,0 +1,111 @@
+"""The rows that a caller appends, in whatever form they come: Arrow, a data frame, or dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidRecordError
+from spark_segments.log.appending.input_columns import WRITER_HINT, WRITER_SCHEMA
+
+
+class SupportsArrow(Protocol):
+    """A data frame or a result that gives a stream of Arrow batches: pandas, Polars, DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Rows = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | Sequence[Mapping[str, Any]] | SupportsArrow
+
+
+def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordBatch]:
+    """A caller's rows as record batches: Arrow's tables, batches and iterables of batches; anything that gives a stream
+    of Arrow (Polars, DuckDB); a pandas DataFrame; or a list of dicts with a writer's columns as keys.
+
+    A column, key or value, that `formats` will encode may hold anything.
+    """
+    if isinstance(data, pa.RecordBatch):
+        return [data]
+    if isinstance(data, pa.Table):
+        return _batches(data)
+    if isinstance(data, Sequence) and data and isinstance(data[0], Mapping):
+        given = {name.lower() for name in formats}
+        return [rows_of(data, [name for name in ("key", "value") if f"{name}.format" in given])]
+    if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "itertuples"):
+        return _batches(pa.Table.from_pandas(data, preserve_index=False))
+    if hasattr(data, "__arrow_c_stream__"):
+        data = pa.RecordBatchReader.from_stream(data)
+    batches: Iterable[pa.RecordBatch] = data
+    return batches
+
+
+def _batches(table: pa.Table) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = table.to_batches()
+    return batches
+
+
+def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> pa.RecordBatch:
+    """Dicts as rows for a writer. Every row has a value, None for a tombstone. Text is encoded as UTF-8; a timestamp is
+    a datetime or milliseconds since 1970; headers are pairs, a dict, or dicts of key and value.
+
+    Raises InvalidRecordError for a row that is none.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in WRITER_SCHEMA.names}
+    for number, row in enumerate(rows):
+        try:
+            if "value" not in row:
+                raise ValueError("it has no value")
+            for name, values in columns.items():
+                values.append(row.get(name) if name in typed else _READ.get(name, _unchanged)(row.get(name)))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidRecordError(
+                f"Row {number} is no record: {error}",
+                expected='such as {"key": "a", "value": b"1", "timestamp": 1700000000000, "headers": {"h": b"1"}}',
+                found=str(row)[:200],
+            ) from error
+    try:
+        arrays = [
+            pa.array(values) if field.name in typed else pa.array(values, field.type)
+            for field, values in zip(WRITER_SCHEMA, columns.values(), strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidRecordError(f"The rows are no records: {error}", hint=WRITER_HINT) from error
+    present = {name for row in rows for name in row}
+    kept = [number for number, name in enumerate(WRITER_SCHEMA.names) if name in present]
+    return pa.RecordBatch.from_arrays(
+        [arrays[number] for number in kept], names=[WRITER_SCHEMA.names[number] for number in kept]
+    )
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _bytes_of(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{type(value).__name__} is neither text nor bytes; formats={{'value.format': 'json'}} writes it")
+
+
+def _microseconds(value: Any) -> Any:
+    return value * 1000 if isinstance(value, int) else value
+
+
+def _headers_of(value: Any) -> Any:
+    pairs = value.items() if isinstance(value, Mapping) else (value or [])
+    pairs = ((one["key"], one["value"]) if isinstance(one, Mapping) else one for one in pairs)
+    return [{"key": key, "value": _bytes_of(header)} for key, header in pairs]
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "key": _bytes_of,
+    "value": _bytes_of,
+    "timestamp": _microseconds,
+    "headers": _headers_of,
+}

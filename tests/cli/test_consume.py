@@ -1,0 +1,125 @@
+"""The habits of other consoles: kcat's offsets and templates, the last records of a topic, a reader that goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def uri(tmp_path) -> str:
+    """Three partitions. The record at offset o of partition p has the time START_MS + 30 * o + 10 * p."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", partitions=3)
+    partition = np.repeat(np.arange(3, dtype=np.int32), 20)
+    offset = np.tile(np.arange(20), 3)
+    times = (START_MS + 30 * offset + 10 * partition) * 1000
+    log.append(
+        "orders",
+        pa.table(
+            {
+                "partition": partition,
+                "key": [f"k{number}" for number in range(60)],
+                "value": [f"{p}-{o}" for p, o in zip(partition, offset, strict=True)],
+                "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+            }
+        ),
+    )
+    return log.uri
+
+
+@pytest.mark.parametrize(
+    "offset, expected",
+    [
+        ("beginning", list(range(20))),
+        ("end", []),
+        ("17", [17, 18, 19]),
+        ("-2", [18, 19]),
+        ("-1000", list(range(20))),
+        (f"s@{START_MS + 30 * 18 + 10}", [18, 19]),
+        (f"e@{START_MS + 30 * 2 + 10}", [0, 1]),
+    ],
+)
+def test_offsets_are_written_as_for_kcat(segments, uri, offset, expected):
+    ran = segments("consume", uri, "orders", "--partition", 1, "-o", offset, "-f", "%o\n")
+    assert [int(line) for line in ran.lines] == expected
+
+
+def test_from_beginning_is_the_default(segments, uri):
+    assert segments("consume", uri, "orders", "--from-beginning").lines == segments("consume", uri, "orders").lines
+
+
+def test_a_template_has_kcats_letters(segments, uri):
+    log = LogDir.open(uri)
+    headers = [[{"key": "h", "value": b"1"}, {"key": "i", "value": None}], []]
+    log.append(
+        "orders",
+        pa.table(
+            {
+                "partition": pa.array([2, 2], pa.int32()),
+                "key": ["schlüssel", None],
+                "value": [b"\xff\n", None],
+                "timestamp": pa.array([START_MS * 1000] * 2, pa.timestamp("us", tz="UTC")),
+                "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            }
+        ),
+    )
+    template = r"%t|%p|%o|%T|%k|%K|%s|%v|%S|%V|%R|%h|%%|\t\x41\\" + "\\n"
+    ran = segments("consume", uri, "orders", "--partition", 2, "-o", "-2", "-f", template)
+    assert ran.output == (
+        "orders|2|20|1700000000000|schlüssel|10|".encode()
+        + b"\xff\n|\xff\n|2|2|\0\0\0\2|h=1,i=NULL|%|\tA\\\n"
+        + b"orders|2|21|1700000000000||-1|||-1|-1|\xff\xff\xff\xff||%|\tA\\\n"
+    )
+
+
+def test_a_template_shows_typed_values_as_text(segments, uri):
+    ran = segments("consume", uri, "orders", "--partition", 0, "-n", 1, "--value-format", "string", "-f", "%v,%V")
+    assert ran.text == "0-0,3"
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 7, 59, 60, 100])
+def test_the_tail_is_the_newest_records_of_all_partitions_oldest_first(segments, uri, count):
+    everything = [json.loads(line) for line in segments("consume", uri, "orders", "--output", "json").lines]
+    everything.sort(key=lambda row: (row["timestamp"], row["partition"]))
+
+    ran = segments("consume", uri, "orders", "--tail", count, "--output", "json")
+
+    assert [json.loads(line) for line in ran.lines] == everything[len(everything) - min(count, 60) :]
+
+
+def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("states", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    values = [str(number) for number in range(3000)]
+    log.append("states", pa.table({"key": ["a", *["b"] * 2999], "value": values}))
+    for job in ("roll", "compact"):
+        later = LogDir.open(log.uri).snapshot("states").committed_ms + 8 * 86_400_000
+        segments(job, log.uri, "--now-ms", later)
+    assert segments("consume", log.uri, "states", "--tail", 2, "-f", "%k%v ").text == "a0 b2999 "
+
+
+def test_a_range_in_time_bounds_the_tail(segments, uri):
+    ran = segments("consume", uri, "orders", "--tail", 2, "--to-time", START_MS + 60, "-f", "%v ")
+    assert ran.text == "1-1 2-1 "
+
+
+def test_a_reader_that_goes_ends_the_command_without_a_word(uri):
+    LogDir.open(uri).append("orders", pa.table({"value": [b"x" * 100] * 20_000}))
+    program = "from spark_segments.cli import main; main()"
+    command = [sys.executable, "-c", program, "consume", uri, "orders"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141

@@ -1,0 +1,103 @@
+"""Rows to append as people have them: dicts, data frames, anything that gives Arrow."""
+
+from __future__ import annotations
+
+import datetime
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidRecordError
+
+MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+MOMENT_MS = int(MOMENT.timestamp() * 1000)
+
+
+@pytest.fixture
+def log(tmp_path) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", partitions=2)
+    return log
+
+
+def appended(log: LogDir, columns=("partition", "key", "value", "timestamp", "headers")) -> list[dict]:
+    return [row for batch in log.read("orders", columns=columns) for row in batch.to_pylist()]
+
+
+def test_dicts_are_records(log):
+    rows = [
+        {"partition": 1, "key": "a", "value": b"1", "timestamp": MOMENT_MS, "headers": {"h": "x", "i": None}},
+        {"partition": 1, "key": None, "value": "zwölf", "timestamp": MOMENT, "headers": [("h", b"1"), ("h", b"2")]},
+        {"partition": 1, "key": b"a", "value": None, "timestamp": MOMENT, "unknown": 7},
+    ]
+    assert log.append("orders", rows) == {1: (0, 2)}
+    assert appended(log) == [
+        {
+            "partition": 1,
+            "key": b"a",
+            "value": b"1",
+            "timestamp": MOMENT,
+            "headers": [{"key": "h", "value": b"x"}, {"key": "i", "value": None}],
+        },
+        {
+            "partition": 1,
+            "key": None,
+            "value": "zwölf".encode(),
+            "timestamp": MOMENT,
+            "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}],
+        },
+        {"partition": 1, "key": b"a", "value": None, "timestamp": MOMENT, "headers": []},
+    ]
+
+
+def test_what_was_read_can_be_appended_as_dicts(log):
+    log.append("orders", [{"partition": 0, "key": "a", "value": "1", "timestamp": MOMENT, "headers": {"h": b"1"}}])
+    [row] = appended(log)
+    log.append("orders", [row])
+    assert appended(log) == [row, row]
+
+
+def test_dicts_have_typed_values_where_there_is_a_format(log):
+    log.append("orders", [{"value": {"id": 7}}, {"value": {"id": 8}}], formats={"value.format": "json"})
+    assert sorted(row["value"] for row in appended(log)) == [b'{"id":7}', b'{"id":8}']
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"key": "a"}, "Row 1 is no record: it has no value"),
+        ({"value": 7}, "Row 1 is no record: int is neither text nor bytes"),
+        ({"value": "a", "headers": 7}, "Row 1 is no record"),
+        ({"value": "a", "partition": 2**40}, "The rows are no records"),
+        ({"value": "a", "timestamp": "yesterday"}, "The rows are no records"),
+    ],
+)
+def test_a_dict_that_is_no_record_is_an_error_and_nothing_is_appended(log, row, message):
+    with pytest.raises(InvalidRecordError, match=message):
+        log.append("orders", [{"value": "fine"}, row])
+    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
+
+
+def test_a_pandas_frame_is_rows(log):
+    frame = pd.DataFrame(
+        {"partition": [1, 1], "key": ["a", None], "value": [b"1", b"2"], "timestamp": pd.to_datetime([MOMENT, MOMENT])}
+    )
+    assert log.append("orders", frame) == {1: (0, 1)}
+    assert [(row["key"], row["value"], row["timestamp"]) for row in appended(log)] == [
+        (b"a", b"1", MOMENT),
+        (None, b"2", MOMENT),
+    ]
+
+
+def test_what_gives_a_stream_of_arrow_is_rows(log):
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return pa.table({"value": ["a", "b"], "partition": [0, 0]}).__arrow_c_stream__(requested_schema)
+
+    assert log.append("orders", Frame()) == {0: (0, 1)}
+
+
+def test_no_rows_are_an_append_of_nothing(log):
+    assert log.append("orders", []) == {}
