@@ -29,3 +29,6 @@ class DefaultSource(DataSource):
 
     def writer(self, schema, overwrite):
         return self._source.writer(schema, overwrite)
+
+    def streamWriter(self, schema, overwrite):
+        return self._source.stream_writer(schema, overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from spark_segments.log.appending.offset_assignment import commit_written
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.transaction import AnyTransaction, checked
+from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.reading.topic_reads import TopicReads
@@ -66,10 +67,17 @@ class LogDir(Topics, TypedLog, TopicReads):
             written = written or [Chunks(topic, target.topic_id)]
             return commit_written(manifest, written, txn, self.defaults, state=state)
 
-    def target(self, topic: str) -> Target:
-        """The topic as a writer's tasks need it."""
+    def target(self, topic: str, txn: AnyTransaction | None = None) -> Target:
+        """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
+
+        Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`.
+        """
         self._check_writable()
-        return self._target(self.snapshot(topic))
+        sent = None if txn is None else checked(txn)
+        with self._topic(topic) as manifest:
+            state = manifest.state()
+            repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), topic)
+            return dataclasses.replace(self._target(state.snapshot), repeated=repeated)
 
     def _target(self, snapshot: Snapshot) -> Target:
         config = topic_config(snapshot.config, self.defaults)

@@ -21,6 +21,7 @@ from spark_segments.spark.options import (
 )
 from spark_segments.spark.reader import Reader
 from spark_segments.spark.schema import record_schema, typed_schema
+from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 from spark_segments.spark.tables import query_options, table_options, with_options
 from spark_segments.spark.worker import freeze_imports
 from spark_segments.spark.writer import Writer
@@ -72,6 +73,13 @@ class Source:
         for sentence in ignored_by_writer(given):
             _log.warning(sentence)
         return Writer(write_options(given), schema, overwrite)
+
+    def stream_writer(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        given = query_options(self._given, schema)
+        for sentence in ignored_by_writer(given):
+            _log.warning(sentence)
+        refuse_asynchronous_progress(given)
+        return StreamWriter(write_options(given), schema, overwrite)
 
 
 def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[Decoder]]]:

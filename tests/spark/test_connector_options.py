@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.spark.offsets import offset_ranges, topic_names
 from spark_segments.spark.options import EARLIEST, LATEST, Limit, Topics, read_options, write_options
-from spark_segments.spark.writer import check_writable_columns
+from spark_segments.spark.row_writer import check_writable_columns
 from tests.spark.test_offsets import lookup, snapshot
 
 

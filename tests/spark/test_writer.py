@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.appender import Chunks
-from spark_segments.spark import writer
+from spark_segments.spark import row_writer, writer
 from spark_segments.spark.options import write_options
 from tests.spark.records import by_aiokafka
 
@@ -191,14 +191,15 @@ def test_a_kafka_directory_is_not_written_to(spark, tmp_path):
 
 
 def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, monkeypatch):
-    monkeypatch.setattr(writer, "MANY_CHUNKS", 4)
+    monkeypatch.setattr(row_writer, "MANY_CHUNKS", 4)
     log.create_topic("orders", partitions=2)
     append(spark.range(0, 40, 1, 2).selectExpr("concat('k', id) as key", "'v' as value"), log)
     segments = tuple(log.snapshot("orders").live_of(0) + log.snapshot("orders").live_of(1))
     assert len(segments) == 4
-    writer.warn_of_small_chunks("orders", [Chunks("orders", "id", segments[:3])])
+    row_writer.warn_of_small_chunks("orders", [Chunks("orders", "id", segments[:3])])
     assert caplog.messages == []
-    writer.warn_of_small_chunks("orders", [Chunks("orders", "id", segments[:3]), Chunks("orders", "id", segments[3:])])
+    halves = [Chunks("orders", "id", segments[:3]), Chunks("orders", "id", segments[3:])]
+    row_writer.warn_of_small_chunks("orders", halves)
     (message,) = caplog.messages
     assert "left 4 chunks of 0 KiB on average in topic orders" in message and "coalesce" in message
 

@@ -36,12 +36,16 @@ NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the p
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic as a writer sees it; picklable, so that a driver looks it up once for all tasks."""
+    """A topic as a writer sees it; picklable, so that a driver looks it up once for all tasks.
+
+    `repeated`: whether the topic holds the writer's transaction already.
+    """
 
     topic: str
     topic_id: str
     partitions: int
     config: TopicConfig
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,187 @@
+"""Each topic takes each batch of a streaming query once: repeats, lost replies, second drivers, old checkpoints."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, TransactionOrderError
+from spark_segments.spark.source import Source
+from tests.spark import in_process
+from tests.spark.streams import batches
+
+TO_T = {"topic": "t"}
+
+
+def rows(*values, topics=None, partition=0):
+    columns = {"key": list(values), "value": list(values), "partition": pa.array([partition] * len(values), pa.int32())}
+    return pa.table(columns if topics is None else columns | {"topic": topics})
+
+
+def values(log, topic="t"):
+    return [value.decode() for batch in log.read(topic) for value in batch.column("value").to_pylist()]
+
+
+def files(log):
+    return [info.path for info in log.storage.list(recursive=True) if not info.path.startswith("_manifest/")]
+
+
+@pytest.fixture
+def t(log):
+    for topic in ("t", "u"):
+        log.create_topic(topic, partitions=2)
+    return log
+
+
+def test_batches_are_appended_in_the_order_of_tasks(t):
+    batches.run(t.uri, TO_T, [rows("a", "b"), rows("c")], batch=0)
+    batches.run(t.uri, TO_T, [rows("d")], batch=1)
+    assert values(t) == ["a", "b", "c", "d"]
+
+
+def test_a_repeat_is_found_before_anything_is_encoded(t):
+    batches.run(t.uri, TO_T, [rows("a")], batch=0)
+    there, version = files(t), t.snapshot("t").version
+    messages = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
+    batches.commit(t.uri, TO_T, [rows("a")], messages, 0)
+    assert files(t) == there
+    assert (values(t), t.snapshot("t").version) == (["a"], version)
+
+
+def test_a_typed_value_of_a_repeat_is_not_encoded_either(t):
+    options = TO_T | {"value.format": "json"}
+    typed = pa.table({"key": ["k"], "value": pa.array([{"id": 1}])})
+    batches.run(t.uri, options, [typed], batch=0)
+    assert values(t) == ['{"id":1}']
+    there = files(t)
+    batches.run(t.uri, options, [typed], batch=0)
+    assert files(t) == there
+
+
+def test_every_batch_of_spark_is_taken_although_it_is_a_repeat(t):
+    """A writer that leaves rows in the pipe ends its Python worker."""
+    batches.run(t.uri, TO_T, [rows("a")], batch=0)
+    taken = []
+
+    def watched():
+        for batch in [*rows("a").to_batches(), *rows("b").to_batches()]:
+            taken.append(batch.num_rows)
+            yield batch
+
+    writer = Source({"path": t.uri, "topic": "t"}).stream_writer(
+        StructType([StructField("value", StringType())]), overwrite=False
+    )
+    with batches.task_of({batches.QUERY_ID: "q1", batches.BATCH_ID: "0"}):
+        message = writer.write(watched())
+    assert taken == [1, 1]
+    assert (message.chunks, message.repeated) == ((), ("t",))
+
+
+def test_a_batch_below_the_last_comes_from_an_old_checkpoint(t):
+    for batch in range(3):
+        batches.run(t.uri, TO_T, [rows(str(batch))], batch=batch)
+    there = files(t)
+    with pytest.raises(TransactionOrderError, match=r"Batch 1 of the streaming query q1.*old checkpoint"):
+        batches.run(t.uri, TO_T, [rows("1")], batch=1)
+    assert (values(t), files(t)) == (["0", "1", "2"], there)
+
+
+def test_a_query_whose_checkpoint_was_deleted_is_a_new_query(t):
+    batches.run(t.uri, TO_T, [rows("a")], query="q1", batch=0)
+    batches.run(t.uri, TO_T, [rows("a")], query="q2", batch=0)
+    assert values(t) == ["a", "a"]
+
+
+def test_a_driver_taken_for_dead_commits_nothing_after_its_successor(t):
+    """The second commit of the same batch adds nothing, and the commit of an earlier batch is refused."""
+    mine = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
+    batches.run(t.uri, TO_T, [rows("a")], batch=0)
+    batches.commit(t.uri, TO_T, [rows("a")], mine, 0)
+    assert values(t) == ["a"]
+    late = batches.write(t.uri, TO_T, [rows("b")], "q1", 1)
+    batches.run(t.uri, TO_T, [rows("b")], batch=1)
+    batches.run(t.uri, TO_T, [rows("c")], batch=2)
+    with pytest.raises(TransactionOrderError, match="Batch 1"):
+        batches.commit(t.uri, TO_T, [rows("b")], late, 1)
+    assert values(t) == ["a", "b", "c"]
+
+
+def test_tasks_that_ran_before_and_after_the_other_drivers_commit_add_nothing(t):
+    early = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
+    batches.run(t.uri, TO_T, [rows("a"), rows("b")], batch=0)
+    late = batches.write(t.uri, TO_T, [rows("b")], "q1", 0)
+    batches.commit(t.uri, TO_T, [rows("a")], [*early, *late], 0)
+    assert values(t) == ["a", "b"]
+
+
+def test_of_several_topics_each_takes_the_batch_once(t):
+    tasks = [rows("a", "b", topics=["t", "u"])]
+    messages = batches.write(t.uri, {}, tasks, "q1", 0)
+    t.commit_chunks([chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
+    assert (values(t, "t"), values(t, "u")) == (["a"], [])  # the driver died between two commits
+    there = files(t)
+    batches.run(t.uri, {}, tasks, batch=0)
+    assert (values(t, "t"), values(t, "u")) == (["a"], ["b"])
+    assert all("/" not in path or path.startswith("u-") for path in set(files(t)) - set(there))
+    batches.run(t.uri, {}, [rows("c", "d", topics=["u", "u"])], batch=1)
+    batches.run(t.uri, {}, [rows("e", "f", topics=["t", "u"])], batch=2)
+    assert (values(t, "t"), values(t, "u")) == (["a", "e"], ["b", "c", "d", "f"])
+
+
+def test_a_topic_made_anew_between_tasks_and_commit_fails_the_batch(t):
+    batches.run(t.uri, TO_T, [rows("a")], batch=0)
+    repeated = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
+    t.delete_topic("t")
+    t.create_topic("t", partitions=2)
+    with pytest.raises(CommitConflictError, match=r"held the transaction.*made again"):
+        batches.commit(t.uri, TO_T, [rows("a")], repeated, 0)
+    batches.run(t.uri, TO_T, [rows("a")], batch=0)
+    assert values(t) == ["a"]
+
+
+def test_a_batch_without_rows_leaves_nothing_behind(t):
+    version = t.snapshot("t").version
+    batches.run(t.uri, TO_T, [rows("a").slice(0, 0)], batch=0)
+    assert (t.snapshot("t").version, files(t)) == (version, [])
+
+
+def test_the_commit_of_another_batch_is_refused(t):
+    messages = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
+    with pytest.raises(SegmentsError, match=r"several batches.*expected batch 1"):
+        batches.commit(t.uri, TO_T, [rows("a")], messages, 1)
+    assert values(t) == []
+
+
+def test_output_mode_complete_and_a_transaction_of_the_user_are_refused(t):
+    schema = StructType([StructField("value", StringType())])
+    with pytest.raises(InvalidOptionError, match=r"output mode complete.*foreachBatch"):
+        Source({"path": t.uri, "topic": "t"}).stream_writer(schema, overwrite=True)
+    with pytest.raises(InvalidOptionError, match=r"txnAppId and txnVersion.*foreachBatch"):
+        given = {"path": t.uri, "topic": "t", "txnAppId": "copy", "txnVersion": "1"}
+        Source(given).stream_writer(schema, overwrite=False)
+
+
+def test_a_server_that_names_no_query_is_refused_before_anything_is_written(t):
+    writer = Source({"path": t.uri, "topic": "t"}).stream_writer(
+        StructType([StructField("value", StringType())]), overwrite=False
+    )
+    with pytest.raises(SegmentsError, match=r"exactly once.*foreachBatch"):
+        writer.write(iter(rows("a").to_batches()))
+    assert files(t) == []
+
+
+def test_asynchronous_progress_is_refused(t):
+    """With it a restarted query may give the id of a batch to other rows."""
+    given = {"path": t.uri, "topic": "t", "asyncprogresstrackingenabled": "true"}
+    with pytest.raises(InvalidOptionError, match="asyncProgressTrackingEnabled"):
+        Source(given).stream_writer(StructType([StructField("value", StringType())]), overwrite=False)
+
+
+def test_a_repeated_write_of_foreach_batch_encodes_nothing(t):
+    options = TO_T | {"txnAppId": "copy", "txnVersion": "3"}
+    with batches.task_of({batches.QUERY_ID: "q1"}):
+        in_process.save(t.uri, options, [rows("a")])
+        there = files(t)
+        in_process.save(t.uri, options, [rows("a")])
+    assert (values(t), files(t)) == (["a"], there)
