@@ -69,6 +69,14 @@ class CorruptBatchError(SegmentsError):
     """Bytes of a record batch, an index or a checkpoint are damaged: restore the file or skip its offsets."""
 
 
+class FormatVersionError(SegmentsError):
+    """A change needs a newer format version than the topic has: segments topic upgrade raises it."""
+
+
+class NotLeaderError(SegmentsError):
+    """The topic is a follower, or was fenced when another topic was promoted: write to the leader."""
+
+
 class CommitConflictError(SegmentsError):
     """Other commits came first in every attempt, or the plan no longer holds: run the job again."""
 

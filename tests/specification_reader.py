@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest `format.version` of a topic that this reader knows. That of a log directory is 1."""
 ABORT = 0
 
 
@@ -460,7 +461,7 @@ class ManagedLog:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         content = (directory / "_manifest/log-directory.json").read_text()
-        _check_version(json.loads(content)["format.version"] if content else 1)
+        _check_version(json.loads(content)["format.version"] if content else 1, newest=1)
 
     def topics(self) -> list[str]:
         """The topics that are there, deleted ones left out."""
@@ -472,15 +473,22 @@ class ManagedLog:
         """The latest version of a topic, or an earlier one."""
         table = self._directory / "_manifest" / topic
         files, transactions = _delta_files(table, version)
-        rows: dict[str, list[dict[str, Any]]] = {"topic": [], "partition": [], "segment": []}
+        rows: dict[str, list[dict[str, Any]]] = {"topic": [], "partition": [], "segment": [], "transaction": []}
         for path, kind in files.items():
             rows[kind] += pq.ParquetFile(table / unquote(path)).read().to_pylist()
         [row] = rows["topic"]
         row["properties"] = dict(row["properties"])
         _check_version(int(row["properties"]["format.version"]))
-        if states := {one["state"] for one in rows["segment"]} - {"chunk", "sealed", "removed"}:
+        gone = {"removed", "deleting"}
+        if states := {one["state"] for one in rows["segment"]} - {"chunk", "sealed"} - gone:
             raise ValueError(f"unknown states {states}")
-        live = [one for one in rows["segment"] if one["topic_id"] == row["topic_id"] and one["state"] != "removed"]
+        if row["properties"]["format.version"] != "1":
+            transactions = {
+                f"{one['application_id']}@{one['topic_id']}": one["version"]
+                for one in rows["transaction"]
+                if one["topic_id"] == row["topic_id"]
+            }
+        live = [one for one in rows["segment"] if one["topic_id"] == row["topic_id"] and one["state"] not in gone]
         live.sort(key=lambda one: (one["base_offset"], one["next_offset"]))
         partitions = {one["partition"]: one for one in rows["partition"]}
         segments = {number: [one for one in live if one["partition"] == number] for number in partitions}
@@ -548,7 +556,12 @@ class ManagedLog:
         size = segment[columns[suffix] + "_bytes"]
         if size == 0:
             return b""
-        data = (self._directory / (segment["path"].removesuffix("log") + suffix)).read_bytes()[:size]
+        if segment.get("index_position") is None:
+            data = (self._directory / (segment["path"].removesuffix("log") + suffix)).read_bytes()[:size]
+        else:  # a shared file: the row's batches, and elsewhere its .index entries with the .timeindex entries behind
+            index = segment["index_position"]
+            at = {"log": segment["position"], "index": index, "timeindex": index + segment["index_bytes"]}[suffix]
+            data = (self._directory / segment["path"]).read_bytes()[at : at + size]
         if len(data) < size:
             raise BadBatchError(f"{segment['path']} has {len(data)} bytes of {suffix}, and not {size}")
         return data
@@ -561,12 +574,14 @@ def shift_of(segment: dict[str, Any]) -> int:
 
 def name_offset(segment: dict[str, Any]) -> int:
     """What the relative offsets of a segment's sidecars count from."""
+    if segment.get("index_position") is not None:
+        return 0  # chunks alone are in shared files
     return int(segment["path"].rpartition("/")[2][:20])
 
 
-def _check_version(version: int) -> None:
-    if version > FORMAT_VERSION:
-        raise ValueError(f"format.version {version} is newer than {FORMAT_VERSION}, which this reader knows")
+def _check_version(version: int, newest: int = FORMAT_VERSION) -> None:
+    if version > newest:
+        raise ValueError(f"format.version {version} is newer than {newest}, which this reader knows")
 
 
 def _delta_files(table: Path, version: int | None) -> tuple[dict[str, str], dict[str, int]]:

@@ -125,3 +125,20 @@ def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> Non
     for topic in TOPICS:
         if topic != "trimmed":
             assert _read(witness, topic) == before[topic], topic
+
+
+def test_it_is_upgraded_in_one_commit_and_goes_on(witness: LogDir) -> None:
+    before = _expected("read_uncommitted")
+    row = pa.table({"value": [b"again"]})
+
+    for topic in TOPICS:
+        version = witness.snapshot(topic).version
+        assert witness.upgrade_topic(topic, dry_run=True) == witness.upgrade_topic(topic)
+        assert (witness.snapshot(topic).version, witness.snapshot(topic).format_version) == (version + 1, 2)
+        assert _read(witness, topic) == before[topic], topic
+    for application, version in EXPECTED["transactions"]["codecs"].items():
+        assert witness.append("codecs", row, txn=(application, version)) == {}
+    roll(witness, now_ms=LATER_MS)
+    compact(witness, now_ms=LATER_MS)
+    vacuum(witness, now_ms=LATER_MS)
+    assert verify(witness, deep=True).errors == 0

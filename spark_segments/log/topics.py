@@ -17,7 +17,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.log.description import describe
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
-from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.manifest import Manifest, Upgrade
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.marker import check_format, is_marked, mark
@@ -141,6 +141,17 @@ class Topics:
         self._check_writable()
         with self._topic(topic) as manifest:
             manifest.commit(altered(config or {}, partitions, self.defaults))
+
+    def upgrade_topic(self, topic: str, dry_run: bool = False) -> Upgrade:
+        """Raises the topic's format version to the newest that this package writes, in one commit.
+
+        Packages older than that format refuse the topic from then on, by name: upgrade every reader and writer first.
+        There is no way back. No record and no file of the log changes, and jobs may run meanwhile. A topic of the
+        newest version is left as it is. `dry_run` only tells what would be done.
+        """
+        self._check_writable()
+        with self._topic(topic) as manifest:
+            return manifest.upgrade(dry_run=dry_run)
 
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.

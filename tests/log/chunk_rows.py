@@ -49,8 +49,13 @@ def new_partitions(count: int, topic_id: str = TOPIC_ID) -> list[Partition]:
 
 
 def new_manifest(
-    root: Path, partitions: int = 3, open_delta_log: OpenDeltaLog = DeltaRsLog, filesystem: FileSystem | None = None
+    root: Path,
+    partitions: int = 3,
+    open_delta_log: OpenDeltaLog = DeltaRsLog,
+    filesystem: FileSystem | None = None,
+    format_version: int = 2,
 ) -> Manifest:
     manifest = Manifest(Storage(str(root), filesystem=filesystem), TOPIC, open_delta_log)
-    manifest.create(TOPIC_ID, {"retention.ms": "1000"}, new_partitions(partitions))
+    rows = new_partitions(partitions)
+    manifest.create(TOPIC_ID, {"retention.ms": "1000"}, rows, format_version=format_version)
     return manifest

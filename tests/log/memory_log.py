@@ -25,6 +25,9 @@ class MemoryVersion:
     def last_transaction(self, application_id: str) -> int | None:
         return self.transactions.get(application_id)
 
+    def last_transactions(self) -> dict[str, int]:
+        return dict(self.transactions)
+
 
 @dataclass(slots=True)
 class MemoryLogs:
@@ -52,8 +55,8 @@ class MemoryLog:
             raise FileNotFoundError(f"version {version}")
         return self._versions[wanted]
 
-    def create(self, files: list[RowFile], note: CommitNote) -> None:
-        self._commit(MemoryVersion(-1, [], {}, [], 0), FileChange(files, []), note, {})
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        self._commit(MemoryVersion(-1, [], {}, [], 0), change, note, {})
 
     def commit_on(
         self,

@@ -16,7 +16,7 @@ from spark_segments.log.manifest.delta_log import (
     VersionTakenError,
 )
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
-from spark_segments.log.manifest.row_files import FileChange, RowFile
+from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
 Go = Callable[[], Any]
@@ -75,8 +75,8 @@ class PlayedLog:
         self._play.opened.append(self._topic)
         return self._play.play("open", self._topic, lambda: self._log.open(version))
 
-    def create(self, files: list[RowFile], note: CommitNote) -> None:
-        self._play.play("create", self._topic, lambda: self._log.create(files, note))
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        self._play.play("create", self._topic, lambda: self._log.create(change, note))
 
     def commit_on(
         self,

@@ -17,7 +17,7 @@ from spark_segments.log.manifest.delta_log import (
 )
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
-from spark_segments.log.manifest.rows import Topic, topic_table
+from spark_segments.log.manifest.topic_row import Topic, topic_table
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.memory_log import MemoryLogs
@@ -43,7 +43,7 @@ def delta(storage, open_delta_log) -> DeltaLog:
 
 @pytest.fixture
 def file(storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write("topic", topic_table(Topic("id", {})))
+    return RowFiles(storage, "_manifest/orders").write("topic", topic_table(Topic("id", {})), 2)
 
 
 def test_a_table_that_is_not_there_is_a_missing_file(delta):
@@ -54,19 +54,19 @@ def test_a_table_that_is_not_there_is_a_missing_file(delta):
 
 
 def test_a_table_is_made_once(delta, file):
-    delta.create([file], NOTE)
+    delta.create(FileChange([file], [], 2), NOTE)
     with pytest.raises(CommitFailedError):
-        delta.create([file], NOTE)
+        delta.create(FileChange([file], [], 2), NOTE)
     assert delta.open().version == 0
     assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]
 
 
 def test_of_two_commits_on_a_version_the_first_counts(delta, file):
-    delta.create([file], NOTE)
+    delta.create(FileChange([file], [], 2), NOTE)
     base = delta.open()
-    delta.commit_on(base, FileChange([], []), CommitNote("id-1", 2, "first"), {"app": 7})
+    delta.commit_on(base, FileChange([], [], 2), CommitNote("id-1", 2, "first"), {"app": 7})
     with pytest.raises(VersionTakenError):
-        delta.commit_on(base, FileChange([], [file]), CommitNote("id-2", 0, "second"), {"app": 8})
+        delta.commit_on(base, FileChange([], [file], 2), CommitNote("id-2", 0, "second"), {"app": 8})
     latest = delta.open()
     assert (latest.version, latest.last_transaction("app"), latest.last_transaction("other")) == (1, 7, None)
     assert [one.path for one in latest.files] == [file.path]
@@ -77,8 +77,8 @@ def test_of_two_commits_on_a_version_the_first_counts(delta, file):
 
 
 def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, file):
-    delta.create([file], NOTE)
-    delta.commit_on(delta.open(), FileChange([], [file]), CommitNote("id-1", 0, "drop"), {})
+    delta.create(FileChange([file], [], 2), NOTE)
+    delta.commit_on(delta.open(), FileChange([], [file], 2), CommitNote("id-1", 0, "drop"), {})
     assert (delta.open(1).files, [one.path for one in delta.open(0).files]) == ([], [file.path])
     delta.checkpoint()
     found = delta.log_files()

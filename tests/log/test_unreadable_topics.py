@@ -20,7 +20,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.rows import Topic
+from spark_segments.log.manifest.topic_row import Topic
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
 

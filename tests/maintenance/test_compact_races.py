@@ -232,7 +232,7 @@ def test_a_restore_that_takes_a_deletion_of_records_back_undoes_the_round(sealed
 def test_a_segment_that_comes_back_into_a_gap_undoes_the_round(sealed):
     first, *others = live(sealed, "t")
     manifest = sealed.manifest("t")
-    manifest.commit(lambda _: Change("test", drop=[first.path]))
+    manifest.commit(lambda _: Change("test", drop=[first]))
 
     def comes_back() -> None:
         manifest.commit(lambda _: Change("test", add=[first]))

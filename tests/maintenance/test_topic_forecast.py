@@ -152,7 +152,14 @@ def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
 )
 def test_vacuum_comes_for_the_first_removed_segment_when_its_delay_is_over(removed, delay_ms):
     rows = [
-        row(10 * place, 10 * place + 10, partition=number, state="removed", removed_ms=at_ms, log_bytes=7)
+        row(
+            10 * place,
+            10 * place + 10,
+            partition=number,
+            removed_ms=at_ms,
+            log_bytes=7,
+            state="deleting" if at_ms == -1 else "removed",
+        )
         for place, (number, at_ms) in enumerate(removed)
     ]
     partitions = [Partition(TOPIC_ID, number, 100, 100, 100, 100) for number in range(3)]

@@ -24,6 +24,11 @@ COMMANDS = [
         "Changes a topic's configuration, or raises its number of partitions.",
     ),
     LazyCommand(
+        "upgrade",
+        "spark_segments.cli.topics.upgrade:upgrade",
+        "Raises a topic's format version to the newest, in one commit.",
+    ),
+    LazyCommand(
         "delete",
         "spark_segments.cli.topics.changes:delete",
         "Deletes a topic. Vacuum deletes its files once file.delete.delay.ms has passed.",
@@ -39,7 +44,7 @@ app = typer.Typer(
     cls=group_of(COMMANDS),
     no_args_is_help=True,
     add_completion=False,
-    help="Create, list, describe, alter, delete and restore topics.",
+    help="Create, list, describe, alter, upgrade, delete and restore topics.",
 )
 
 

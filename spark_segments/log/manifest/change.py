@@ -7,59 +7,62 @@ commit.py's.
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, FormatVersionError, SegmentsError, UnknownTopicError
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import (
-    PARTITION_KIND,
     PARTITION_SCHEMA,
-    SEGMENT_KIND,
     SEGMENT_SCHEMA,
-    TOPIC_KIND,
     Partition,
     Segment,
-    Topic,
     partitions_table,
+    row_keys,
     segments_table,
-    topic_table,
 )
+from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic, topic_table
+from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.manifest.transaction_rows import transactions_table
 
 APPEND = "append"
 CREATE = "create"
+UPGRADE = "upgrade"
 
 RESTORE = "restore"
 """The only operation that may lower a log start offset: to records whose files are still there."""
 
 _DELAY_KEY = "file.delete.delay.ms"
-_PARTITION_OF_PATH = r"-(?P<partition>\d+)/[^/]+$"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Rows that a plan wants to change, all in the same commit.
 
-    `operation`: the commit's operation in Delta's history. `add`: segments of new paths. `replace`: rows that take the
-    place of the rows with the same paths. `drop`: paths whose rows are removed. `partitions`: new rows of these
-    partitions; a partition that has no row yet is added. `config`: the settings of the topic from now on; None leaves
-    them. `topic`: a whole new topic row, which deletes a topic or makes it again. Where the topic is made again,
-    `partitions` holds all of its partitions. `transactions`: {application id: its last version from now on}.
+    `operation`: the commit's operation in Delta's history. `add`: new segments. `replace`: rows that take the place of
+    the rows of the same identity (`Segment.identity`). `drop`: rows whose identities leave the manifest. `partitions`:
+    new rows of these partitions; a partition that has no row yet is added. `config`: the settings of the topic from now
+    on; None leaves them. `topic`: a whole new topic row, which deletes a topic, upgrades it or makes it again. Where
+    the topic is made again, `partitions` holds all of its partitions. `transactions`: the last ones, from now on, of
+    their applications.
     """
 
     operation: str
     add: Sequence[Segment] | pa.Table = ()
     replace: Sequence[Segment] | pa.Table = ()
-    drop: Sequence[str] = ()
+    drop: Sequence[Segment] | pa.Table = ()
     partitions: Sequence[Partition] | pa.Table = ()
     config: Mapping[str, str] | None = None
     topic: Topic | None = None
-    transactions: Mapping[str, int] = field(default_factory=dict)
+    transactions: Sequence[Transaction] = ()
 
 
 @dataclass(slots=True)
@@ -71,34 +74,36 @@ class ChangeWriter:
     """
 
     store: RowFiles
-    _written: dict[frozenset[str], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
+    _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
     def write(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
         """Checks `change` against the snapshot and its files, and writes the files that carry it out."""
-        add = _segment_rows(change.add)
-        replace = _segment_rows(change.replace)
+        add, replace, drop = (_segment_rows(rows) for rows in (change.add, change.replace, change.drop))
         partitions = partition_rows(change.partitions)
-        check(snapshot, change, add, replace, partitions)
-        done = FileChange([], [])
+        check(snapshot, change, add, replace, drop, partitions)
+        fresh = _is_made_anew(snapshot, change)
+        done = FileChange([], [], _format_version(snapshot, change))
         self._write_topic(snapshot, files, change, done)
-        self._write_partitions(files, partitions, _is_made_anew(snapshot, change), done)
-        self._write_segments(files, add, replace, change.drop, done)
+        self._write_partitions(files, partitions, fresh, done)
+        self._write_segments(files, add, replace, drop, done)
+        self._write_transactions(snapshot, files, change, fresh, done)
         return done
 
     def _write_topic(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, done: FileChange) -> None:
         topic = change.topic
         if topic is None and change.config is not None and dict(change.config) != snapshot.config:
-            topic = Topic(snapshot.topic_id, change.config, snapshot.deleted_ms)
+            topic = dataclasses.replace(snapshot.topic_row, config=change.config)
         if topic is not None:
-            topic = replace(topic, deleted_topics=_deleted_topics(snapshot, topic))
+            topic = dataclasses.replace(topic, deleted_topics=_deleted_topics(snapshot, topic))
             done.removed.extend(file for file in files if file.kind == TOPIC_KIND)
-            done.added.append(self.store.write(TOPIC_KIND, topic_table(topic)))
+            done.added.append(self.store.write(TOPIC_KIND, topic_table(topic), done.format_version))
 
     def _write_partitions(self, files: Sequence[RowFile], rows: pa.Table, all_of_them: bool, done: FileChange) -> None:
         present = [file for file in files if file.kind == PARTITION_KIND]
         if all_of_them:
             done.removed.extend(present)
-            done.added.extend(self.store.write_all(PARTITION_KIND, rows.sort_by("partition")))
+            rows = rows.sort_by("partition")
+            done.added.extend(self.store.write_all(PARTITION_KIND, rows, done.format_version))
         elif rows.num_rows:
             numbers = sorted(rows.column("partition").to_pylist())
             # New partitions join the last file: a topic that grows by one partition at a time keeps few files.
@@ -110,10 +115,10 @@ class ChangeWriter:
             kept = kept.filter(pc.invert(pc.is_in(kept.column("partition"), rows.column("partition").combine_chunks())))
             merged = concat([kept, rows], PARTITION_KIND).sort_by("partition")
             done.removed.extend(stale)
-            done.added.extend(self.store.write_all(PARTITION_KIND, merged))
+            done.added.extend(self.store.write_all(PARTITION_KIND, merged, done.format_version))
 
     def _write_segments(
-        self, files: Sequence[RowFile], add: pa.Table, replace: pa.Table, drop: Sequence[str], done: FileChange
+        self, files: Sequence[RowFile], add: pa.Table, replace: pa.Table, drop: pa.Table, done: FileChange
     ) -> None:
         present = [file for file in files if file.kind == SEGMENT_KIND]
         self._check_new(present, add)
@@ -125,19 +130,48 @@ class ChangeWriter:
                 merged.append(kept)
                 merged_files.append(file)
             else:
-                done.added.extend(self._write_again([file], kept))
-        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND)))
+                done.added.extend(self._write_again([file], kept, done.format_version))
+        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND), done.format_version))
+
+    def _write_transactions(
+        self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, fresh: bool, done: FileChange
+    ) -> None:
+        """Writes the rows of `change.transactions`. A topic that is made anew begins without any."""
+        if done.format_version == FIRST_FORMAT_VERSION:
+            return
+        present = [file for file in files if file.kind == TRANSACTION_KIND]
+        topic_id = snapshot.topic_id if change.topic is None else change.topic.topic_id
+        last = {one.application: one for one in change.transactions}  # a later one of the change counts
+        rows = transactions_table(topic_id, last.values(), time.time_ns() // 1_000_000)
+        if fresh:
+            done.removed.extend(present)
+        elif last:
+            names = rows.column("application_id").combine_chunks()
+            tables = {}
+            for file, there in zip(present, self.store.read_all(present), strict=True):
+                kept = there.filter(pc.invert(pc.is_in(there.column("application_id"), names)))
+                if kept.num_rows < there.num_rows:
+                    tables[file.path] = kept
+                    done.removed.append(file)
+            # New rows join the smallest file that has room, so that files stay few and a commit writes few rows.
+            others = [file for file in present if file.path not in tables]
+            smallest = min(others, key=lambda file: file.rows, default=None)
+            if not tables and smallest is not None and smallest.rows < ROWS_A_FILE[TRANSACTION_KIND]:
+                tables[smallest.path] = self.store.read_all([smallest])[0]
+                done.removed.append(smallest)
+            rows = concat([*tables.values(), rows], TRANSACTION_KIND)
+        done.added.extend(self.store.write_all(TRANSACTION_KIND, rows, done.format_version))
 
     def _holders(
-        self, present: Sequence[RowFile], replace: pa.Table, drop: Sequence[str]
+        self, present: Sequence[RowFile], replace: pa.Table, drop: pa.Table
     ) -> Iterator[tuple[RowFile, pa.Table]]:
         """The files that hold rows to be replaced or dropped, each with the new content of the file."""
-        gone = pa.concat_arrays([replace.column("path").combine_chunks(), pa.array(drop, pa.string())])
-        numbers = _partitions_of(replace, drop)
-        near = [file for file in present if numbers is None or file.may_hold(numbers)] if len(gone) else []
+        gone = pa.chunked_array([*row_keys(replace).chunks, *row_keys(drop).chunks], pa.string()).combine_chunks()
+        numbers = sorted(_partitions_of(replace) | _partitions_of(drop))
+        near = [file for file in present if file.may_hold(numbers)]
         tables = self.store.read_all(near)
-        # A single look-up for all files: the place of each row's path among the paths to replace or drop, or null.
-        position = pc.index_in(concat(tables, SEGMENT_KIND).column("path"), value_set=gone).combine_chunks()
+        # A single look-up for all files: the place of each row among the rows to replace or drop, or null.
+        position = pc.index_in(row_keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
         if len(position) - position.null_count != len(gone):
             raise CommitConflictError(
                 "Rows that the plan replaces are not in the manifest",
@@ -154,24 +188,24 @@ class ChangeWriter:
                 taken = there.filter(pc.less(there, replace.num_rows))
                 yield file, concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
 
-    def _write_again(self, files: Sequence[RowFile], rows: pa.Table) -> list[RowFile]:
-        key = frozenset(file.path for file in files)
+    def _write_again(self, files: Sequence[RowFile], rows: pa.Table, format_version: int) -> list[RowFile]:
+        key = (format_version, frozenset(file.path for file in files))
         rows = in_log_order(rows)
         before = self._written.get(key)
         if before is None or not before[0].equals(rows):
-            before = self._written[key] = (rows, self.store.write_all(SEGMENT_KIND, rows))
+            before = self._written[key] = (rows, self.store.write_all(SEGMENT_KIND, rows, format_version))
         return before[1]
 
     def _check_new(self, present: Sequence[RowFile], add: pa.Table) -> None:
-        """Raises where a path is added twice. Rows carry the time their file was made: older rows need no look."""
+        """Raises where a row is added twice. Rows carry the time their file was made: older rows need no look."""
         if not add.num_rows:
             return
         numbers = sorted(pc.unique(add.column("partition")).to_pylist())
         oldest_ms = pc.min(add.column("created_ms")).as_py()
         near = [file for file in present if file.may_hold(numbers) and file.bounds["created_ms"][1] >= oldest_ms]
-        paths = add.column("path").combine_chunks()
+        keys = row_keys(add).combine_chunks()
         for rows in self.store.read_all(near):
-            twice = pc.is_in(rows.column("path"), paths)
+            twice = pc.is_in(row_keys(rows), keys)
             if pc.any(twice).as_py():
                 path = rows.column("path").filter(twice)[0].as_py()
                 raise SegmentsError("A file can be added to the log once only", path=path)
@@ -186,7 +220,9 @@ def _deleted_topics(snapshot: Snapshot, topic: Topic) -> Mapping[str, str]:
     return {topic_id: delay for topic_id, delay in before.items() if topic_id in there}
 
 
-def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, partitions: pa.Table) -> None:
+def check(
+    snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, drop: pa.Table, partitions: pa.Table
+) -> None:
     """Raises SegmentsError where the change would break an invariant that can be checked without reading more rows."""
     topic_id = change.topic.topic_id if change.topic is not None else snapshot.topic_id
     for rows in (add, live_rows(replace), partitions):  # removed rows may be a deleted topic's, for vacuum
@@ -197,13 +233,41 @@ def check(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table, 
                 expected=f"topic id {topic_id}",
                 found=others[0].as_py(),
             )
-    paths = [*add.column("path").chunks, *replace.column("path").chunks, pa.array(change.drop, pa.string())]
-    if pc.count_distinct(pa.chunked_array(paths)).as_py() != sum(map(len, paths)):
-        raise SegmentsError(f"A change of topic {snapshot.topic} names a path twice")
+    keys = [chunk for rows in (add, replace, drop) for chunk in row_keys(rows).chunks]
+    if pc.count_distinct(pa.chunked_array(keys, pa.string())).as_py() != sum(map(len, keys)):
+        raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
+    _check_format(snapshot, change, add, replace)
     fresh = _is_made_anew(snapshot, change)
     ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=change.operation == RESTORE)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
+
+
+def _format_version(snapshot: Snapshot, change: Change) -> int:
+    """The topic's format version once the change is committed."""
+    return snapshot.format_version if change.topic is None else change.topic.format_version
+
+
+def _check_format(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table) -> None:
+    """Raises FormatVersionError for a change that the topic's format version cannot hold."""
+    version = _format_version(snapshot, change)
+    if version < snapshot.format_version:
+        raise SegmentsError(
+            f"The format version of topic {snapshot.topic} would fall",
+            expected=f"format.version {snapshot.format_version}",
+            found=version,
+        )
+    if version > FIRST_FORMAT_VERSION:
+        return
+    shared = any(rows.column("index_position").null_count < rows.num_rows for rows in (add, replace))
+    placed = any(pc.any(pc.not_equal(rows.column("position"), 0)).as_py() for rows in (add, replace))
+    if shared or placed or (change.topic is not None and change.topic.states):
+        raise FormatVersionError(
+            f"The {change.operation} needs a newer format version than topic {snapshot.topic} has",
+            expected=f"format.version {FIRST_FORMAT_VERSION + 1}",
+            found=version,
+            hint=f"Once all readers and writers are new enough: segments topic upgrade LOG_DIR {snapshot.topic}",
+        )
 
 
 def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
@@ -261,15 +325,8 @@ def _by_partition(rows: pa.Table, names: Sequence[str]) -> dict[int, tuple[int, 
     return dict(zip(rows.column("partition").to_pylist(), values, strict=True))
 
 
-def _partitions_of(replace: pa.Table, drop: Sequence[str]) -> list[int] | None:
-    """The partitions, sorted, of the rows to replace or drop; None where a path does not name its partition."""
-    numbers = pc.unique(replace.column("partition")).to_pylist()
-    if drop:
-        named = pc.unique(pc.struct_field(pc.extract_regex(pa.array(drop, pa.string()), _PARTITION_OF_PATH), [0]))
-        if named.null_count:
-            return None
-        numbers += named.cast(pa.int32()).to_pylist()
-    return sorted(set(numbers))
+def _partitions_of(rows: pa.Table) -> set[int]:
+    return set(pc.unique(rows.column("partition")).to_pylist())
 
 
 def _segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:

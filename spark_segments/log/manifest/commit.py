@@ -7,6 +7,7 @@ that nothing happened.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 import uuid
@@ -23,6 +24,7 @@ from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, par
 from spark_segments.log.manifest.delta_log import CommitNote, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked, is_repeat
 
@@ -128,14 +130,18 @@ def _commit(
         if change is None and not tries.may_happen(snapshot.version):
             return Commit(snapshot.version, snapshot, None)
 
+        if change is not None:
+            check_role(snapshot, change.operation)
+        if change is not None and txn is not None:
+            change = dataclasses.replace(change, transactions=(*change.transactions, txn))
+
         attempts += 1
         if change is not None:  # None: an earlier try may still happen, so look again
             try:
                 files = writer.write(snapshot, state.files, change)
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
-                transactions = {**change.transactions, **({} if txn is None else {txn.application: txn.version})}
                 tries.sent.append((snapshot, change))
-                log.commit_on(state, files, note, transactions)
+                log.commit_on(state, files, note, change.transactions)
                 return Commit(snapshot.version + 1, snapshot, change)
             except SegmentsError:
                 raise

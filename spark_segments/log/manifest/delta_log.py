@@ -1,7 +1,7 @@
 """The interface between a manifest and Delta's log: small, so that a test can play every lost reply and conflict.
 
 `DeltaRsLog` (delta_rs.py) implements it by delta-rs. A simulation hands another implementation to `Manifest` or
-`LogDir`. rows.py says what the rows mean; commit.py decides when to commit and when to try again.
+`LogDir`. schemas.py says what the rows are; commit.py decides when to commit and when to try again.
 
 An implementation must hold to three rules: a commit is a compare-and-swap on a version number, a version never changes
 once it is there, and `actions` shows a commit from the moment that `open` does.
@@ -67,6 +67,9 @@ class TableVersion(Protocol):
     def last_transaction(self, application_id: str) -> int | None:
         """The version of the last transaction of an application id; None where it never committed."""
 
+    def last_transactions(self) -> dict[str, int]:
+        """{application id: the version of its last transaction} of all application ids."""
+
 
 class DeltaLog(Protocol):
     """The Delta table of a topic, whether or not it exists. Holds no state: every call reads the log afresh."""
@@ -78,8 +81,11 @@ class DeltaLog(Protocol):
         too new; StorageError where the store fails.
         """
 
-    def create(self, files: list[RowFile], note: CommitNote) -> None:
-        """Makes the table at version 0. Raises CommitFailedError, also where there is a table already."""
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        """Makes the table at version 0 with the files that `change` adds.
+
+        Raises CommitFailedError, also where there is a table already.
+        """
 
     def commit_on(
         self,
@@ -92,8 +98,10 @@ class DeltaLog(Protocol):
     ) -> None:
         """Commits as the version right after `base`, which `open` gave. `transactions`: {application id: version}.
 
-        `data_change` is False where the rows stay the same. Raises VersionTakenError where that version is there
-        already, CommitFailedError for any other failure.
+        Where `change.format_version` has columns that the table lacks, the table gets them; such a change removes
+        whole kinds of files. `data_change` is False where the rows stay the same.
+
+        Raises VersionTakenError where that version is there already, CommitFailedError for any other failure.
         """
 
     def checkpoint(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake import exceptions as delta_errors
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
@@ -28,7 +29,7 @@ from spark_segments.log.manifest.delta_log import (
     reason,
 )
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, FileChange, RowFile
-from spark_segments.log.manifest.rows import KIND, MANIFEST_SCHEMA
+from spark_segments.log.manifest.schemas import KIND, table_schema
 from spark_segments.storage import FileInfo, Storage
 
 _TABLE_PROPERTIES = {
@@ -47,8 +48,9 @@ _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 class DeltaRsVersion:
     """A version of a table, as delta-rs opened it."""
 
-    def __init__(self, table: DeltaTable) -> None:
+    def __init__(self, table: DeltaTable, log: DeltaRsLog) -> None:
         self.table = table
+        self._log = log
 
     @property
     def version(self) -> int:
@@ -76,6 +78,10 @@ class DeltaRsVersion:
         """See `TableVersion.last_transaction`."""
         return self.table.transaction_version(application_id)
 
+    def last_transactions(self) -> dict[str, int]:
+        """See `TableVersion.last_transactions`."""
+        return self._log.last_transactions(self.version)
+
 
 class DeltaRsLog:
     """See `DeltaLog`, whose methods these are."""
@@ -100,15 +106,15 @@ class DeltaRsLog:
             raise StorageError(f"The manifest cannot be opened: {reason(error)}", path=location) from error
         if version is not None and table.version() != version:
             raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
-        return DeltaRsVersion(table)
+        return DeltaRsVersion(table, self)
 
-    def create(self, files: list[RowFile], note: CommitNote) -> None:
+    def create(self, change: FileChange, note: CommitNote) -> None:
         uri, options = self._storage.delta_uri(self._directory)
         try:
             create_table_with_add_actions(
                 uri,
-                _schema(),
-                [_add_action(file, data_change=True) for file in files],
+                Schema.from_arrow(table_schema(change.format_version)),
+                [_add_action(file, data_change=True) for file in change.added],
                 mode="error",
                 partition_by=[KIND],
                 name=self._topic,
@@ -130,15 +136,20 @@ class DeltaRsLog:
         data_change: bool = True,
     ) -> None:
         assert isinstance(base, DeltaRsVersion), "a version that another log opened"
+        actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
+        there = base.table.schema()
+        schema = _with_columns(there, change.format_version)
+        kinds = None if schema is there else _whole_kinds(base.files, change.removed)
+        if kinds is None:
+            actions += [_remove_action(file, data_change=data_change) for file in change.removed]
         try:
+            # delta-rs adds columns in its mode "overwrite" only, where it removes the files that the filters name.
             base.table.create_write_transaction(
-                [
-                    *(_add_action(file, data_change=data_change) for file in change.added),
-                    *(_remove_action(file, data_change=data_change) for file in change.removed),
-                ],
-                mode="append",
-                schema=_schema(),
+                actions,
+                mode="append" if kinds is None else "overwrite",
+                schema=schema,
                 partition_by=[KIND],
+                partition_filters=None if kinds is None else [(KIND, "in", kinds)],
                 commit_properties=_properties(note, transactions),
                 post_commithook_properties=_NO_HOOKS,
             )
@@ -163,6 +174,22 @@ class DeltaRsLog:
     def actions(self, version: int) -> list[dict[str, Any]]:
         content = self._storage.read(f"{self._directory}/_delta_log/{version:020d}.json").to_pybytes()
         return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+    def last_transactions(self, version: int) -> dict[str, int]:
+        """See `TableVersion.last_transactions`. delta-rs answers for an application id that it is given only."""
+        checkpoints = self.log_files().checkpoints
+        start = max((number for number in checkpoints if number <= version), default=-1)
+        found = [txn for info in checkpoints.get(start, []) for txn in self._transactions_of_checkpoint(info.path)]
+        for number in range(start + 1, version + 1):
+            found += [action["txn"] for action in self.actions(number) if "txn" in action]
+        return {txn["appId"]: int(txn["version"]) for txn in found}
+
+    def _transactions_of_checkpoint(self, path: str) -> list[dict[str, Any]]:
+        file = pq.ParquetFile(pa.BufferReader(self._storage.read(path)))
+        if "txn" not in file.schema_arrow.names:
+            return []
+        found: list[dict[str, Any]] = file.read(columns=["txn"]).column("txn").drop_null().to_pylist()
+        return found
 
     def delete(self, files: Iterable[FileInfo]) -> None:
         self._storage.delete(info.path for info in files)
@@ -196,11 +223,21 @@ def _remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
     return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
 
 
+def _with_columns(schema: Schema, format_version: int) -> Schema:
+    """The schema of a table with all columns of the format version. The same object where the table has them."""
+    there = {field.name for field in schema.fields}
+    missing = [field for field in table_schema(format_version) if field.name not in there]
+    return Schema([*schema.fields, *Schema.from_arrow(pa.schema(missing)).fields]) if missing else schema
+
+
+def _whole_kinds(files: Sequence[RowFile], removed: Sequence[RowFile]) -> list[str]:
+    """The kinds whose files, all of them, are the removed ones."""
+    kinds = sorted({file.kind for file in removed})
+    assert kinds and len(removed) == sum(file.kind in kinds for file in files), "new columns come with whole kinds"
+    return kinds
+
+
 def _known(limits: tuple[int | None, int | None]) -> tuple[int, int]:
     # A file without statistics may hold anything.
     least, greatest = limits
     return (UNBOUNDED[0] if least is None else least, UNBOUNDED[1] if greatest is None else greatest)
-
-
-def _schema() -> Schema:
-    return Schema.from_arrow(MANIFEST_SCHEMA)

@@ -1,18 +1,20 @@
 """A topic's manifest: the Delta table that says which files are the topic's log, and the only way to change it.
 
-The table has three kinds of rows (rows.py): a row of the topic, a row for each partition, a row for each file of the
-log. The topic's id and settings are a row, not properties of the table. So making or altering a topic is a commit like
-any other.
+The table has four kinds of rows (schemas.py): a row of the topic, a row for each partition, a row for each run of the
+log in a file, a row for each writer's last transaction. The topic's id and settings are a row, not properties of the
+table. So making or altering a topic is a commit like any other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from spark_segments.errors import (
@@ -25,13 +27,14 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest import forced_deletion
-from spark_segments.log.manifest.change import CREATE, Change, ChangeWriter
+from spark_segments.log.manifest.change import CREATE, UPGRADE, Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, CommitNote, OpenDeltaLog, commit_info, reason
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
-from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, Topic, removed_rows
+from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, Topic
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions, drop_old_versions, merge_files
 from spark_segments.storage import Storage
@@ -45,6 +48,15 @@ CHECKPOINT_VERSIONS = 20
 """After how many versions a checkpoint is written: opening the table reads every commit since the last checkpoint."""
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """An upgrade of a topic: its format versions before and after, and how many writers' transactions became rows."""
+
+    from_version: int
+    to_version: int
+    transactions: int
 
 
 class Manifest:
@@ -124,6 +136,8 @@ class Manifest:
         config: Mapping[str, str],
         partitions: Sequence[Partition],
         segments: Sequence[Segment] = (),
+        *,
+        format_version: int = FORMAT_VERSION,
     ) -> None:
         """Makes the topic with these rows in a single commit. Of several creators at once, no two succeed.
 
@@ -131,8 +145,9 @@ class Manifest:
         UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
         its rows to vacuum.
         """
+        topic = Topic(topic_id, config, format_version=format_version)
         try:
-            self._create(topic_id, config, partitions, segments)
+            self._create(Change(CREATE, add=segments, partitions=partitions, topic=topic))
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -142,10 +157,7 @@ class Manifest:
                 hint="Vacuum takes them once file.delete.delay.ms has passed; choose another name until then",
             ) from error
 
-    def _create(
-        self, topic_id: str, config: Mapping[str, str], partitions: Sequence[Partition], segments: Sequence[Segment]
-    ) -> None:
-        change = Change(CREATE, add=segments, partitions=partitions, topic=Topic(topic_id, config))
+    def _create(self, change: Change) -> None:
         note = CommitNote(uuid.uuid4().hex, 0, change.operation)
         failure: Exception | None = None
         try:
@@ -166,12 +178,30 @@ class Manifest:
         if not ours:
             self.commit(self._made_again(change), deleted=True)
 
+    def upgrade(self, *, dry_run: bool = False) -> Upgrade:
+        """Raises the topic's format version to the newest, in a single commit that changes no records."""
+        found: list[Upgrade] = []
+
+        def plan(snapshot: Snapshot) -> Change | None:
+            if snapshot.format_version == FORMAT_VERSION:
+                found.append(Upgrade(FORMAT_VERSION, FORMAT_VERSION, 0))
+                return None
+            transactions = self.log.state(snapshot.version).last_transactions()
+            found.append(Upgrade(snapshot.format_version, FORMAT_VERSION, len(transactions)))
+            if dry_run:
+                return None
+            topic = dataclasses.replace(snapshot.topic_row, format_version=FORMAT_VERSION)
+            return Change(UPGRADE, topic=topic, transactions=transactions)
+
+        self.commit(plan)
+        return found[-1]
+
     def delete(self) -> Commit:
         """Takes the topic out of the log directory: its rows become removed rows, whose files vacuum deletes."""
 
         def plan(snapshot: Snapshot) -> Change:
             now_ms = self.storage.now_ms()
-            topic = Topic(snapshot.topic_id, snapshot.config, deleted_ms=now_ms)
+            topic = dataclasses.replace(snapshot.topic_row, deleted_ms=now_ms)
             return Change("delete", replace=removed_rows(snapshot.live, now_ms), topic=topic)
 
         return self.commit(plan)
@@ -188,7 +218,7 @@ class Manifest:
         now_ms = self.storage.now_ms()
         # Where only the rows of segments are damaged, a commit can still say that the topic is gone.
         with contextlib.suppress(SegmentsError):
-            self.commit(lambda snapshot: Change("delete", topic=Topic(snapshot.topic_id, snapshot.config, now_ms)))
+            self.commit(lambda at: Change("delete", topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)))
         forced_deletion.record(self.storage, self.log.directory, now_ms)
 
     def _is_readable(self) -> bool:
@@ -282,4 +312,6 @@ class Manifest:
 
     def _nothing(self) -> Snapshot:
         rows = SegmentRows(SEGMENT_SCHEMA.empty_table())
-        return Snapshot(self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows)
+        return Snapshot(
+            self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows, format_version=FIRST_FORMAT_VERSION
+        )

@@ -1,7 +1,7 @@
 """The Parquet files that hold the manifest's rows: written once, named by Delta's log, read in parallel, cached.
 
 A `RowFile` is a file's entry in Delta's log; its statistics say which partitions the file can hold rows of. Delta's log
-says which files make up the table; rows.py says what the rows mean.
+says which files make up the table; schemas.py says what they hold.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.rows import (
+from spark_segments.log.manifest.schemas import (
     KIND,
     PARTITION_KIND,
-    PARTITION_SCHEMA,
+    SCHEMAS,
     SEGMENT_KIND,
-    SEGMENT_SCHEMA,
     TOPIC_KIND,
-    TOPIC_SCHEMA,
+    TRANSACTION_KIND,
+    file_rows,
     rows_in_file,
 )
 from spark_segments.storage import Storage
 
-SCHEMAS = {TOPIC_KIND: TOPIC_SCHEMA, PARTITION_KIND: PARTITION_SCHEMA, SEGMENT_KIND: SEGMENT_SCHEMA}
-
-ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000}
+ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000, TRANSACTION_KIND: 1000}
 """The most rows of a file, by kind: a commit that changes a single row may write as many again."""
 
 STATISTICS = ("partition", "base_offset", "created_ms")
@@ -48,9 +46,6 @@ CACHE_BYTES = 64 << 20
 """Upper bound on this process's memory for recently read or written rows."""
 
 _READ_THREADS = 16
-_INTEGERS = {
-    kind: [field.name for field in schema if pa.types.is_integer(field.type)] for kind, schema in SCHEMAS.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +68,11 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """Files that a commit adds and removes."""
+    """Files that a commit adds and removes. The table has the columns of `format_version` from that commit on."""
 
     added: list[RowFile]
     removed: list[RowFile]
+    format_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +82,9 @@ class RowFiles:
     storage: Storage
     directory: str
 
-    def write(self, kind: str, rows: pa.Table) -> RowFile:
+    def write(self, kind: str, rows: pa.Table, format_version: int) -> RowFile:
         """Writes rows of the given kind to a new file. Nobody sees the file before a commit adds it."""
-        rows = rows.combine_chunks()
+        rows = file_rows(rows.combine_chunks(), kind, format_version)
         path = f"{KIND}={kind}/part-{uuid.uuid4().hex}.parquet"
         sink = pa.BufferOutputStream()
         # Delta encoding reads five times faster than a dictionary here, and takes half of the space.
@@ -97,20 +93,21 @@ class RowFiles:
             sink,
             compression="zstd",
             use_dictionary=[name for name in ("topic_id", "state") if name in rows.column_names],
-            column_encoding=dict.fromkeys(_INTEGERS[kind], "DELTA_BINARY_PACKED") or None,
+            column_encoding=dict.fromkeys(_integers(rows.schema), "DELTA_BINARY_PACKED") or None,
             store_schema=False,
             write_statistics=False,
         )
         content = sink.getvalue()
         self.storage.write(f"{self.directory}/{path}", content)
         if rows.get_total_buffer_size() <= 2 * rows.nbytes:  # a slice would keep the memory of the whole table
-            _cache.put((self.storage.uri, self.directory, path), rows)
+            _cache.put((self.storage.uri, self.directory, path), rows_in_file(rows, kind))
         return RowFile(path, kind, rows.num_rows, content.size, _now_ms(), _bounds(rows))
 
-    def write_all(self, kind: str, rows: pa.Table) -> list[RowFile]:
+    def write_all(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
         """As `write`, in as many files as ROWS_A_FILE asks for, in the order of the rows."""
         step = ROWS_A_FILE[kind]
-        return [self.write(kind, rows.slice(start, step)) for start in range(0, rows.num_rows, step)]
+        slices = (rows.slice(start, step) for start in range(0, rows.num_rows, step))
+        return [self.write(kind, part, format_version) for part in slices]
 
     def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
         """All rows of each file in the schema of its kind, in the order of the files.
@@ -139,9 +136,13 @@ class RowFiles:
                 path=self.storage.location(f"{self.directory}/{file.path}"),
                 hint="Restore it from a backup",
             ) from error
-        rows = rows_in_file(rows, SCHEMAS[file.kind])
+        rows = rows_in_file(rows, file.kind)
         _cache.put((self.storage.uri, self.directory, file.path), rows)
         return rows
+
+
+def _integers(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if pa.types.is_integer(field.type)]
 
 
 def _bounds(rows: pa.Table) -> dict[str, tuple[int, int]]:

@@ -1,31 +1,27 @@
-"""The rows of the manifest (a file of the log, a partition, the topic), as Arrow columns and as values.
+"""Rows of segments and of partitions, as Arrow columns and as values.
 
 manifest.py reads and commits them. Large topics stay in Arrow tables; `Segment` and `Partition` are for the few rows
-that a plan looks at or makes.
+that a plan looks at or makes. topic_row.py and transactions.py have the other kinds, schemas.py what the files of a
+format version hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # The state of a segment's file.
 CHUNK = "chunk"  # appended by a writer since the last roll: part of the active segment
 SEALED = "sealed"  # rolled, compacted or imported: never the active segment
 REMOVED = "removed"  # out of the log; the file stays for readers of earlier snapshots until vacuum takes it
+DELETING = "deleting"  # out of the log, and vacuum has begun to delete the file: nothing takes the row back
 
-FORMAT_VERSION = 1
-"""The newest format of manifest and files that this package knows; a topic of a newer format is refused."""
-
-# The values of the table's partition column.
-KIND = "kind"
-TOPIC_KIND = "topic"
-PARTITION_KIND = "partition"
-SEGMENT_KIND = "segment"
+OUT_OF_LOG = (REMOVED, DELETING)
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -35,13 +31,6 @@ TXN_INDEX_SUFFIX = ".txnindex"
 BASE_OFFSET_DIGITS = 20  # every file of a segment is named by its base offset, with leading zeros
 
 _LEADER_EPOCHS = pa.list_(pa.struct([pa.field("epoch", pa.int32()), pa.field("start_offset", pa.int64())]))
-
-TOPIC_SCHEMA = pa.schema(
-    [
-        pa.field("topic_id", pa.string()),
-        pa.field("properties", pa.map_(pa.string(), pa.string())),
-    ]
-)
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -65,6 +54,8 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("created_ms", pa.int64()),
         pa.field("state", pa.string()),
         pa.field("removed_ms", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("index_position", pa.int64()),
     ]
 )
 
@@ -82,43 +73,19 @@ PARTITION_SCHEMA = pa.schema(
     ]
 )
 
-# Of the Parquet file of a topic row, but not of Delta's table: packages older than this column read past it.
-_DELETED_TOPICS = pa.field("deleted_topics", pa.map_(pa.string(), pa.string()))
-
-# The whole table. A file holds the columns of its kind only; the others read as null.
-_KIND_SCHEMAS = (TOPIC_SCHEMA, SEGMENT_SCHEMA, PARTITION_SCHEMA)
-MANIFEST_SCHEMA = pa.schema(
-    [pa.field(KIND, pa.string()), *{field.name: field for schema in _KIND_SCHEMAS for field in schema}.values()]
-)
-
-
-_FORMAT_KEY = "format.version"
-_DELETED_KEY = "deleted_ms"
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """The topic itself.
-
-    `config`: the topic's settings without defaults. `deleted_ms`: when it was deleted, else None. `deleted_topics`:
-    {topic id: its file.delete.delay.ms, "" where not set} of deleted topics of this name whose rows are still here.
-    """
-
-    topic_id: str
-    config: Mapping[str, str]
-    deleted_ms: int | None = None
-    format_version: int = FORMAT_VERSION
-    deleted_topics: Mapping[str, str] = field(default_factory=dict)
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One `.log` file, or the part of it that [base_offset, next_offset) names, and the sizes of its sidecars.
+    """A run of record batches in a file, or the part of it that [base_offset, next_offset) names, and its sidecars.
 
     `path` is relative to the log directory. `base_offset`, `next_offset` (exclusive) and `offset_of_max_timestamp` are
     offsets of the log; `file_base_offset` is the offset in the file's bytes that stands for `base_offset`. -1 as a
     timestamp, or as the offset of a timestamp, means that no record has a timestamp. `delete_horizon_ms` is the
     earliest delete horizon of the file's batches, None where no batch has a horizon.
+
+    Most rows have a `.log` file to themselves: `position` is 0 then, and `index_position` is None. A shared file holds
+    the runs of many rows: the row's batches lie at [position, +log_bytes), its .index entries at [index_position,
+    +index_bytes), and its .timeindex entries right after these. Such a row has no .txnindex.
     """
 
     topic_id: str
@@ -141,6 +108,18 @@ class Segment:
     created_ms: int
     state: str
     removed_ms: int | None = None
+    position: int = 0
+    index_position: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the file at `path` holds the runs of other rows, too."""
+        return self.index_position is not None
+
+    @property
+    def identity(self) -> tuple[str, int, int]:
+        """(path, partition, position): what tells the row from all other rows of the manifest."""
+        return self.path, self.partition, self.position
 
     @property
     def offset_shift(self) -> int:
@@ -175,7 +154,7 @@ class Segment:
 
     @property
     def is_live(self) -> bool:
-        return self.state != REMOVED
+        return self.state not in OUT_OF_LOG
 
     def at(self, base_offset: int) -> Segment:
         """The same file at another place of the log: how a chunk gets its offsets at commit."""
@@ -211,46 +190,6 @@ class Partition:
     producer_snapshot: bytes | None = None
 
 
-def topic_table(topic: Topic) -> pa.Table:
-    """The single row of TOPIC_SCHEMA, with a further column `deleted_topics` where the topic has any.
-
-    `deleted_topics` is a column and not a property: older packages of format version 1 take every property that they
-    do not know for a setting, and would refuse the topic.
-    """
-    properties = {**topic.config, _FORMAT_KEY: str(topic.format_version)}
-    if topic.deleted_ms is not None:
-        properties[_DELETED_KEY] = str(topic.deleted_ms)
-    table = pa.Table.from_pylist([{"topic_id": topic.topic_id, "properties": list(properties.items())}], TOPIC_SCHEMA)
-    if topic.deleted_topics:
-        deleted = pa.array([list(topic.deleted_topics.items())], _DELETED_TOPICS.type)
-        table = table.append_column(_DELETED_TOPICS, deleted)
-    return table
-
-
-def topic_of(table: pa.Table) -> Topic:
-    """The inverse of `topic_table`."""
-    [row] = table.to_pylist()
-    config = dict(row["properties"])
-    format_version = int(config.pop(_FORMAT_KEY))
-    deleted_ms = config.pop(_DELETED_KEY, None)
-    return Topic(
-        row["topic_id"],
-        config,
-        None if deleted_ms is None else int(deleted_ms),
-        format_version,
-        dict(row.get(_DELETED_TOPICS.name) or ()),
-    )
-
-
-def rows_in_file(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of a Parquet file in the schema of their kind, plus the further columns that this package knows.
-
-    Raises KeyError for a column that is missing, an ArrowException for a column of another type.
-    """
-    known = pa.schema([*schema, _DELETED_TOPICS]) if _DELETED_TOPICS.name in rows.column_names else schema
-    return rows if rows.schema.equals(known) else rows.select(known.names).cast(known)
-
-
 def segments_table(segments: Iterable[Segment]) -> pa.Table:
     """Rows of SEGMENT_SCHEMA in the order given."""
     return _table(list(segments), SEGMENT_SCHEMA)
@@ -262,7 +201,7 @@ def segments_of(table: pa.Table) -> list[Segment]:
 
 
 def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
-    """The same rows once their files have left the log.
+    """The same rows once they have left the log.
 
     `removed_ms` is the store's clock at the commit, read again for each try. The clock that a job plans by (`now_ms`)
     may lie in the past, and then readers would have no file.delete.delay.ms left.
@@ -298,3 +237,15 @@ def _table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 def _rows(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
     return zip(*(table.column(field.name).to_pylist() for field in schema), strict=True)
+
+
+def row_keys(segments: pa.Table) -> pa.ChunkedArray:
+    """string[rows]: the identity of each row, comparable between tables.
+
+    It is the path where the file has a single row, so that large topics without shared files pay nothing for it.
+    """
+    shared, paths = pc.is_valid(segments.column("index_position")), segments.column("path")
+    if not pc.any(shared).as_py():
+        return paths
+    numbers = (segments.column(name).cast(pa.string()) for name in ("partition", "position"))
+    return pc.if_else(shared, pc.binary_join_element_wise(paths, *numbers, "\n"), paths)

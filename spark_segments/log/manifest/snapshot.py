@@ -6,6 +6,7 @@ of topics; kafka/directory.py makes snapshots of a directory that Kafka wrote.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,14 +18,9 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
-from spark_segments.log.manifest.rows import (
-    REMOVED,
-    SEGMENT_KIND,
-    Partition,
-    Segment,
-    partitions_of,
-    segments_of,
-)
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, partitions_of, segments_of
+from spark_segments.log.manifest.schemas import SEGMENT_KIND
+from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
 
 if TYPE_CHECKING:
     from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -93,7 +89,8 @@ class Snapshot:
 
     `config`: the topic's own settings, without defaults. `committed_ms`: when the last commit wrote its rows, by the
     clock of the machine that did. `partitions`: rows of PARTITION_SCHEMA by partition. `deleted_ms`: when the topic was
-    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote. `deleted_topics`: as in `Topic`.
+    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote. `deleted_topics`, `format_version`
+    and `states`: as in `Topic`.
     """
 
     topic: str
@@ -106,10 +103,17 @@ class Snapshot:
     deleted_ms: int | None = None
     stand_ins: StandIns = NO_STAND_INS
     deleted_topics: Mapping[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+    states: Mapping[str, str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         # Cached rows can be read again, and would make the pickle as large as the topic.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
+    @property
+    def topic_row(self) -> Topic:
+        """The topic's own row. A change of the topic begins from it, so that what the change does not name stays."""
+        return Topic(self.topic_id, self.config, self.deleted_ms, self.format_version, self.deleted_topics, self.states)
 
     @cached_property
     def segments(self) -> pa.Table:
@@ -118,7 +122,7 @@ class Snapshot:
 
     @cached_property
     def live(self) -> pa.Table:
-        """The rows that are the log: all rows that are not removed."""
+        """The rows that are the log: all rows that are neither removed nor being deleted."""
         return live_rows(self.segments)
 
     @cached_property
@@ -155,9 +159,10 @@ class Snapshot:
 
 
 def live_rows(rows: pa.Table) -> pa.Table:
-    """Segment rows that are not removed."""
-    removed = pc.equal(rows.column("state"), REMOVED)
-    return rows.filter(pc.invert(removed)) if pc.any(removed).as_py() else rows
+    """Segment rows that are in the log."""
+    states = rows.column("state")
+    out = functools.reduce(pc.or_, (pc.equal(states, state) for state in OUT_OF_LOG))
+    return rows.filter(pc.invert(out)) if pc.any(out).as_py() else rows
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:

@@ -1,13 +1,16 @@
 """A topic's manifest version by version: the snapshot of a version, and the commits in Delta's log.
 
-`DeltaLog` (delta_log.py) opens and commits versions, rows.py says what the rows mean, and commit.py decides when to
+`DeltaLog` (delta_log.py) opens and commits versions, schemas.py says what the rows are, and commit.py decides when to
 commit and when to try again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.delta_log import (
@@ -21,9 +24,11 @@ from spark_segments.log.manifest.delta_log import (
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
-from spark_segments.log.manifest.rows import FORMAT_VERSION, PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, topic_of
+from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.manifest.transaction_rows import transactions_of
 from spark_segments.storage import Storage
 
 
@@ -33,6 +38,7 @@ class TableState:
 
     table: TableVersion
     snapshot: Snapshot
+    store: RowFiles
 
     @property
     def version(self) -> int:
@@ -43,9 +49,26 @@ class TableState:
         return self.table.files
 
     def last_transaction(self, application: str) -> Transaction | None:
-        """The application's last transaction on this topic id."""
-        last = self.table.last_transaction(_application_id(application, self.snapshot.topic_id))
-        return None if last is None else Transaction(application, last)
+        """The application's last transaction on this topic id, None where it has none."""
+        if self.snapshot.format_version > FIRST_FORMAT_VERSION:
+            rows = self._transaction_rows()
+            found = transactions_of(rows.filter(pc.equal(rows.column("application_id"), application)))
+            return found[0] if found else None
+        version = self.table.last_transaction(_application_id(application, self.snapshot.topic_id))
+        return None if version is None else Transaction(application, version)
+
+    def last_transactions(self) -> list[Transaction]:
+        """The last transactions of all applications on this topic id. In format version 1 Delta's log has them."""
+        if self.snapshot.format_version > FIRST_FORMAT_VERSION:
+            return transactions_of(self._transaction_rows())
+        suffix = _application_id("", self.snapshot.topic_id)
+        found = self.table.last_transactions()
+        return [Transaction(name.removesuffix(suffix), last) for name, last in found.items() if name.endswith(suffix)]
+
+    def _transaction_rows(self) -> pa.Table:
+        tables = self.store.read_all([file for file in self.files if file.kind == TRANSACTION_KIND])
+        rows = concat(tables, TRANSACTION_KIND)
+        return rows.filter(pc.equal(rows.column("topic_id"), self.snapshot.topic_id))
 
 
 class TopicLog:
@@ -130,8 +153,10 @@ class TopicLog:
             source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
             deleted_ms=topic.deleted_ms,
             deleted_topics=topic.deleted_topics,
+            format_version=topic.format_version,
+            states=topic.states,
         )
-        return TableState(table, snapshot)
+        return TableState(table, snapshot, self.store)
 
     def unknown(self, why: str = "") -> UnknownTopicError:
         return UnknownTopicError(f"Unknown topic {self.topic!r}", path=self.storage.uri, hint=why or None)
@@ -192,14 +217,14 @@ class TopicLog:
 
     def create(self, change: FileChange, note: CommitNote) -> None:
         """Makes the table at version 0."""
-        self.delta.create(change.added, note)
+        self.delta.create(change, note)
 
     def commit_on(
-        self, state: TableState, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
+        self, state: TableState, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
     ) -> None:
-        """Commits as the version right after `state`, or raises. `transactions`: {application: its last version}."""
+        """Commits as the version right after `state`, or raises. `transactions` go into Delta's log, too."""
         topic_id = state.snapshot.topic_id
-        by_id = {_application_id(name, topic_id): last for name, last in transactions.items()}
+        by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
         self.delta.commit_on(state.table, change, note, by_id)
 
 

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of
-from spark_segments.log.manifest.row_files import ROWS_A_FILE, SCHEMAS, FileChange, RowFile, concat
-from spark_segments.log.manifest.rows import KIND, SEGMENT_KIND
+from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
+from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.storage import FileInfo
@@ -54,11 +54,14 @@ def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
 
 def _merge(log: TopicLog, files: list[RowFile]) -> bool:
     rows = in_log_order(concat(log.store.read_all(files), SEGMENT_KIND))
-    change = FileChange(log.store.write_all(SEGMENT_KIND, rows), files)
+    change: FileChange | None = None
     for _ in range(_TRIES):
         state = log.state()
         if not {file.path for file in files} <= {file.path for file in state.files}:
             return False
+        version = state.snapshot.format_version
+        if change is None or change.format_version != version:  # the topic may have been upgraded meanwhile
+            change = FileChange(log.store.write_all(SEGMENT_KIND, rows, version), files, version)
         try:
             log.delta.commit_on(state.table, change, CommitNote(uuid.uuid4().hex, 0, MERGE), {}, data_change=False)
             return True

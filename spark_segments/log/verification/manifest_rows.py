@@ -16,7 +16,7 @@ from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    REMOVED,
+    OUT_OF_LOG,
     SEALED,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -134,7 +134,7 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     highest, first = column["max_timestamp_ms"], column["first_batch_max_timestamp_ms"]
     report(first > highest, "A row's largest timestamp is below that of its first batch", "≤ the largest", first)
     known = ~np.isin(column["state"].astype(str), [CHUNK, SEALED])
-    report(known, "A row has an unknown state", f"{CHUNK}, {SEALED} or {REMOVED}", column["state"])
+    report(known, "A row has an unknown state", ", ".join((CHUNK, SEALED, *OUT_OF_LOG)), column["state"])
     names = _names(snapshot.topic, paths, column["partition"])
     report(names < 0, "A row's path is not one of its partition", _path_rule(snapshot.topic), paths)
     report(
@@ -199,7 +199,7 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
 def _check_removed(segments: pa.Table, findings: Findings) -> None:
     state = segments.column("state").to_numpy(zero_copy_only=False)
     removed_ms = segments.column("removed_ms")
-    wrong = (state == REMOVED) == removed_ms.is_null().to_numpy(zero_copy_only=False)
+    wrong = np.isin(state.astype(str), OUT_OF_LOG) == removed_ms.is_null().to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(wrong):
         findings.add(
             "A row's state does not go with its time of removal",

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, server_config, topic_config
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.rows import REMOVED as REMOVED_STATE
-from spark_segments.log.manifest.rows import Partition, Segment, segments_of
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, segments_of
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.partitions import check_partition
 from spark_segments.log.reading.times import offsets_for_times
@@ -126,7 +125,7 @@ def explain_record(
         return made
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
     one = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
-    removed = _that_have(one.segments.filter(pc.equal(one.segments.column("state"), REMOVED_STATE)), offset)
+    removed = _that_have(one.segments.filter(pc.is_in(one.segments.column("state"), pa.array(OUT_OF_LOG))), offset)
     moments = vacuum_moments(removed, config)
     freed_ms = max(now_ms, int(moments.max(initial=0)))
     if _that_have(one.live, offset).num_rows:

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import REMOVED, SEALED
+from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
-from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
 from spark_segments.maintenance.retention.plan import REASONS, newest_ms, plan_retention
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll
 
@@ -63,7 +62,8 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
     rules = RollRules.of(snapshot.topic_id, config)
-    removed = _by_row(snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED)), partitions)
+    is_removed = pc.is_in(snapshot.segments.column("state"), pa.array(OUT_OF_LOG))
+    removed = _by_row(snapshot.segments.filter(is_removed), partitions)
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
@@ -174,8 +174,8 @@ def _max_lag_ms(
 
 def vacuum_moments(removed: pa.Table, config: TopicConfig) -> np.ndarray:
     """int64[n]: when vacuum deletes the file of each removed row, 0 where it has begun to: see `expired_rows`."""
-    removed_ms = _numbers(removed, "removed_ms")
-    return np.where(removed_ms == BEING_DELETED_MS, 0, later(removed_ms, config.file_delete_delay_ms))
+    deleting = removed.column("state").to_numpy(zero_copy_only=False) == DELETING
+    return np.where(deleting, 0, later(_numbers(removed, "removed_ms"), config.file_delete_delay_ms))
 
 
 def later(since_ms: np.ndarray | int, wait_ms: int) -> np.ndarray:

@@ -18,16 +18,11 @@ from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import RESTORE
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import Partition, Segment, Topic, partitions_of, removed_rows
+from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
-from spark_segments.maintenance.removal.undone_transactions import (
-    UndoneTransactions,
-    transactions_since,
-    versions_to_forget,
-)
-from spark_segments.maintenance.removal.vacuum import BEING_DELETED_MS
+from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions, transactions_since
 from spark_segments.maintenance.selection import check_managed
 
 _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
@@ -69,12 +64,12 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
             )
         rows = wanted.live
         _check_files(current, rows, version)
-        leaving = current.live.filter(pc.invert(pc.is_in(current.live.column("path"), rows.column("path"))))
+        leaving = current.live.filter(pc.invert(pc.is_in(row_keys(current.live), row_keys(rows))))
         changed = rows.filter(pc.invert(_as_they_are(current, rows)))
-        undone_transactions[:], remembered = transactions_since(manifest.log, wanted, current)
-        if forget_transactions:
-            remembered |= versions_to_forget(undone_transactions)
-        back = None if current.deleted_ms is None else Topic(current.topic_id, current.config)
+        transactions = transactions_since(manifest.log, wanted, current)
+        undone_transactions[:] = transactions.undone
+        remembered = [*transactions.again, *(transactions.forgotten if forget_transactions else ())]
+        back = None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None)
         return Change(
             RESTORE,
             add=fillers.after(rows, current),
@@ -131,9 +126,8 @@ class _Fillers:
 
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
-    removed_ms = pc.fill_null(current.segments.column("removed_ms"), 0)
-    there = current.segments.filter(pc.not_equal(removed_ms, BEING_DELETED_MS))
-    gone = rows.column("path").filter(pc.invert(pc.is_in(rows.column("path"), there.column("path"))))
+    there = current.segments.filter(pc.not_equal(current.segments.column("state"), DELETING))
+    gone = rows.column("path").filter(pc.invert(pc.is_in(row_keys(rows), row_keys(there))))
     if len(gone):
         raise LogDirError(
             f"Version {version} of {current.topic} cannot be restored: vacuum has deleted {len(gone)} of its files",
@@ -144,7 +138,7 @@ def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
 
 def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
     """bool[rows]: which rows are in the log now, with the same offsets and state."""
-    position = pc.index_in(rows.column("path"), current.live.column("path"))
+    position = pc.index_in(row_keys(rows), row_keys(current.live))
     there = current.live.take(position)
     same = functools.reduce(pc.and_, (pc.equal(there.column(name), rows.column(name)) for name in _ROW))
     return pc.fill_null(same, False)

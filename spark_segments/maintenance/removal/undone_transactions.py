@@ -15,9 +15,8 @@ from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.change import CREATE, RESTORE
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
-
-FORGOTTEN = -1
-"""The last version of an application that starts anew. It is below every version that an append may have."""
+from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.manifest.transaction_rows import FORGOTTEN
 
 _THREADS = 8
 
@@ -37,9 +36,12 @@ class UndoneTransactions:
 
 @dataclass(slots=True)
 class _Application:
-    """What an application sent after a version of the manifest, and what the manifest remembers as its last."""
+    """What an application sent after a version of the manifest, and what the manifest remembers as its last.
 
-    kept_version: int | None
+    `kept`: its last transaction at that version, None if there is none.
+    """
+
+    kept: Transaction | None
     last_version: int
     versions: list[int] = field(default_factory=list)
 
@@ -48,15 +50,26 @@ class _Application:
         self.last_version = version
         if operation == RESTORE:  # it made the manifest forget later versions, or remember them again
             self.versions = [one for one in self.versions if one <= version]
-        if version > (FORGOTTEN if self.kept_version is None else self.kept_version) and version not in self.versions:
+        if version > (FORGOTTEN if self.kept is None else self.kept.version) and version not in self.versions:
             self.versions.append(version)
 
 
-def transactions_since(
-    log: TopicLog, wanted: Snapshot, current: Snapshot
-) -> tuple[list[UndoneTransactions], dict[str, int]]:
-    """(the transactions that a restore of `wanted` on top of `current` undoes, by application id; {application id:
-    version} to be remembered again, because records that were forgotten come back)
+@dataclass(frozen=True, slots=True)
+class RestoredTransactions:
+    """What a restore does to the transactions of writers.
+
+    `undone`: those whose records leave the log, by application id. `again`: the last transactions to be remembered
+    again, because records that were forgotten come back. `forgotten`: the last transactions that the manifest must
+    remember so that the undone ones can be sent again.
+    """
+
+    undone: Sequence[UndoneTransactions]
+    again: Sequence[Transaction]
+    forgotten: Sequence[Transaction]
+
+
+def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> RestoredTransactions:
+    """What a restore of `wanted` on top of `current` does to transactions.
 
     Raises LogDirError where the topic was deleted and made again since, by an import with the same topic id.
     """
@@ -77,19 +90,15 @@ def transactions_since(
         for app_id, version in transactions.items():
             assert state is not None
             if app_id not in found:
-                last = state.last_transaction(app_id)
-                kept = None if last is None else last.version
-                found[app_id] = _Application(None if kept == FORGOTTEN else kept, version)
+                kept = state.last_transaction(app_id)
+                found[app_id] = _Application(None if kept is None or kept.version == FORGOTTEN else kept, version)
             found[app_id].follow(operation, version)
-    undone = [UndoneTransactions(name, tuple(one.versions), one.kept_version) for name, one in sorted(found.items())]
-    again = {
-        name: one.kept_version
-        for name, one in found.items()
-        if one.kept_version is not None and one.last_version < one.kept_version
-    }
-    return [one for one in undone if one.versions], again
-
-
-def versions_to_forget(undone: Sequence[UndoneTransactions]) -> dict[str, int]:
-    """{application id: version} that the manifest must remember so that these transactions can be sent again."""
-    return {one.app_id: FORGOTTEN if one.kept_version is None else one.kept_version for one in undone}
+    applications = sorted(found.items())
+    undone = [
+        UndoneTransactions(name, tuple(one.versions), None if one.kept is None else one.kept.version)
+        for name, one in applications
+        if one.versions
+    ]
+    again = [one.kept for _, one in applications if one.kept is not None and one.last_version < one.kept.version]
+    forgotten = [one.kept or Transaction(name, FORGOTTEN) for name, one in applications if one.versions]
+    return RestoredTransactions(undone, again, forgotten)

@@ -25,14 +25,17 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
 from spark_segments.log.manifest.rows import (
+    DELETING,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    REMOVED,
+    OUT_OF_LOG,
     SEGMENT_SCHEMA,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    row_keys,
 )
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
+from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.selection import check_managed
@@ -42,9 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress = Callable[[int, int], None]
-
-BEING_DELETED_MS = -1
-"""A removed_ms which says that vacuum has begun to delete the file."""
 
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
 """The files of a row: its .log and what may lie beside it."""
@@ -87,18 +87,18 @@ class _DeleteFiles:
 def expired_rows(
     rows: pa.Table, config: TopicConfig, now_ms: int, deleted_topics: Mapping[str, TopicConfig] | None = None
 ) -> pa.Table:
-    """The removed rows whose files no reader of an earlier snapshot may count on any more at `now_ms`.
+    """The rows out of the log whose files no reader of an earlier snapshot may count on any more at `now_ms`.
 
     `deleted_topics`: by topic id, the configuration of deleted topics. Rows of all other topics go by `config`.
     """
-    removed = rows.filter(pc.equal(rows.column("state"), REMOVED))
+    removed = rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG)))
     removed_ms = removed.column("removed_ms")
     delay = pa.scalar(config.file_delete_delay_ms, pa.int64())
     for topic_id, its_config in (deleted_topics or {}).items():
         its_delay = pa.scalar(its_config.file_delete_delay_ms, pa.int64())
         delay = pc.if_else(pc.equal(removed.column("topic_id"), topic_id), its_delay, delay)
     old = pc.greater(pc.subtract(now_ms, removed_ms), delay)
-    return removed.filter(pc.or_(old, pc.equal(removed_ms, BEING_DELETED_MS)))
+    return removed.filter(pc.or_(old, pc.equal(removed.column("state"), DELETING)))
 
 
 def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
@@ -259,27 +259,27 @@ def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
 
     def change(current: Snapshot) -> Change | None:
         rows = _expired(log, current, all_rows(current), now_ms)
-        rows = rows.filter(pc.not_equal(rows.column("removed_ms"), BEING_DELETED_MS))
+        rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
         if rows.num_rows == 0:
             return None
-        position = SEGMENT_SCHEMA.get_field_index("removed_ms")
-        marked = pa.repeat(pa.scalar(BEING_DELETED_MS, pa.int64()), rows.num_rows)
-        return Change("vacuum", replace=rows.set_column(position, SEGMENT_SCHEMA.field(position), marked))
+        position = SEGMENT_SCHEMA.get_field_index("state")
+        marked = pa.repeat(pa.scalar(DELETING, pa.string()), rows.num_rows)
+        return Change(VACUUM, replace=rows.set_column(position, SEGMENT_SCHEMA.field(position), marked))
 
     manifest.commit(change, deleted=True)
     rows = all_rows(manifest.snapshot(deleted=True))
-    return in_log_order(rows.filter(pc.fill_null(pc.equal(rows.column("removed_ms"), BEING_DELETED_MS), False)))
+    return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING)))
 
 
 def _drop(manifest: Manifest, rows: pa.Table) -> None:
     """Drops the rows of files that are gone from the manifest. Another vacuum may have done so already."""
     partitions = pc.unique(rows.column("partition")).to_pylist()
-    paths = rows.column("path").combine_chunks()
+    keys = row_keys(rows).combine_chunks()
 
     def change(current: Snapshot) -> Change | None:
-        there = current.source.read(partitions).column("path")
-        there = there.filter(pc.is_in(there, paths)).to_pylist()
-        return Change("vacuum", drop=there) if there else None
+        there = current.source.read(partitions)
+        there = there.filter(pc.is_in(row_keys(there), keys))
+        return Change(VACUUM, drop=there) if there.num_rows else None
 
     manifest.commit(change, deleted=True)
 

@@ -98,7 +98,7 @@ def test_replaced_and_dropped_rows_change_and_all_others_stay(manifest):
     snapshot = manifest.snapshot()
     assert snapshot.live_of(0) == [sealed, second]
     assert snapshot.segments.num_rows == 4
-    manifest.commit(lambda snapshot: Change("vacuum", drop=[first.path]))
+    manifest.commit(lambda snapshot: Change("vacuum", drop=[first]))
     snapshot = manifest.snapshot()
     assert snapshot.live_of(0) == [sealed, second]
     assert len(snapshot.live_of(1)) == 1
@@ -123,7 +123,7 @@ def test_rows_that_are_not_there_cannot_be_replaced(manifest):
     with pytest.raises(CommitConflictError, match="not in the manifest"):
         manifest.commit(lambda snapshot: Change("roll", replace=[new_chunk().removed(1)]))
     with pytest.raises(CommitConflictError, match="not in the manifest"):
-        manifest.commit(lambda snapshot: Change("vacuum", drop=["elsewhere/00000000000000000000.log"]))
+        manifest.commit(lambda snapshot: Change("vacuum", drop=[new_chunk()]))
 
 
 def test_a_plan_with_nothing_to_do_makes_no_version(manifest):

@@ -94,6 +94,6 @@ def test_delta_rs_reads_the_same_rows(manifest):
         assert ends["log_end_offset"].to_pylist() == [20, 10, 0]
         assert dict(table.filter(pa.compute.equal(table["kind"], "topic"))["properties"][0].as_py()) == {
             "retention.ms": "1000",
-            "format.version": "1",
+            "format.version": "2",
         }
         manifest.merge_files()

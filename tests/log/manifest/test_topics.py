@@ -9,7 +9,8 @@ import pytest
 from spark_segments.errors import CommitConflictError, LogDirError, TopicExistsError, UnknownTopicError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.manifest import Change, Manifest
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Topic, segments_of
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of
+from spark_segments.log.manifest.topic_row import Topic
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
@@ -97,10 +98,10 @@ def test_a_topic_made_again_starts_anew_and_still_shows_vacuum_the_old_rows(mani
     assert offsets(manifest) == {0: (0, 0), 1: (0, 0)}
     assert snapshot.segments.num_rows == 0
     assert segments_of(snapshot.leftovers) == [chunk.removed(77)]
-    marked = dataclasses.replace(chunk.removed(77), removed_ms=-1)
+    marked = dataclasses.replace(chunk.removed(77), state="deleting")
     manifest.commit(lambda snapshot: Change("vacuum", replace=[marked]))
     assert segments_of(manifest.snapshot().leftovers) == [marked]
-    manifest.commit(lambda snapshot: Change("vacuum", drop=[chunk.path]))
+    manifest.commit(lambda snapshot: Change("vacuum", drop=[chunk]))
     assert manifest.snapshot().leftovers.num_rows == 0
 
 
@@ -117,7 +118,7 @@ def test_a_topic_made_again_refuses_what_was_written_for_the_old_one(manifest):
 
 
 def test_a_newer_format_is_refused(manifest):
-    newer = Topic(TOPIC_ID, {}, format_version=2)
+    newer = Topic(TOPIC_ID, {}, format_version=3)
     manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
     with pytest.raises(LogDirError, match="newer version"):
         manifest.snapshot()

@@ -76,7 +76,7 @@ class Journal:
             attempt=note.attempt,
             operation=note.operation,
             intent=self.intent,
-            transactions=transactions or {},
+            transactions={one.application: one.version for one in transactions or ()},
             **_effects(snapshot, change),
         )
 
