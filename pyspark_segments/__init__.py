@@ -32,3 +32,6 @@ class DefaultSource(DataSource):
 
     def streamWriter(self, schema, overwrite):
         return self._source.stream_writer(schema, overwrite)
+
+    def streamReader(self, schema):
+        return self._source.stream_reader(schema)

@@ -10,13 +10,15 @@ if TYPE_CHECKING:
     from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.logdir import LogDir
     from spark_segments.spark.session import spark_session
+    from spark_segments.spark.streams.lag import lag
 
 __version__ = "0.1.0"
-__all__ = ["LogDir", "ProducerOptions", "__version__", "errors", "spark_session"]
+__all__ = ["LogDir", "ProducerOptions", "__version__", "errors", "lag", "spark_session"]
 
 _HOME = {
     "LogDir": "spark_segments.log.logdir",
     "ProducerOptions": "spark_segments.log.appending.appender",
+    "lag": "spark_segments.spark.streams.lag",
     "spark_session": "spark_segments.spark.session",
 }
 

@@ -57,17 +57,17 @@ def offset_ranges(
     Unless failOnDataLoss is off, raises UnknownTopicError for a partition that does not exist, OffsetOutOfRangeError
     where a requested offset is not in the log, and InvalidOptionError for a start behind its end.
     """
-    partitions = _partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
+    partitions = subscribed_partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     for limit in (options.start, options.end):
-        _check_complete(limit, partitions)
+        check_complete(limit, partitions)
     ranges = []
     for topic, numbers in partitions.items():
         snapshot = snapshots[topic]
         bounds = offset_bounds(snapshot)
         readable = readable_bounds(snapshot, options.isolation_level)
         ends = {number: readable[number][1] for number in numbers}
-        starts = _resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
-        stops = _resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
+        starts = resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
+        stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
         for number in numbers:
             start, stop = starts[number], stops[number]
             if start is None and not options.latest_where_no_time_matches:
@@ -78,8 +78,8 @@ def offset_ranges(
             start = ends[number] if start is None else start
             stop = ends[number] if stop is None else stop
             if options.fail_on_data_loss:
-                _check_in_log(options.start, topic, number, start, bounds[number])
-                _check_in_log(options.end, topic, number, stop, bounds[number])
+                check_in_log(options.start, topic, number, start, bounds[number])
+                check_in_log(options.end, topic, number, stop, bounds[number])
                 _check_order(options, topic, number, start, stop, ends[number])
             chosen = OffsetRange(topic, number, max(start, bounds[number][0]), min(stop, ends[number]))
             if chosen.size > 0:
@@ -124,7 +124,9 @@ def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts) if start < end]
 
 
-def _partitions(topics: Topics, snapshots: Mapping[str, Snapshot], *, skip_missing: bool) -> dict[str, list[int]]:
+def subscribed_partitions(
+    topics: Topics, snapshots: Mapping[str, Snapshot], *, skip_missing: bool
+) -> dict[str, list[int]]:
     chosen = {}
     for topic, snapshot in sorted(snapshots.items()):
         there = offset_bounds(snapshot)
@@ -136,7 +138,7 @@ def _partitions(topics: Topics, snapshots: Mapping[str, Snapshot], *, skip_missi
     return chosen
 
 
-def _check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> None:
+def check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> None:
     given = limit.offsets if limit.offsets is not None else limit.timestamps_ms
     if given is None:
         return
@@ -161,7 +163,7 @@ def _check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> 
     )
 
 
-def _resolve(
+def resolve(
     limit: Limit,
     snapshot: Snapshot,
     numbers: Collection[int],
@@ -189,7 +191,7 @@ def _resolve(
     return resolved
 
 
-def _check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tuple[int, int]) -> None:
+def check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tuple[int, int]) -> None:
     low, high = bounds
     if limit.offsets is not None and topic not in (limit.topics or {}) and not low <= offset <= high:
         raise OffsetOutOfRangeError(

@@ -32,6 +32,16 @@ _FOREIGN_PREFIXES = (STORAGE_PREFIX, KAFKA_PREFIX, "fetchoffset.")
 # Similarity from which on an unknown name counts as a misspelling of a known name.
 _LIKENESS = 0.8
 
+_DURATION_UNITS_US = {
+    "us": 1,
+    "": 1_000,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
 _SIZE_UNITS = {unit: 1024**power for power, unit in enumerate("bkmgtp")}
 
 T = TypeVar("T")
@@ -154,6 +164,14 @@ def size_bytes(text: str) -> int:
     if match is None or int(match.group(1)) == 0:
         raise ValueError(text)
     return int(int(match.group(1)) * _SIZE_UNITS[match.group(2) or "b"])
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of a duration as Spark writes it: 500ms, 30s, 15m, 1h; without a unit, ms. Raises ValueError."""
+    match = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", text.strip().lower())
+    if match is None or match.group(2) not in _DURATION_UNITS_US:
+        raise ValueError(text)
+    return int(match.group(1)) * _DURATION_UNITS_US[match.group(2)] // 1_000
 
 
 def time_ms(text: str) -> int:

@@ -14,6 +14,7 @@ from spark_segments.spark.option_values import (
     STORAGE_PREFIX,
     OptionValues,
     TopicPartition,
+    duration_ms,
     json_object,
     size_bytes,
     time_ms,
@@ -42,6 +43,20 @@ _UNSUPPORTED_BY_WRITER = {"kafka.key.serializer": _WRITTEN, "kafka.value.seriali
 
 # Limits of a stream's batches, which a batch read has none of.
 TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+
+# What a batch read alone can be asked for, and what to do instead.
+_NO_END = "A stream has no end: stop the query, or start it with trigger(availableNow=True)"
+_NO_PAST = "A stream reads the topic as it grows; startingOffsets and startingTimestamp say where it begins"
+_NO_VIEW = "Aggregate in the query, as by max_by(value, offset) for each key"
+_REFUSED_BY_STREAMS = {
+    "endingOffsets": _NO_END,
+    "endingTimestamp": _NO_END,
+    "endingOffsetsByTimestamp": _NO_END,
+    "versionAsOf": _NO_PAST,
+    "timestampAsOf": _NO_PAST,
+    "view": _NO_VIEW,
+}
 
 LATEST_VIEW = "latest"
 
@@ -140,6 +155,19 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream was asked for: what a read is, and limits of the offsets of a batch (None: no limit).
+
+    A batch waits for `min_offsets` for at most `max_delay_ms`.
+    """
+
+    read: ReadOptions
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
+
+
+@dataclass(frozen=True, slots=True)
 class WriteOptions:
     """What a writer was asked for; None stands for the column, the topic's own or the default."""
 
@@ -159,14 +187,35 @@ def is_read(options: Mapping[str, str]) -> bool:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of a batch read. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
+    chosen = load_options(options)
+    _refuse(chosen.start, LATEST, "latest", "a batch read would be empty. Start at earliest, an offset or a time")
+    _refuse(chosen.end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
+    return chosen
+
+
+def stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options of a stream. Raises as `read_options`, and for an option that a batch read alone can have."""
+    given = OptionValues(options, READER_OPTIONS, "reader")
+    for name, instead in _REFUSED_BY_STREAMS.items():
+        if given.text(name) is not None:
+            raise InvalidOptionError(f"Option {name} is not valid in streams", hint=instead)
+    delay_ms = given.parsed("maxTriggerDelay", duration_ms, "a time such as 500ms, 30s, 15m or 1h")
+    return StreamOptions(
+        read=load_options(options),
+        max_offsets=given.number("maxOffsetsPerTrigger", at_least=1),
+        min_offsets=given.number("minOffsetsPerTrigger", at_least=1),
+        max_delay_ms=DEFAULT_MAX_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
+    )
+
+
+def load_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a load, which may be a batch read or a stream: Spark says which only when a query begins."""
     given = OptionValues(options, READER_OPTIONS, "reader")
     _refuse_unsupported(given, _UNSUPPORTED_BY_READER)
     _check_trigger_limits(given)
     topics = _topics(given)
     start = _limit(given, "starting", EARLIEST)
     end = _limit(given, "ending", LATEST)
-    _refuse(start, LATEST, "latest", "a batch read would be empty. Start at earliest, an offset or a time")
-    _refuse(end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
     _check_order(start, end)
     version, timestamp_ms = _as_of(given, topics)
     latest = given.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW

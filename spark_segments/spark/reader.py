@@ -65,9 +65,13 @@ class Reader(DataSourceReader):
     def _plan(self) -> list[list[ReadRange]] | list[list[LatestRange]]:
         from spark_segments.log.reading.times import offsets_for_times
 
+        lookup = partial(offsets_for_times, self._storage)
+        return self.tasks_of(offset_ranges(self._options, self._snapshots, lookup))
+
+    def tasks_of(self, wanted: Sequence[OffsetRange]) -> list[list[ReadRange]] | list[list[LatestRange]]:
+        """The work of the tasks that read these offsets of the snapshots. Each is the value of a `RangesPartition`."""
         options = self._options
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
-        wanted = offset_ranges(options, self._snapshots, partial(offsets_for_times, self._storage))
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
         is_whole = len(pieces) == len(wanted)
         groups = list(_groups(pieces, whole=is_whole))

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.spark.offsets import topic_names
@@ -16,11 +18,14 @@ from spark_segments.spark.options import (
     ignored_by_reader,
     ignored_by_writer,
     is_read,
+    load_options,
     read_options,
+    stream_options,
     write_options,
 )
 from spark_segments.spark.reader import Reader
 from spark_segments.spark.schema import record_schema, typed_schema
+from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader
 from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 from spark_segments.spark.tables import query_options, table_options, with_options
 from spark_segments.spark.worker import freeze_imports
@@ -47,26 +52,41 @@ class Source:
         self._table = table_options(options)
         if self._table is not None or not is_read(options):
             return  # a new or existing table, a write, or a read that `schema` refuses
-        self._snapshots, self._readers = _opened(read_options(options))
-        for sentence in ignored_by_reader(options):
-            _log.warning(sentence)
+        chosen = load_options(options)
+        try:
+            self._snapshots, self._readers = _opened(chosen)
+        except UnknownTopicError:
+            if chosen.fail_on_data_loss or chosen.formats:
+                raise  # a stream goes on without a topic that was deleted; a batch read raises this again in `reader`
         freeze_imports()
 
     def schema(self) -> StructType:
         if self._table is not None:
-            chosen = read_options(self._table)
+            chosen = load_options(self._table)
             _, readers = _opened(chosen)  # refuses a table of a topic that does not exist
             return with_options(record_schema(chosen.include_headers, typed_schema(readers)), self._table)
-        return record_schema(read_options(self._given).include_headers, typed_schema(self._readers))
+        return record_schema(load_options(self._given).include_headers, typed_schema(self._readers))
 
     def reader(self, schema: StructType) -> Reader:
-        options = read_options(query_options(self._given, schema))
+        given = query_options(self._given, schema)
+        options = read_options(given)
+        for sentence in ignored_by_reader(given):
+            _log.warning(sentence)
         # Spark sends this object to every task. Tasks need neither the snapshots nor the decoders kept here.
         snapshots, self._snapshots = self._snapshots, None
         readers, self._readers = self._readers, {}
         if snapshots is None:
             snapshots, readers = _opened(options)
         return Reader(options, snapshots, schema, readers)
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        """Raises nothing: the reader raises what is wrong, which Spark then shows as the error of the query."""
+        # Spark sends this object to every task, too.
+        self._snapshots, self._readers = None, {}
+        try:
+            return StreamReader(stream_options(query_options(self._given, schema)), schema)
+        except SegmentsError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         given = query_options(self._given, schema)

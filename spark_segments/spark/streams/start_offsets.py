@@ -1,0 +1,79 @@
+"""Where a stream begins: the starting options, resolved for each partition.
+
+Spark does not keep the initial offset of a Python source. A query that died in its first batch asks for it again, maybe
+much later, and begins the batch there. So options are resolved leniently, and checked only where a stream is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_segments.errors import OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.plan import offset_bounds, readable_bounds
+from spark_segments.spark.offsets import TimeLookup, check_complete, check_in_log, resolve, subscribed_partitions
+from spark_segments.spark.option_values import TopicPartition
+from spark_segments.spark.options import LATEST, Limit, ReadOptions
+
+StartOffsets = dict[TopicPartition, int | None]
+
+
+def start_offsets(
+    options: ReadOptions, snapshots: Mapping[str, Snapshot], offsets_for_times: TimeLookup
+) -> StartOffsets:
+    """{(topic, partition): the offset that the options say} of all subscribed partitions that are there.
+
+    None where no record is late enough. A partition that an option by partition does not name begins at its earliest
+    offset: it is newer than the stream, or else `check_start` refuses it.
+    """
+    found: StartOffsets = {}
+    for topic, numbers in subscribed_partitions(options.topics, snapshots, skip_missing=True).items():
+        snapshot = snapshots[topic]
+        bounds, readable = offset_bounds(snapshot), readable_bounds(snapshot, options.isolation_level)
+        named = [number for number in numbers if _names(options.start, topic, number)]
+        ends = {number: readable[number][1] for number in named}
+        resolved = resolve(options.start, snapshot, named, bounds, ends, offsets_for_times)
+        found |= {(topic, number): resolved[number] if number in resolved else bounds[number][0] for number in numbers}
+    return found
+
+
+def check_start(options: ReadOptions, snapshots: Mapping[str, Snapshot], found: StartOffsets) -> None:
+    """Checks what `start_offsets` found for a stream that is new.
+
+    Raises InvalidOptionError where an option by partition does not name exactly the subscribed partitions, and
+    OffsetOutOfRangeError where no record is late enough, unless the strategy for that is latest. Unless failOnDataLoss
+    is off, raises UnknownTopicError for a topic or a partition that is not there, OffsetOutOfRangeError for an offset
+    that is not in the log.
+    """
+    if options.fail_on_data_loss:
+        for topic in (*options.topics.names, *(options.topics.partitions or ())):
+            if topic not in snapshots:
+                raise UnknownTopicError(f"Unknown topic {topic!r}", path=options.location.uri)
+    partitions = subscribed_partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
+    check_complete(options.start, partitions)
+    for topic, numbers in partitions.items():
+        bounds = offset_bounds(snapshots[topic])
+        for number in numbers:
+            offset = found.get((topic, number), bounds[number][0])
+            if offset is None and not options.latest_where_no_time_matches:
+                raise OffsetOutOfRangeError(
+                    f"No record of {topic}-{number} is as late as {options.start.option} says",
+                    hint="Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest",
+                )
+            if offset is not None and options.fail_on_data_loss:
+                check_in_log(options.start, topic, number, offset, bounds[number])
+
+
+def is_repeatable(start: Limit) -> bool:
+    """Whether a start resolved again later is the same, as long as its records are there.
+
+    The latest offset and a time are not: the first batch of such a stream ends where it begins, and from then on Spark
+    keeps where it was.
+    """
+    words = [start.offset, *(start.topics or {}).values(), *(start.offsets or {}).values()]
+    return start.timestamp_ms is None and start.timestamps_ms is None and LATEST not in words
+
+
+def _names(start: Limit, topic: str, number: int) -> bool:
+    given = start.offsets if start.offsets is not None else start.timestamps_ms
+    return given is None or (topic, number) in given or topic in (start.topics or {})

@@ -1,0 +1,86 @@
+"""The offsets of a stream, as Spark keeps them in its checkpoint: a position in each partition, as canonical JSON.
+
+Spark compares offsets as text, so keys are sorted. Beside the offsets of each topic, as in the Kafka connector, the key
+"/", which is no legal topic name, holds what tells a topic from another topic of the same name:
+
+    {"/": {"topics": {"orders": {"id": "…", "leader_epochs": {"1": 4}}}, "version": 1}, "orders": {"0": 23, "1": 8}}
+
+A leader epoch that is not there is 0. Offsets without the key "/", as the connector writes them, name topics alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.spark.option_values import TopicPartition
+
+ABOUT = "/"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An offset, the next to be read, in a topic of this id (None: not known).
+
+    `leader_epoch`: the epoch of the record before it.
+    """
+
+    offset: int
+    topic_id: str | None = None
+    leader_epoch: int = 0
+
+
+Positions = Mapping[TopicPartition, Position]
+
+
+def to_json(positions: Positions) -> dict[str, Any]:
+    """Positions as Spark keeps them. Equal positions give equal text."""
+    offsets: dict[str, dict[str, int]] = {}
+    topics: dict[str, dict[str, Any]] = {}
+    for (topic, partition), position in sorted(positions.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+        offsets.setdefault(topic, {})[str(partition)] = position.offset
+        if position.topic_id is None:
+            continue
+        about = topics.setdefault(topic, {"id": position.topic_id})
+        assert about["id"] == position.topic_id, f"{topic} has two ids"
+        if position.leader_epoch:
+            about.setdefault("leader_epochs", {})[str(partition)] = position.leader_epoch
+    # "-" and "." sort before "/", so that the whole is sorted again
+    return dict(sorted([(ABOUT, {"topics": topics, "version": VERSION}), *offsets.items()]))
+
+
+def from_json(offsets: Mapping[str, Any]) -> dict[TopicPartition, Position]:
+    """The inverse of `to_json`. Raises InvalidOptionError for a newer version, or what are no offsets."""
+    try:
+        about = offsets.get(ABOUT, {"version": VERSION})
+        version = about["version"]
+        if version > VERSION:
+            raise InvalidOptionError(
+                "The checkpoint of this stream was written by a newer version of this package",
+                expected=f"offsets of at most version {VERSION}",
+                found=f"version {version}",
+                hint="Use a newer spark-segments",
+            )
+        topics = about.get("topics", {})
+        found = {}
+        for topic, partitions in offsets.items():
+            if topic == ABOUT:
+                continue
+            known = topics.get(topic, {})
+            epochs = known.get("leader_epochs", {})
+            for partition, offset in partitions.items():
+                position = Position(int(offset), known.get("id"), epochs.get(partition, 0))
+                found[topic, int(partition)] = position
+        return found
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidOptionError):
+            raise
+        raise InvalidOptionError(
+            "The offsets in the checkpoint of this stream cannot be read",
+            expected='JSON such as {"orders":{"0":23}}',
+            found=str(offsets)[:200],
+            hint="Is the checkpoint that of another source? Give each query a checkpoint of its own",
+        ) from error

@@ -1,0 +1,101 @@
+"""The topics of a stream as they are now: their snapshots, and the state of each partition."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from spark_segments.errors import UnknownTopicError
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.plan import offset_bounds, readable_bounds
+from spark_segments.spark.offsets import subscribed_partitions, topic_names
+from spark_segments.spark.option_values import TopicPartition
+from spark_segments.spark.options import ReadOptions
+from spark_segments.spark.streams.stream_offsets import Position
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition at a snapshot.
+
+    `end`: the end of what may be read, the log end or, with read_committed, the last stable offset. `leader_epochs`:
+    (epoch, start offset) pairs in order.
+    """
+
+    topic_id: str
+    log_start: int
+    log_end: int
+    end: int
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+
+    def position(self, offset: int) -> Position:
+        """A position in this partition. Its leader epoch is that of the entry that holds the record before it."""
+        at = bisect_right(self.leader_epochs, offset - 1, key=lambda entry: entry[1])
+        return Position(offset, self.topic_id, self.leader_epochs[at - 1][0] if at else 0)
+
+    def parting_offset(self, position: Position) -> int:
+        """The offset up to which the log that the position was taken from is this one, at most the position's own.
+
+        Kafka's rule: a log that has a later epoch from a lower offset on has replaced the records from there on.
+        """
+        later = (start for epoch, start in self.leader_epochs if epoch > position.leader_epoch)
+        return min(position.offset, next(later, position.offset))
+
+
+class StreamTopics:
+    """Looks at the topics that a stream subscribes to. Nothing is kept from one look to the next."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._log: LogDir | None = None
+
+    def log(self) -> LogDir:
+        """The log directory."""
+        if self._log is None or self._log.is_kafka:  # a directory of Kafka's is scanned when it is opened
+            location = self._options.location
+            self._log = LogDir.open(location.uri, location.storage_options)
+        return self._log
+
+    def snapshots(self) -> dict[str, Snapshot]:
+        """{topic: its latest snapshot}, of the topics that are there."""
+        log = self.log()
+
+        def listed() -> list[str]:
+            return log.topics() if log.is_kafka else list(log.storage.directories(MANIFEST_DIRECTORY))
+
+        def look(name: str) -> Snapshot | None:
+            try:
+                return log.snapshot(name) if log.is_kafka else log.manifest(name).snapshot()
+            except UnknownTopicError:
+                return None
+
+        names = topic_names(self._options.topics, listed)
+        if len(names) < 2:
+            found = [look(name) for name in names]
+        else:
+            with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
+                found = list(pool.map(look, names))
+        return {name: one for name, one in zip(names, found, strict=True) if one is not None}
+
+    def states(self, snapshots: Mapping[str, Snapshot]) -> dict[TopicPartition, PartitionState]:
+        """The state of every subscribed partition that is there."""
+        states = {}
+        for topic, numbers in subscribed_partitions(self._options.topics, snapshots, skip_missing=True).items():
+            snapshot = snapshots[topic]
+            bounds, readable = offset_bounds(snapshot), readable_bounds(snapshot, self._options.isolation_level)
+            entries = snapshot.partitions.column("leader_epochs").to_pylist()
+            epochs = dict(zip(snapshot.partitions.column("partition").to_pylist(), entries, strict=True))
+            for number in numbers:
+                states[topic, number] = PartitionState(
+                    snapshot.topic_id,
+                    *bounds[number],
+                    readable[number][1],
+                    tuple((entry["epoch"], entry["start_offset"]) for entry in epochs[number] or ()),
+                )
+        return states

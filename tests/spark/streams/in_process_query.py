@@ -1,0 +1,107 @@
+"""A streaming query as Spark's MicroBatchExecution runs it, without a JVM: checkpoint, triggers, kills, restarts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from spark_segments.spark.source import Source
+from spark_segments.spark.streams.stream_reader import StreamReader
+
+Row = dict[str, Any]
+
+
+class Killed(Exception):
+    """The driver died."""
+
+
+class Query:
+    """A query and its checkpoint, which outlives `stop` and kills. The sink keeps the rows of each batch.
+
+    A batch that is run again replaces its rows, as a sink does that writes each batch once.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, Any], clock_ms: Any = None) -> None:
+        self.given = {"path": uri} | {name: str(value) for name, value in options.items()}
+        self._clock_ms = clock_ms
+        self.offsets: list[str] = []
+        self.committed = 0
+        self.batches: list[list[Row]] = []
+        self.tasks: list[int] = []
+        self.latest: dict[str, Any] | None = None
+        self.reader: StreamReader | None = None
+        self._once = False
+
+    def start(self, *, available_now: bool = False, once: bool = False) -> Query:
+        """A new process: whatever the reader kept is lost."""
+        source = Source(self.given)
+        schema = source.schema()
+        self.reader = source.stream_reader(schema)  # type: ignore[assignment]
+        if self._clock_ms is not None:
+            delay = self.reader._delay  # type: ignore[union-attr]
+            assert delay is not None
+            delay._clock_ms = self._clock_ms
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
+        self._once = once
+        return self
+
+    def trigger(self, kill: str | None = None) -> list[Row] | None:
+        """Runs a batch and gives its rows; None where there is nothing new.
+
+        `kill`: "planned" dies once the end is in the checkpoint, "written" once the sink has the rows.
+        """
+        assert self.reader is not None
+        limit = ReadAllAvailable() if self._once else self.reader.getDefaultReadLimit()
+        if len(self.offsets) == self.committed:
+            start = self.offsets[-1] if self.offsets else _text(self.reader.initialOffset())
+            end = _text(self.reader.latestOffset(json.loads(start), limit))
+            self.latest = self.reader.reportLatestOffset()
+            if self.offsets and end == start:
+                return None
+            self.offsets.append(end)
+            if kill == "planned":
+                raise Killed
+        number = self.committed
+        start = self.offsets[number - 1] if number else _text(self.reader.initialOffset())
+        rows = self._run(json.loads(start), json.loads(self.offsets[number]))
+        self.batches[number:] = [rows]
+        if kill == "written":
+            raise Killed
+        self.committed += 1
+        self.reader.commit(json.loads(self.offsets[number]))
+        return rows
+
+    def run(self) -> list[Row]:
+        """Triggers until there is nothing new. The rows of these batches."""
+        found: list[Row] = []
+        while (rows := self.trigger()) is not None:
+            found += rows
+        return found
+
+    @property
+    def rows(self) -> list[Row]:
+        """What the sink has."""
+        return [row for batch in self.batches for row in batch]
+
+    def _run(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+        assert self.reader is not None
+        tasks = self.reader.partitions(start, end)
+        self.tasks.append(len(tasks))
+        reader = pickle.loads(pickle.dumps(self.reader))
+        return [
+            row
+            for task in pickle.loads(pickle.dumps(tasks))
+            for batch in reader.read(task)
+            for row in batch.to_pylist()
+        ]
+
+
+def _text(offset: dict[str, Any]) -> str:
+    text = json.dumps(offset)
+    assert text == json.dumps(offset, sort_keys=True), "Spark compares text"
+    return text
