@@ -194,27 +194,30 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """The options of a stream. Raises as `read_options`, and for an option that a batch read alone can have."""
+    """The options of a stream. Raises as `read_options`, and for an option that a batch read alone can have.
+
+    As in the Kafka connector, a stream begins at the latest offset unless told otherwise, a batch read at the earliest.
+    """
     given = OptionValues(options, READER_OPTIONS, "reader")
     for name, instead in _REFUSED_BY_STREAMS.items():
         if given.text(name) is not None:
             raise InvalidOptionError(f"Option {name} is not valid in streams", hint=instead)
     delay_ms = given.parsed("maxTriggerDelay", duration_ms, "a time such as 500ms, 30s, 15m or 1h")
     return StreamOptions(
-        read=load_options(options),
+        read=load_options(options, LATEST),
         max_offsets=given.number("maxOffsetsPerTrigger", at_least=1),
         min_offsets=given.number("minOffsetsPerTrigger", at_least=1),
         max_delay_ms=DEFAULT_MAX_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
     )
 
 
-def load_options(options: Mapping[str, str]) -> ReadOptions:
+def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
     """The options of a load, which may be a batch read or a stream: Spark says which only when a query begins."""
     given = OptionValues(options, READER_OPTIONS, "reader")
     _refuse_unsupported(given, _UNSUPPORTED_BY_READER)
     _check_trigger_limits(given)
     topics = _topics(given)
-    start = _limit(given, "starting", EARLIEST)
+    start = _limit(given, "starting", default_start)
     end = _limit(given, "ending", LATEST)
     _check_order(start, end)
     version, timestamp_ms = _as_of(given, topics)

@@ -6,6 +6,7 @@ Spark compares offsets as text, so keys are sorted. Beside the offsets of each t
     {"/": {"topics": {"orders": {"id": "…", "leader_epochs": {"1": 4}}}, "version": 1}, "orders": {"0": 23, "1": 8}}
 
 A leader epoch that is not there is 0. Offsets without the key "/", as the connector writes them, name topics alone.
+The end of a query's first batch also says where the batch begins ("begin" within "/"), since Spark does not keep that.
 """
 
 from __future__ import annotations
@@ -36,20 +37,27 @@ class Position:
 Positions = Mapping[TopicPartition, Position]
 
 
-def to_json(positions: Positions) -> dict[str, Any]:
-    """Positions as Spark keeps them. Equal positions give equal text."""
+def to_json(positions: Positions, begin: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Positions as Spark keeps them. Equal positions give equal text. `begin`: offsets where the first batch begins."""
     offsets: dict[str, dict[str, int]] = {}
     topics: dict[str, dict[str, Any]] = {}
     for (topic, partition), position in sorted(positions.items(), key=lambda item: (item[0][0], str(item[0][1]))):
         offsets.setdefault(topic, {})[str(partition)] = position.offset
         if position.topic_id is None:
             continue
-        about = topics.setdefault(topic, {"id": position.topic_id})
-        assert about["id"] == position.topic_id, f"{topic} has two ids"
+        known = topics.setdefault(topic, {"id": position.topic_id})
+        assert known["id"] == position.topic_id, f"{topic} has two ids"
         if position.leader_epoch:
-            about.setdefault("leader_epochs", {})[str(partition)] = position.leader_epoch
+            known.setdefault("leader_epochs", {})[str(partition)] = position.leader_epoch
     # "-" and "." sort before "/", so that the whole is sorted again
-    return dict(sorted([(ABOUT, {"topics": topics, "version": VERSION}), *offsets.items()]))
+    about = {} if begin is None else {"begin": dict(begin)}
+    return dict(sorted([(ABOUT, about | {"topics": topics, "version": VERSION}), *offsets.items()]))
+
+
+def begin_of(end: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Where the batch with this end begins, if it is a query's first batch and says so."""
+    found = end.get(ABOUT, {}).get("begin")
+    return found if isinstance(found, Mapping) else None
 
 
 def from_json(offsets: Mapping[str, Any]) -> dict[TopicPartition, Position]:

@@ -26,7 +26,7 @@ from spark_segments.spark.schema import projection
 from spark_segments.spark.streams.data_loss import DataLoss, is_foreign, next_offset
 from spark_segments.spark.streams.rate_limits import BatchDelay, split_in_proportion
 from spark_segments.spark.streams.start_offsets import StartOffsets, check_start, is_repeatable, start_offsets
-from spark_segments.spark.streams.stream_offsets import Position, Positions, from_json, to_json
+from spark_segments.spark.streams.stream_offsets import Position, Positions, begin_of, from_json, to_json
 from spark_segments.spark.streams.stream_topics import PartitionState, StreamTopics
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.max_offsets is not None:
                 ends = split_in_proportion(begins, ends, self._options.max_offsets)
         reached = {one: states[one].position(end) for one, end in ends.items()}
-        return start if not reached or reached == positions else to_json(reached)
+        if not reached or reached == positions:
+            return start
+        return to_json(reached, start if is_first else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of the topics as the last trigger saw them."""
@@ -151,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         positions = from_json(end)
         states = self._states_for(positions)
-        ranges = self._ranges(from_json(start), positions, states)
+        ranges = self._ranges(from_json(begin_of(end) or start), positions, states)
         if not ranges:
             return []
         readers = self._readers_of({one.topic for one in ranges})

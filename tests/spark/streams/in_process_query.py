@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -22,7 +22,8 @@ class Killed(Exception):
 class Query:
     """A query and its checkpoint, which outlives `stop` and kills. The sink keeps the rows of each batch.
 
-    A batch that is run again replaces its rows, as a sink does that writes each batch once.
+    A batch that is run again replaces its rows, as a sink does that writes each batch once. `meanwhile` is called
+    between the look-up of a first batch's start and that of its end.
     """
 
     def __init__(self, uri: str, options: Mapping[str, Any], clock_ms: Any = None) -> None:
@@ -34,6 +35,7 @@ class Query:
         self.tasks: list[int] = []
         self.latest: dict[str, Any] | None = None
         self.reader: StreamReader | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
         self._once = False
 
     def start(self, *, available_now: bool = False, once: bool = False) -> Query:
@@ -59,6 +61,8 @@ class Query:
         limit = ReadAllAvailable() if self._once else self.reader.getDefaultReadLimit()
         if len(self.offsets) == self.committed:
             start = self.offsets[-1] if self.offsets else _text(self.reader.initialOffset())
+            if not self.offsets:
+                self.meanwhile()
             end = _text(self.reader.latestOffset(json.loads(start), limit))
             self.latest = self.reader.reportLatestOffset()
             if self.offsets and end == start:

@@ -28,7 +28,8 @@ FIVE = range(5)
 
 def query(log, clock_ms=None, **options):
     named = {"subscribePattern", "assign", "subscribe"} & options.keys()
-    return Query(log.uri, ({} if named else {"subscribe": "t"}) | options, clock_ms)
+    given = {"startingOffsets": "earliest"} | ({} if named else {"subscribe": "t"})
+    return Query(log.uri, given | options, clock_ms)
 
 
 # KafkaMicroBatchSourceSuite
@@ -242,7 +243,7 @@ def test_group_ids_are_accepted(t, add, case, name):
 def test_transactional_messages(log, case, level):
     """txn-0 was written by Kafka: committed, aborted and open transactions. Markers count as offsets for the limit."""
     log.import_kafka(str(GOLDEN), topic="txn")
-    options = {"subscribe": "txn", "isolation.level": level}
+    options = {"subscribe": "txn", "startingOffsets": "earliest", "isolation.level": level}
     stream = Query(log.uri, options | {"maxOffsetsPerTrigger": 10}).start()
     expected = in_process.load(log.uri, options)
     assert sorted(row["offset"] for row in stream.run()) == [row["offset"] for row in expected]
@@ -419,6 +420,15 @@ def test_an_option_that_a_stream_cannot_have_is_raised_by_what_spark_asks_first(
         reader.partitions({}, {})
     with pytest.raises(InvalidOptionError):
         reader.latestOffset({}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("case", ["93 option absent: the default given"])
+def test_a_stream_begins_at_latest_by_default_as_in_the_connector(t, add, case):
+    add(range(3))
+    stream = Query(t.uri, {"subscribe": "t"}).start()
+    assert stream.run() == []
+    add([3])
+    assert numbers(stream.run()) == [3]
 
 
 def test_times_of_max_trigger_delay_are_sparks():

@@ -57,7 +57,7 @@ def of(query: Query) -> dict[str, dict[int, int]]:
 
 def test_case_34_behind_with_a_rate_limit(t, add):
     add(range(10))
-    query = Query(t.uri, {"subscribe": "t", "maxOffsetsPerTrigger": 4}).start()
+    query = Query(t.uri, {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 4}).start()
     assert query.reader.reportLatestOffset() is None
     query.trigger()
     assert of(query) == {"t": {0: 6, 1: 0, 2: 0}}
@@ -65,6 +65,6 @@ def test_case_34_behind_with_a_rate_limit(t, add):
 
 def test_case_35_not_behind_without_a_rate_limit(t, add):
     add(range(10))
-    query = Query(t.uri, {"subscribe": "t"}).start()
+    query = Query(t.uri, {"subscribe": "t", "startingOffsets": "earliest"}).start()
     assert numbers(query.run()) == list(range(10))
     assert of(query) == {"t": {0: 0, 1: 0, 2: 0}}

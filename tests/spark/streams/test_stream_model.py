@@ -19,7 +19,7 @@ from tests.spark.streams.in_process_query import Killed, Query
 NOW_MS = T0 + 10 * 3_600_000
 COUNTS = st.integers(1, 12)
 STARTS: list[dict[str, Any]] = [
-    {},
+    {"startingOffsets": "earliest"},
     {"startingOffsets": "latest"},
     {"startingTimestamp": T0 + 5, "startingOffsetsByTimestampStrategy": "latest"},
     {"startingOffsets": '{"s0":{"0":2,"1":-1}}'},
@@ -50,9 +50,10 @@ def test_all_batches_of_a_stream_equal_one_batch_read(tmp_path_factory: pytest.T
     log.append("s0", rows(range(4), 0, T0))
     log.append("s0", rows(range(4, 9), 1, T0 + 5))
     stream = Query(log.uri, {"subscribePattern": "s.*"} | start).start()
+    stream.meanwhile = lambda: log.append("s0", rows([9], 1, T0 + 9))
     begin = stream.reader.initialOffset()
     steps = [("trigger", kill), *steps]
-    sent = 9
+    sent = 10
     for step, *details in steps:
         names = log.topics()
         if step == "append":

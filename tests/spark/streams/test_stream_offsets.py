@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.spark.streams.stream_offsets import Position, from_json, to_json
+from spark_segments.spark.streams.stream_offsets import Position, begin_of, from_json, to_json
 from spark_segments.spark.streams.stream_topics import PartitionState
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -31,6 +31,14 @@ def test_equal_positions_give_equal_text_with_sorted_keys_and_come_back(found, r
     text = json.dumps(to_json(dict(shuffled)))
     assert text == json.dumps(to_json(found)) == json.dumps(json.loads(text), sort_keys=True)
     assert from_json(json.loads(text)) == found
+
+
+@given(positions(), positions())
+def test_the_end_of_a_first_batch_says_where_it_begins(found, first):
+    offset = json.loads(json.dumps(to_json(found, to_json(first))))
+    assert from_json(offset) == found and from_json(begin_of(offset)) == first
+    assert json.dumps(offset) == json.dumps(offset, sort_keys=True)
+    assert begin_of(to_json(found)) is None and begin_of({"t": {"0": 1}}) is None
 
 
 def test_topic_id_and_leader_epoch_stand_under_a_key_that_is_no_topic():

@@ -30,7 +30,7 @@ STARTS = {
 
 
 def query(log, **options):
-    return Query(log.uri, {"subscribe": "t"} | options)
+    return Query(log.uri, {"subscribe": "t", "startingOffsets": "earliest"} | options)
 
 
 # Starts, and kills in the first batch
@@ -54,9 +54,10 @@ def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add,
         "times": {3, 4, 13, 14, 23, 24},
     }[start]
     stream = query(t, **STARTS[start]).start()
+    stream.meanwhile = lambda: add([90], 1, T0 + 2 * HOUR_MS)
     with pytest.raises(Killed):
         stream.trigger(kill)
-    new = set()
+    new = {90}
     for partition in range(3):
         add([100 + partition, 200 + partition], partition, T0 + 10 * HOUR_MS)
         new |= {100 + partition, 200 + partition}
@@ -153,6 +154,23 @@ def test_a_replay_of_a_batch_whose_records_left_the_log_is_an_error(t, add):
     assert numbers(stream.start().run()) == [7, 8, 9]
 
 
+def test_a_replay_of_the_first_batch_knows_where_it_began(t, add):
+    """The earliest offset of the replay is another: what lies between was planned, and never read."""
+    add(range(10))
+    stream = query(t).start()
+    with pytest.raises(Killed):
+        stream.trigger("planned")
+    t.delete_records("t", {0: 7})
+    with pytest.raises(OffsetOutOfRangeError, match="Offsets 0 to 6 of t-0"):
+        stream.start().trigger()
+    stream.given["failOnDataLoss"] = "false"
+    assert numbers(stream.start().run()) == [7, 8, 9]
+    assert "begin" in stream.offsets[0]
+    add([10])
+    stream.run()
+    assert "begin" not in stream.offsets[1]
+
+
 def test_retention_between_plan_and_read_takes_nothing_from_a_batch(t, add):
     """The files of the snapshot that planned the batch stay for file.delete.delay.ms."""
     add(range(10))
@@ -220,7 +238,7 @@ def test_a_planned_batch_of_a_topic_that_was_made_anew_is_an_error_else(t, add):
 def test_a_topic_that_went_away_is_an_error_and_with_loss_allowed_left_out(t, add):
     add(range(5))
     t.create_topic("u")
-    stream = Query(t.uri, {"subscribe": "t,u"}).start()
+    stream = query(t, subscribe="t,u").start()
     stream.run()
     t.delete_topic("t")
     with pytest.raises(OffsetOutOfRangeError, match=r"Partition t-0 is gone"):
@@ -317,7 +335,12 @@ def test_a_projection_and_headers_reach_a_stream(t, add):
 
 def test_values_have_their_format_in_a_stream_too_and_in_topics_that_come_later(t):
     t.append("t", rows(['{"n":1}'], 0))
-    options = {"subscribePattern": "t.*", "value.format": "json", "value.schema": "n long"}
+    options = {
+        "subscribePattern": "t.*",
+        "startingOffsets": "earliest",
+        "value.format": "json",
+        "value.schema": "n long",
+    }
     stream = Query(t.uri, options).start()
     assert [row["value"] for row in stream.run()] == [{"n": 1}]
     t.create_topic("t2")
