@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from spark_segments.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import offset_bounds, readable_bounds
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.offsets import TimeLookup, check_complete, check_in_log, resolve, subscribed_partitions
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import LATEST, Limit, ReadOptions

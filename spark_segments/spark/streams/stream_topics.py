@@ -11,7 +11,8 @@ from spark_segments.errors import UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import offset_bounds, readable_bounds
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.offsets import subscribed_partitions, topic_names
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import ReadOptions
