@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -69,7 +68,7 @@ def read_delta(spark: SparkSession, paths: Sequence[str], options: Mapping[str, 
         raise InvalidOptionError("A Delta table is read by itself", expected="one --input", found=", ".join(paths))
     try:
         return spark.read.format("delta").options(**options).load(paths[0])
-    except (PySparkException, Py4JError) as error:  # pyspark does not convert this Java error
+    except _spark_errors() as error:
         if "DATA_SOURCE_NOT_FOUND" not in str(error):
             raise
     spark.dataSource.register(DeltaInput)
@@ -141,6 +140,18 @@ def _dataset(path: str, options: Mapping[str, str]) -> Any:
         return _open(path, options).to_pyarrow_dataset()
     except (DeltaError, OSError, ValueError) as error:
         raise LogDirError(f"The Delta table cannot be read: {_in_one_line(error)}", path=path, hint=_HINT) from error
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """The errors of a Spark session: PySpark's, and py4j's for errors of Java that PySpark does not convert.
+
+    pyspark-client, which knows Spark Connect only, comes without py4j.
+    """
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        return (PySparkException,)
+    return (PySparkException, Py4JError)
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark_segments.errors import CommitConflictError
@@ -162,10 +161,14 @@ def has_delta(spark: SparkSession) -> bool:
         return False
     try:
         importlib.import_module("delta.tables")
+        from py4j.protocol import Py4JError
+    except ImportError:  # no delta-spark, or pyspark-client, which has no JVM and no py4j
+        return False
+    try:
         jvm: Any = spark._jvm
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         jvm.java.lang.Class.forName("io.delta.tables.DeltaTable", False, loader)
-    except (ImportError, Py4JError, PySparkException):  # no delta-spark, no jar, or a session of Spark Connect
+    except (Py4JError, PySparkException):  # no jar, or a session of Spark Connect
         return False
     return True
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.spark.option_values import (
     STORAGE_PREFIX,
     OptionValues,
@@ -25,9 +26,6 @@ from spark_segments.values.options import OPTIONS as VALUE_OPTIONS
 
 EARLIEST = -2
 LATEST = -1
-
-READ_UNCOMMITTED = "read_uncommitted"
-READ_COMMITTED = "read_committed"
 
 # What Spark's Kafka connector refuses, and what to do instead.
 _BINARY = "Keys and values come as binary: cast or parse them in the query"

@@ -15,7 +15,7 @@ from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
-from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from spark_segments.log.reading.isolation import check_isolation_level
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
 from spark_segments.log.reading.plan import ReadRange, cut, read_ranges
 from spark_segments.log.reading.read import read_range
@@ -45,10 +45,7 @@ def check_reading(
         raise InvalidOptionError(
             "Unknown columns", expected=f"some of {', '.join(RECORD_SCHEMA.names)}", found=", ".join(unknown)
         )
-    if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        raise InvalidOptionError(
-            "Unknown isolation level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=isolation_level
-        )
+    check_isolation_level(isolation_level)
     if view not in (None, LATEST) or (view is not None and include_control):
         message = "Unknown view" if view != LATEST else "Control records are in no view"
         raise InvalidOptionError(message, expected=LATEST, found=view)
