@@ -11,7 +11,7 @@ lint:  ## style and formatting
 types:  ## mypy, strict, on the package
 	$(PYTHON) -m mypy
 
-fast:  ## the tests that need no Spark, no network and little time: two minutes
+fast:  ## the tests that need no Spark, no network and little time: a minute
 	$(PYTHON) -m pytest -m fast -n 2 --dist worksteal
 
 test:  ## all tests: those with Spark share one process and its session, the others go beside them

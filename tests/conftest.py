@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from spark_segments import LogDir
+from tests.golden_files import LARGE_DIRECTORIES
 from tests.s3_server import s3_server
 
 if TYPE_CHECKING:
@@ -25,14 +26,16 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks `spark` what uses its fixture or has it for a parameter.
+    """Marks tests `spark` that use its fixture or have it for a parameter, and `slow` that read a large directory.
 
-    What is neither spark, nor network, nor slow is `fast`.
+    A test that is neither spark, nor network, nor slow is `fast`.
     """
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values()):
             item.add_marker("spark")
+        if not LARGE_DIRECTORIES.isdisjoint(map(str, parameters.values())):
+            item.add_marker("slow")
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))  # one process of pytest-xdist, so one session
         if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):

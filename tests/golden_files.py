@@ -51,6 +51,12 @@ CLEAN_DIRECTORIES = [
         )
     ),
 ]
+# Directories of so many records that a test of each is slow. The others of their kind are read by the fast tests, too.
+LARGE_DIRECTORIES = frozenset(
+    f"bigcompact-{codec}/{step}/bigcompact-0"
+    for codec, steps in (("none", ("dirty", "clean-1", "dirty-2", "clean-2")), ("zstd", ("dirty",)))
+    for step in steps
+)
 LEGACY_DIRECTORIES = ["legacy-v0-0", "legacy-v1-0"]
 
 

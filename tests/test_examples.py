@@ -153,6 +153,8 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
     assert all(path_of(Item(job)).name == f"{job}.py" for job in parsed)
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_path: Path) -> None:
     """What a broker wrote, into a log directory and on into another: every record, in its place."""
     kafka = ROOT / "tests" / "golden" / "broker-data"
@@ -171,11 +173,15 @@ def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_
     assert records[0] == records[1] == records[2] != []
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_move_without_kafkas_package_says_which_it_takes(run, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="Kafka's connector is a package"):
         run("move_topic.py", "--from", "kafka", "subscribe=a", "--to", "segments", f"path={tmp_path}", "topic=a")
 
 
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_changelog_becomes_a_table(run, tmp_path: Path) -> None:
     for flags in ([], ["--spark"]):
         directory = tmp_path / str(len(flags))

@@ -337,6 +337,7 @@ def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
+@pytest.mark.slow
 def test_what_compaction_left_is_read(log: LogDir) -> None:
     config = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
     log.create_topic("latest", partitions=2, config={**config, "delete.retention.ms": "1000"})
@@ -381,6 +382,7 @@ def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["txn-0", "txn-compact/clean-2/txnc-0", "broker-data/payments-0"])
 def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: str, log: LogDir) -> None:
     directory = golden_dir(name)

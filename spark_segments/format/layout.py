@@ -78,7 +78,7 @@ NO_SEQUENCE = -1
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
-# What a record becomes: the columns of Spark's Kafka source, in its order.
+# The columns of decoded records: those of Spark's Kafka source, in the same order.
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),

@@ -9,7 +9,7 @@ Batches that were converted from magic 0 or 1 are compared record by record.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -101,15 +101,12 @@ class _Part:
     limits: tuple[int, int]  # offsets of the log that are compared
 
     def take(self, rows: np.ndarray) -> _Part:
-        return _Part(
-            self.side,
-            self.segment,
-            self.window,
-            self.batches.take(rows),
-            self.first[rows],
-            self.last[rows],
-            self.is_cut[rows],
-            self.limits,
+        return replace(
+            self,
+            batches=self.batches.take(rows),
+            first=self.first[rows],
+            last=self.last[rows],
+            is_cut=self.is_cut[rows],
         )
 
     def records(self) -> pa.Table:
@@ -157,11 +154,8 @@ class _Side:
     def part(self, position: int, limit: int) -> _Part:
         """The batches that have offsets in [position, limit)."""
         current = self._current
-        wanted = np.flatnonzero((current.last >= position) & (current.first < limit))
-        part = current.take(wanted)
-        return _Part(
-            self, part.segment, part.window, part.batches, part.first, part.last, part.is_cut, (position, limit)
-        )
+        part = current.take(np.flatnonzero((current.last >= position) & (current.first < limit)))
+        return replace(part, limits=(position, limit))
 
     def epochs_at(self, offsets: np.ndarray) -> np.ndarray:
         """int64: the leader epoch at each offset, -1 where it is not known."""
@@ -172,28 +166,19 @@ class _Side:
 
     def _walk(self) -> Iterator[_Part]:
         for segment in self._segments:
-            begin = locate(self.history.storage, segment, self._start) if self._start > segment.base_offset else 0
-            low, shift = max(self._start, segment.base_offset), segment.offset_shift
+            low, high = max(self._start, segment.base_offset), min(segment.next_offset, self._end)
+            begin = locate(self.history.storage, segment, low) if low > segment.base_offset else 0
             for window in windows(
                 self.history.storage, segment, begin, first_window_bytes=WINDOW_BYTES, check_crc=False
             ):
-                batches = with_first_offsets(window)
-                first, last = batches.base_offset + shift, batches.last_offset + shift
-                wanted = np.flatnonzero((last >= low) & (first < min(segment.next_offset, self._end)))
-                if not len(wanted):
+                window = window.with_batches(with_first_offsets(window)).between(low, high)
+                batches = window.batches
+                if not len(batches):
                     continue
+                first, last = batches.base_offset + window.offset_shift, batches.last_offset + window.offset_shift
                 is_cut = (first < low) | (last >= segment.next_offset)
-                whole = _Part(
-                    self,
-                    segment,
-                    window,
-                    batches,
-                    np.maximum(first, low),
-                    np.minimum(last, segment.next_offset - 1),
-                    is_cut,
-                    (low, self._end),
-                )
-                yield whole.take(wanted)
+                first, last = np.maximum(first, low), np.minimum(last, segment.next_offset - 1)
+                yield _Part(self, segment, window, batches, first, last, is_cut, (low, self._end))
 
     def _empty(self) -> _Part:
         none = np.empty(0, np.int64)

@@ -131,7 +131,9 @@ class LogDir(Topics, TypedLog, TopicReads):
         source = KafkaDirectory(Storage(path, dict(storage_options or {})))
         topics = [topic] if topic is not None else source.topics()
         if not topics:
-            raise LogDirError("There is no topic to import", path=path, expected="<topic>-<partition> directories")
+            raise LogDirError(
+                "The directory holds no topic to import", path=path, expected="<topic>-<partition> directories"
+            )
         return import_all(
             source,
             self.storage,

@@ -94,7 +94,7 @@ class Topics:
         raise LogDirError(
             "Not a log directory",
             path=uri,
-            expected="a log directory of ours or of Kafka's",
+            expected="a log directory of spark-segments or of Kafka",
             found="neither a manifest nor <topic>-<partition> directories",
             hint="LogDir.create(uri) or segments topic create makes one",
         )
@@ -246,7 +246,7 @@ class Topics:
             raise LogDirError(
                 "A Kafka log directory is read-only",
                 path=self.uri,
-                hint="Import it into a log directory of its own: segments import KAFKA_DIR LOG_DIR",
+                hint="Import it into another log directory: segments import KAFKA_DIR LOG_DIR",
             )
 
 

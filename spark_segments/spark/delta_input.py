@@ -125,7 +125,7 @@ def _open(path: str, options: Mapping[str, str]) -> Any:
     storage = {name: value for name, value in options.items() if name != _VERSION}
     text = options.get(_VERSION)
     if text is not None and not (text.isascii() and text.isdigit()):
-        raise InvalidOptionError("Not a version of a Delta table", expected="a number from 0 on", found=text)
+        raise InvalidOptionError("The text is no version of a Delta table", expected="a number from 0 on", found=text)
     try:
         return DeltaTable(path, version=None if text is None else int(text), storage_options=storage or None)
     except (DeltaError, OSError, ValueError) as error:

@@ -55,7 +55,7 @@ def as_records(
     for name, column in chosen.items():
         if column is not None and column not in types:
             raise InvalidOptionError(
-                f"There is no column {column} to be the {name}", expected=f"one of {', '.join(types)}", found=column
+                f"The data has no column {column} for the {name}", expected=f"one of {', '.join(types)}", found=column
             )
     if isinstance(types.get("value"), _BYTES):
         for name in _RECORD_COLUMNS:

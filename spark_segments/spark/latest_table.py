@@ -132,7 +132,9 @@ def update_table(
         except CommitFailedError:
             continue  # another commit came first, or the reply was lost: the table's position tells which
         return TableUpdate(table.version(), position, whole, engine)
-    raise CommitConflictError("Others commit to the table all the time", path=table_uri, hint="Run the update again")
+    raise CommitConflictError(
+        "Other commits to the table keep coming first", path=table_uri, hint="Run the update again"
+    )
 
 
 def last_position(table: DeltaTable) -> Position | None:

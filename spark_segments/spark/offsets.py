@@ -198,7 +198,7 @@ def check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tup
             f"Option {limit.option} asks for an offset that {topic}-{number} does not have",
             expected=f"{low} to {high}",
             found=offset,
-            hint="Data may have been lost to retention; set failOnDataLoss to false to read what is there",
+            hint="Data may have been lost to retention; set failOnDataLoss to false to read the rest",
         )
 
 

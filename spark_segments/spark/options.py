@@ -221,7 +221,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
     version, timestamp_ms = _as_of(given, topics)
     latest = given.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW
     if given.text("includeTombstones") is not None and not latest:
-        raise InvalidOptionError("Option includeTombstones goes with the option view=latest alone")
+        raise InvalidOptionError("Option includeTombstones needs the option view=latest")
     strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     return ReadOptions(
         location=_location(given),
@@ -316,7 +316,7 @@ def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]
     if version is not None and (len(topics.names) or len(topics.partitions or ())) != 1:
         raise InvalidOptionError(
             "Option versionAsOf is the version of one topic",
-            hint="Subscribe to one topic by its name: each topic has versions of its own",
+            hint="Subscribe to one topic by its name: every topic counts its versions separately",
         )
     return version, timestamp_ms
 
@@ -325,9 +325,9 @@ def _location(given: OptionValues) -> LogDirLocation:
     path, several = given.text("path"), given.text("paths")
     if path is None:
         raise InvalidOptionError(
-            "No log directory was given" if several is None else "One log directory at a time can be read",
+            "No log directory was given" if several is None else "A read takes a single log directory",
             found=several,
-            hint='Give its location as the path: .load("/data/log"), .save("/data/log") or .option("path", …)',
+            hint='Give the location as the path: .load("/data/log"), .save("/data/log") or .option("path", …)',
         )
     return LogDirLocation(path, given.prefixed(STORAGE_PREFIX))
 

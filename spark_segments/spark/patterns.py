@@ -116,5 +116,5 @@ def _refusal(text: str, piece: str) -> InvalidOptionError:
     return InvalidOptionError(
         f"{piece} of Java's regular expressions has no translation",
         found=repr(text),
-        hint="Say it with letters, digits and . _ -, which topic names consist of, as in [a-z]+\\..*",
+        hint="Use letters, digits and . _ -, which topic names consist of, as in [a-z]+\\..*",
     )

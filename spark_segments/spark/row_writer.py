@@ -223,7 +223,7 @@ def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
     used = [field for field in schema.fields if field.name in WRITER_SCHEMA.names]
     names = [field.name for field in used]
     if len(set(names)) < len(names):
-        raise InvalidOptionError("A column to be written is there twice", found=", ".join(names))
+        raise InvalidOptionError("The data has two columns of the same name", found=", ".join(names))
     if not used:
         check_columns(pa.schema([pa.field(name, pa.null()) for name in schema.names]), topic_given=topic_given)
     check_columns(to_arrow_schema(StructType(used), timezone="UTC"), topic_given=topic_given)

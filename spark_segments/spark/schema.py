@@ -66,7 +66,7 @@ def projection(schema: StructType, columns: pa.Schema = RECORD_SCHEMA) -> pa.Sch
     for field in schema.fields:
         if field.name not in types:
             raise InvalidOptionError(
-                f"There is no column {field.name} in a topic",
+                f"A topic has no column {field.name}",
                 expected=f"some of {_described(full)}",
                 hint="A schema picks columns of a record; the option value.format gives its value fields",
             )
@@ -80,7 +80,7 @@ def projection(schema: StructType, columns: pa.Schema = RECORD_SCHEMA) -> pa.Sch
         if field.name in _NULLABLE and not field.nullable:
             raise InvalidOptionError(f"Column {field.name} can be null", hint="Leave NOT NULL out of the schema")
     if not schema.fields:
-        raise InvalidOptionError("A schema without columns", expected=f"some of {_described(full)}")
+        raise InvalidOptionError("The schema has no columns", expected=f"some of {_described(full)}")
     return to_arrow_schema(schema, timezone="UTC")
 
 

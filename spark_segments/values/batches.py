@@ -1,7 +1,7 @@
 """Batches of records with typed columns in place of bytes, and back: a reader's last step and a writer's first.
 
 A null stays null: a tombstone in every format. What cannot be read is an error that says what was found, where, and
-what to set, or with errors = null becomes null, its bytes kept in a column of their own where one was asked for.
+what to set, or with errors = null becomes null, its bytes kept in a further column where one was asked for.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def decoded_schema(schema: pa.Schema, readers: Sequence[Decoder]) -> pa.Schema:
             fields[one.chosen.column] = pa.field(one.chosen.column, one.codec.type)
             if one.chosen.raw_column is not None:
                 if one.chosen.raw_column in fields:
-                    raise InvalidOptionError("A column of this name is there", found=one.chosen.raw_column)
+                    raise InvalidOptionError("A column of this name already exists", found=one.chosen.raw_column)
                 fields[one.chosen.raw_column] = pa.field(one.chosen.raw_column, pa.binary())
     return pa.schema(list(fields.values()))
 

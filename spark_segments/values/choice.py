@@ -53,7 +53,7 @@ def writing_codec(
     subject = chosen.subject_of(topic)
     if subject is None:
         raise InvalidOptionError(
-            "A write to several topics has no subject of its own", hint=f"Give {chosen.column}.subject, or topic"
+            "A write to several topics has no default subject", hint=f"Give {chosen.column}.subject, or topic"
         )
     newest = registry.version(subject) if chosen.schema is None else None
     if newest is not None and newest.kind != kind:

@@ -115,7 +115,7 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             return array.cast(middle).cast(kind) if t.is_duration(array.type) else array.view(middle).cast(kind)
         return array.cast(kind)
     except pa.ArrowNotImplementedError as error:
-        raise InvalidOptionError("A column's type cannot become the other", expected=kind, found=array.type) from error
+        raise InvalidOptionError("The type of a column cannot be converted", expected=kind, found=array.type) from error
 
 
 def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -259,5 +259,7 @@ class _TypeParser:
 
 def _wrong(text: str) -> InvalidOptionError:
     return InvalidOptionError(
-        "Not a type", expected="Spark's DDL, such as id bigint, at timestamp, tags array<string>", found=text[:200]
+        "The text is no type",
+        expected="Spark's DDL, such as id bigint, at timestamp, tags array<string>",
+        found=text[:200],
     )

@@ -95,12 +95,16 @@ def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str,
         return None
     errors = (values["errors"] or FAIL).lower()
     if errors not in (FAIL, NULL):
-        raise InvalidOptionError(f"Option {column}.errors", expected=f"{FAIL} or {NULL}", found=errors)
+        raise InvalidOptionError(
+            f"Option {column}.errors has an unknown value", expected=f"{FAIL} or {NULL}", found=errors
+        )
     if values["raw.column"] is not None and errors != NULL:
         raise InvalidOptionError(f"Option {column}.raw.column goes with {column}.errors=null")
     if values["raw.column"] in RECORD_SCHEMA.names:
         raise InvalidOptionError(
-            f"Option {column}.raw.column names a column that is there", found=values["raw.column"], hint="Name another"
+            f"Option {column}.raw.column names a column that already exists",
+            found=values["raw.column"],
+            hint="Name another",
         )
     prefix = f"{REGISTRY}."
     return ColumnFormat(
@@ -123,7 +127,7 @@ def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str,
 def _flag(name: str, text: str | None) -> bool:
     if text is None or text.lower() in ("true", "false"):
         return text is None or text.lower() == "true"
-    raise InvalidOptionError(f"Option {name}", expected="true or false", found=text)
+    raise InvalidOptionError(f"Option {name} has an unknown value", expected="true or false", found=text)
 
 
 def schema_text(value: str, storage_options: Mapping[str, str] | None = None) -> str:
@@ -136,4 +140,8 @@ def schema_text(value: str, storage_options: Mapping[str, str] | None = None) ->
     try:
         return bytes(Storage(directory or ".", dict(storage_options or {})).read(name)).decode()
     except FileNotFoundError as error:
-        raise InvalidOptionError("No file of a schema", path=stripped, hint="Give its path, or the schema") from error
+        raise InvalidOptionError(
+            "The schema's file does not exist",
+            path=stripped,
+            hint="Give the path of the file, or the text of the schema",
+        ) from error

@@ -54,7 +54,7 @@ class Message:
         """Each row's message. Raises InvalidOptionError for fields that the message lacks."""
         schema = self.writer.schema()
         if not pa.types.is_struct(array.type):
-            raise InvalidOptionError(f"A message {self.name} is made of a struct", found=array.type)
+            raise InvalidOptionError(f"A message {self.name} is made from a struct column", found=array.type)
         if unknown := [one.name for one in array.type if one.name not in schema.names]:
             raise InvalidOptionError(
                 f"The message {self.name} has no such fields", expected=schema.names, found=unknown
@@ -170,7 +170,7 @@ def _linked(root: Any, references: References) -> Any:
     for name, content in references:
         used = _serialized(content)
         if used is None:
-            raise InvalidOptionError("A serialized .proto imports one that is text", found=name)
+            raise InvalidOptionError("A serialized .proto imports a .proto that is text", found=name)
         used.name = name
         pool.Add(used)
     pool.Add(root)
@@ -188,7 +188,9 @@ def _compiled(text: str, references: References) -> bytes:
         for name, content in (*references, (_ROOT, text)):
             file = Path(directory, name)
             if ".." in file.parts or not file.is_relative_to(directory):
-                raise InvalidOptionError("A .proto cannot be imported from there", found=name)
+                raise InvalidOptionError(
+                    "The name of an imported .proto leads out of the schema's directory", found=name
+                )
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content)
         out = Path(directory, "compiled")
@@ -196,5 +198,5 @@ def _compiled(text: str, references: References) -> bytes:
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", f"-I{own}", "--include_imports"]
         done = subprocess.run([*command, f"--descriptor_set_out={out}", _ROOT], capture_output=True, text=True)
         if done.returncode:
-            raise InvalidOptionError(f"Not a .proto. {done.stderr.strip()[:400]}")
+            raise InvalidOptionError(f"The text is no .proto file. {done.stderr.strip()[:400]}")
         return out.read_bytes()

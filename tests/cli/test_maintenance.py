@@ -2,30 +2,37 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.maintenance import roll
+from tests.log_copies import copy_of
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: segments that nothing was appended to are idle then
 
 
-@pytest.fixture
-def uri(tmp_path, segments) -> str:
-    """A compacted topic of ten records of two keys in five appends, a day apart."""
-    uri = str(tmp_path / "log")
-    segments(
-        "topic", "create", uri, "prices", "--config", "cleanup.policy=compact,min.cleanable.dirty.ratio=0.01",
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    log = LogDir.create(str(tmp_path_factory.mktemp("prices") / "log"))
+    log.create_topic("prices", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
     for day in range(5):
-        rows = [{"key": key, "value": f"{key}{day}", "timestamp": START_MS + day * DAY_MS} for key in "ab"]
-        segments(
-            "produce", uri, "prices", "--format", "json", stdin="".join(json.dumps(row) + "\n" for row in rows).encode()
+        at = pa.scalar(START_MS + day * DAY_MS, pa.timestamp("ms", tz="UTC"))
+        log.append(
+            "prices",
+            pa.table({"key": [b"a", b"b"], "value": [f"{key}{day}".encode() for key in "ab"], "timestamp": [at, at]}),
         )
-    return uri
+    return log
+
+
+@pytest.fixture
+def uri(prices: LogDir, tmp_path: Path) -> str:
+    """A compacted topic of ten records of two keys in five appends, a day apart."""
+    return copy_of(prices, tmp_path / "log").uri
 
 
 def values(segments, uri: str) -> list[str]:
@@ -133,23 +140,22 @@ def test_maintain_is_all_of_them(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
-@pytest.fixture
-def old_orders(segments, tmp_path) -> str:
-    """A topic of five days, each a sealed segment but the last."""
-    uri = str(tmp_path / "log")
-    segments(
-        "topic",
-        "create",
-        uri,
-        "orders",
-        "--config",
-        f"retention.ms=-1,compression.type=uncompressed,segment.ms={DAY_MS // 2}",
-    )
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    log = LogDir.create(str(tmp_path_factory.mktemp("orders") / "log"))
+    config = {"retention.ms": "-1", "compression.type": "uncompressed", "segment.ms": str(DAY_MS // 2)}
+    log.create_topic("orders", 1, config)
     for day in range(5):
-        row = json.dumps({"value": "v" * 1000, "timestamp": START_MS + day * DAY_MS}) + "\n"
-        segments("produce", uri, "orders", "--format", "json", stdin=row.encode())
-    segments("roll", uri)
-    return uri
+        at = pa.scalar(START_MS + day * DAY_MS, pa.timestamp("ms", tz="UTC"))
+        log.append("orders", pa.table({"value": [b"v" * 1000], "timestamp": [at]}))
+    roll(log)
+    return log
+
+
+@pytest.fixture
+def old_orders(orders: LogDir, tmp_path: Path) -> str:
+    """A topic of five days, each a sealed segment but the last."""
+    return copy_of(orders, tmp_path / "log").uri
 
 
 def test_max_bytes_shortens_retention_and_says_how_far(segments, old_orders):

@@ -25,6 +25,7 @@ from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
+from tests.log_copies import copy_of
 from tests.maintenance.appending import records
 from tests.maintenance.rows import TOPIC_ID, snapshot
 
@@ -33,10 +34,9 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> LogDir:
-    """A compacted topic that was cleaned once, one with retention, one with both policies, and an empty one."""
-    log = LogDir.create(str(tmp_path / "log"))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    log = LogDir.create(str(tmp_path_factory.mktemp("made") / "log"))
     small = {"segment.bytes": "20000", "segment.ms": str(6 * HOUR_MS)}
     log.create_topic("prices", 2, small | {"cleanup.policy": "compact"})
     log.create_topic("orders", 3, small | {"retention.ms": str(20 * HOUR_MS)})
@@ -51,6 +51,12 @@ def log(tmp_path: Path) -> LogDir:
             compact(log, now_ms=at_ms + HOUR_MS)
             retain(log, now_ms=at_ms + HOUR_MS)
     return log
+
+
+@pytest.fixture
+def log(made: LogDir, tmp_path: Path) -> LogDir:
+    """A compacted topic that was cleaned once, one with retention, one with both policies, and an empty one."""
+    return copy_of(made, tmp_path / "log")
 
 
 def page_of(log: LogDir, now_ms: int = NOW_MS) -> str:

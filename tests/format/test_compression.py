@@ -143,7 +143,7 @@ def test_lz4_frames_begin_as_kafkas_own():
     assert file.read_bytes()[61 : 61 + 7] == LZ4_FRAME_HEADER == compress(LZ4, b"abc").to_pybytes()[:7]
 
 
-@pytest.mark.parametrize("size", [100, 70_000, 2_000_000])
+@pytest.mark.parametrize("size", [100, 70_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
     [

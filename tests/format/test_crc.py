@@ -49,6 +49,7 @@ assert crc.crc32c_range(byte_view(data), 7, 9_999) == crc32c.crc32c(data[7:9_999
 """
 
 
+@pytest.mark.slow
 def test_a_processor_without_the_instruction_takes_the_table():
     """numba compiles for the oldest processor of its architecture when it is told to."""
     environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.decoding import record_kernels as kernels
+from spark_segments.format.decoding.record import SMALLEST_RECORD
 from spark_segments.format.kernels.jit import COPY_SLACK
 from spark_segments.format.layout import CODECS
 from tests.format.decoded import GOOD, NAMES, START, batch_of, decoded, milliseconds, rows_of, sealed
@@ -64,6 +65,7 @@ a_record = st.builds(
 some_records = st.lists(a_record, min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(FUZZ, max_examples=200)
 @given(st.lists(some_records, min_size=1, max_size=4), st.sampled_from([*CODECS]), st.booleans())
 def test_what_the_twin_writes_decodes_as_the_twin_decodes(batches, codec, appended):
@@ -74,6 +76,7 @@ def test_what_the_twin_writes_decodes_as_the_twin_decodes(batches, codec, append
     assert same_as_twin(INPUT.hold(data))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(some_records, st.data())
 def test_flipped_bits_under_a_right_crc(batch, data):
@@ -83,6 +86,7 @@ def test_flipped_bits_under_a_right_crc(batch, data):
     same_as_twin(INPUT.hold(GOOD + sealed(bytes(damaged))))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(some_records, st.data())
 def test_flipped_bits_and_cuts_without_a_right_crc(batch, data):
@@ -114,6 +118,7 @@ def test_random_bytes(data):
     same_as_twin(INPUT.hold(data[:16] + b"\2" + data[17:] if len(data) > 16 else data))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(some_records, st.sampled_from(["gzip", "snappy", "lz4", "zstd"]), st.data())
 def test_flipped_bits_of_compressed_records_give_records_or_one_error(batch, codec, data):
@@ -132,6 +137,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_views", [False, True])
 @FUZZ
 @given(batch=some_records, data=st.data())
@@ -140,7 +146,7 @@ def test_kernels_write_only_into_the_room_they_were_given(as_views, batch, data)
     section = bytearray(batch_bytes(batch)[61:])
     for _ in range(data.draw(st.integers(0, 2))):
         section[data.draw(st.integers(0, len(section) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    count = min(len(batch), len(section) // kernels.SMALLEST_RECORD)
+    count = min(len(batch), len(section) // SMALLEST_RECORD)
     place = INPUT.hold(bytes(section)).__array_interface__["data"][0]
     sections = np.array([[place, place + len(section), count, 0, len(batch) - 1, START, 1, 0, place]], np.int64)
 

@@ -101,6 +101,7 @@ def high():
 """
 
 
+@pytest.mark.slow
 def test_a_cached_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
     package = tmp_path / "kernels_of_a_test"
     package.mkdir()
@@ -115,6 +116,7 @@ def test_a_cached_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp
         assert _run(f"from {package.name}.high import high; print(high())", tmp_path) == str(answer)
 
 
+@pytest.mark.slow
 def test_kernels_are_cached_in_a_private_directory_where_nothing_else_is_writable(tmp_path):
     (tmp_path / "alone.py").write_text(
         "from spark_segments.format.kernels.jit import njit\n\n@njit\ndef alone():\n    return 7\n"

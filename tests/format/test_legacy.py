@@ -226,6 +226,7 @@ def test_a_bad_message_among_many_is_named():
     assert caught.value.position == size
 
 
+@pytest.mark.slow
 def test_a_wrapper_of_very_many_messages_is_read_in_steps():
     count = legacy.STEP_MESSAGES + 1000
     data = wrapper(count - 1, b"".join(message(offset, None, magic=0) for offset in range(count)), magic=0)

@@ -75,6 +75,7 @@ def damaged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(texts)
 def test_what_libraries_write_is_read(data):
@@ -84,6 +85,7 @@ def test_what_libraries_write_is_read(data):
     assert read("snappy", xerial(data, 100)) == data
 
 
+@pytest.mark.slow
 @FUZZ
 @given(texts.filter(len), flips)
 def test_damaged_blocks_give_what_other_bindings_give_or_nothing(data, changes):
@@ -111,6 +113,7 @@ def test_too_little_room_is_left_to_a_caller_that_makes_more():
     assert lz4_into(section, memoryview(bytearray(needed))) == len(data)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(texts, flips.filter(len), st.integers(0, 1 << 30))
 def test_damaged_and_cut_frames_stay_in_bounds(data, changes, cut):

@@ -151,6 +151,7 @@ def test_a_small_partition_takes_little_of_a_large_bound():
     assert offset_map.slots.nbytes < 1 << 18
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_keys_up_to_the_bound():
     keys = [b"key %d" % number for number in range(30_000)]
     data = b"".join(keyed(keys[first : first + 100], base_offset=first) for first in range(0, len(keys), 100))
@@ -207,6 +208,7 @@ def test_maps_of_other_seeds_or_with_offsets_between_them_cannot_be_merged(optio
         first.merge(OffsetMap(MANY, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
 def test_a_map_can_be_taken_apart_and_put_together_again(piece_bytes):
     offset_map = filled(keyed([b"%d" % number for number in range(5000)]), seed=5, start_offset=7)

@@ -104,6 +104,7 @@ def test_the_view_equals_cleaning_on_a_hundred_random_histories(log, seed):
     assert rows(log.read("orders", columns=COLUMNS)) == view
 
 
+@pytest.mark.slow
 def test_a_range_has_the_newest_of_its_own_records(log):
     histories = Histories(log, "orders", 42, partitions=5)
     histories.run(steps=20)

@@ -59,7 +59,7 @@ READERS: dict[str, Callable[[LogDir, Path], object]] = {
 def test_a_reader_whose_files_are_gone_is_told_why(orders, tmp_path, monkeypatch, name):
     pinned(monkeypatch, orders)
     with pytest.raises(
-        MissingFileError, match=r"is gone in .*/orders-0/.*file\.delete\.delay\.ms: load the topic again"
+        MissingFileError, match=r"is gone in .*/orders-0/.*file\.delete\.delay\.ms .*\. Load the topic again"
     ):
         READERS[name](orders, tmp_path / "out")
 
@@ -82,7 +82,7 @@ def test_an_import_whose_source_loses_a_file_says_so(log, tmp_path, monkeypatch)
         return copy_file(source, path.replace("0.", "1."), *arguments)
 
     monkeypatch.setattr(importing, "copy_file", after_the_broker_deleted_it)
-    with pytest.raises(MissingFileError, match="load the topic again"):
+    with pytest.raises(MissingFileError, match="Load the topic again"):
         log.import_kafka(str(golden_dir("plain-0")))
 
 

@@ -101,11 +101,11 @@ def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
         ({"value.format": "avor"}, "Unknown value.format"),
         ({"value.format": "protobuf"}, "needs a schema registry"),
         ({"value.format": "csv"}, "needs value.schema"),
-        ({"value.format": "csv", "value.schema": "id bigintt"}, "Not a type"),
+        ({"value.format": "csv", "value.schema": "id bigintt"}, "The text is no type"),
         ({"value.schema": "id bigint"}, "needs value.format"),
         ({"value.format": "json", "value.errors": "skip"}, "fail or null"),
         ({"value.format": "json", "value.raw.column": "raw"}, "value.errors=null"),
-        ({"value.format": "json", "value.errors": "null", "value.raw.column": "offset"}, "a column that is there"),
+        ({"value.format": "json", "value.errors": "null", "value.raw.column": "offset"}, "a column that already"),
     ],
 )
 def test_options_that_cannot_be_are_refused(log: LogDir, formats: dict[str, str], message: str) -> None:

@@ -83,8 +83,8 @@ def test_a_missing_file_is_one_clear_line(orders, session):
     report = roll(orders, session, now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll", DAMAGED: "failed", 2: "roll"}
     error = report.failed[0]["error"]
-    assert error.startswith(f"A file that the log had when it was loaded is gone in {path_of(orders, chunk.path)}. ")
-    assert error.endswith("A file that is missing still was lost: see segments verify")
+    assert error.startswith(f"A file that the log named when it was loaded is gone in {path_of(orders, chunk.path)}. ")
+    assert error.endswith("A file that is still missing was lost: run segments verify")
 
 
 def test_a_damaged_segment_stops_the_compaction_of_its_partition_only(orders, session):
@@ -183,6 +183,7 @@ def test_the_command_names_what_failed_and_exits_with_1(orders, command, output,
     assert all(job in printed.out for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report(orders, session):
     """Eleven records a segment, seven keys, and a map that takes two of these: a round is a few offsets."""
     roll(orders, now_ms=GOLDEN_MS)

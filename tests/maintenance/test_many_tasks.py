@@ -66,6 +66,7 @@ def clean_by(
     return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean_round=clean_round)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 2, 7, 100])
 def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
     monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
@@ -152,6 +153,7 @@ def test_the_plan_gives_a_large_partition_with_aborted_transactions_to_one_task(
     ]
 
 
+@pytest.mark.slow
 def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch):
     monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
     bound = 50 * BYTES_PER_SLOT

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
 from tests.log.played_log import Play
+from tests.log_copies import copy_of
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
 from tests.maintenance.rows import chunk, row, run, table
 
@@ -153,9 +155,9 @@ def test_a_segment_goes_with_those_before_it_not_by_itself():
     assert gone == [parts[1][0].path, parts[1][1].path][: len(gone)] and len(gone) == 2
 
 
-@pytest.fixture
-def full(log) -> LogDir:
-    """Two topics to be deleted from, a record a day, and a compacted one; sealed but for the last records."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    log = LogDir.create(str(tmp_path_factory.mktemp("made") / "log"))
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.ms": -1}, partitions=2)
     topic_with(log, "payments", {"segment.bytes": 2000, "retention.ms": 1000 * DAY_MS})
     topic_with(log, "prices", {"segment.bytes": 2000, "cleanup.policy": "compact"})
@@ -164,6 +166,12 @@ def full(log) -> LogDir:
         append_one_by_one(log, topic, table_of, partition=partition)
     roll(log, now_ms=START_MS)
     return log
+
+
+@pytest.fixture
+def full(made: LogDir, tmp_path: Path) -> LogDir:
+    """Two topics to be deleted from, a record a day, and a compacted one; sealed but for the last records."""
+    return copy_of(made, tmp_path / "log")
 
 
 def sizes(log: LogDir) -> tuple[int, int]:

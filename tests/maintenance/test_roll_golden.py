@@ -97,6 +97,7 @@ def batch_rows(data: bytes) -> list[tuple]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
+@pytest.mark.slow
 def test_the_canarys_known_segments_and_index_entries(log):
     topic = golden_topic(log, "canary-0")
     roll(log, now_ms=GOLDEN_MS)
@@ -107,6 +108,7 @@ def test_the_canarys_known_segments_and_index_entries(log):
     assert positions.tolist() == [4162, 8334, 12506]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain-0", "mixed-0", "zstd-0", "txn-0"])
 def test_rolled_records_are_what_they_were(log, name):
     topic = golden_topic(log, name)

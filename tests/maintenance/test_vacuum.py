@@ -411,7 +411,7 @@ def test_chunks_that_have_left_the_log_are_not_committed_again(log):
     vacuum(log, now_ms=log.storage.now_ms() + 2 * DELAY_MS)
     gone = [one for one in chunks if not log.storage.exists(one.segments[0].path)]
     assert len(gone) == REMOVED
-    with pytest.raises(CommitConflictError, match="gone: it was appended before"):
+    with pytest.raises(CommitConflictError, match="gone: its records were appended"):
         log.commit_chunks(gone)
     assert log.offsets("orders") == {0: (0, 40)}
     assert len(contents(log, "orders")) == 40

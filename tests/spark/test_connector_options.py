@@ -245,7 +245,7 @@ def columns(text: str) -> StructType:
 @pytest.mark.parametrize(
     ("schema", "topic", "message"),
     [
-        pytest.param("value string", False, "No topic to write to", id="132 no topic"),
+        pytest.param("value string", False, "The write names no topic", id="132 no topic"),
         pytest.param("key string", True, "a column named value", id="133 no value"),
         pytest.param("topic int, value string", False, "Column topic has a type", id="134 topic int"),
         pytest.param("value int", True, "Column value has a type", id="135 value int"),

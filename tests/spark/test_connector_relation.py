@@ -24,6 +24,7 @@ from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.maintenance import retain, roll
 from spark_segments.spark.reader import RangesPartition
 from tests.golden_files import GOLDEN
+from tests.log_copies import copy_of
 from tests.spark import in_process
 
 T0 = 1_700_000_000_000
@@ -246,13 +247,19 @@ def test_case_127_a_start_above_the_latest_offset_fails(log):
 # Starts of KafkaSourceSuiteBase, as a batch has them: 39 to 68
 
 
-@pytest.fixture
-def five(log):
-    """Topic t: in partition n the values 10 * n, 10 * n + 1, 10 * n + 2; timestamps an hour apart."""
+@pytest.fixture(scope="module")
+def five_made(tmp_path_factory):
+    log = LogDir.create(str(tmp_path_factory.mktemp("five") / "log"))
     log.create_topic("t", partitions=5)
     for partition, hour in itertools.product(range(5), range(3)):
         log.append("t", table([10 * partition + hour], partition, T0 + hour * HOUR_MS))
     return log
+
+
+@pytest.fixture
+def five(five_made, tmp_path):
+    """Topic t: in partition n the values 10 * n, 10 * n + 1, 10 * n + 2; timestamps an hour apart."""
+    return copy_of(five_made, tmp_path / "five")
 
 
 STRATEGIES = {
@@ -299,6 +306,7 @@ def test_case_26_a_commit_between_plan_and_read_leaks_no_record(t):
     assert sorted(found) == list(range(21))
 
 
+@pytest.mark.slow
 def test_case_95_stress_with_multiple_topics_and_partitions(log):
     """Topics are made and deleted, partitions and records added at random: a load has what is there, by pattern."""
     choose = random.Random(95)

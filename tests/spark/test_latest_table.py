@@ -31,6 +31,7 @@ def alive(log, topic="orders"):
     return rows(log.read(topic, columns=COLUMNS, view="latest", include_tombstones=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_table_follows_random_histories(log, uri, seed):
     histories = Histories(log, "orders", seed, partitions=5)

@@ -83,7 +83,7 @@ def test_a_reader_given_the_writers_topic_is_told_of_subscribe():
 def test_a_missing_path_is_an_error_that_shows_how_to_give_one():
     with pytest.raises(InvalidOptionError, match=r"load\(\"/data/log\"\)"):
         read_options({"subscribe": "orders"})
-    with pytest.raises(InvalidOptionError, match="One log directory at a time"):
+    with pytest.raises(InvalidOptionError, match="A read takes a single log directory"):
         read_options({"subscribe": "orders", "paths": '["/a","/b"]'})
 
 
@@ -199,7 +199,7 @@ def test_the_latest_view_has_tombstones_unless_told_otherwise():
     assert read(view="LATEST").latest and read(view="latest").include_tombstones
     assert not read(view="latest", includeTombstones="false").include_tombstones
     assert "expected latest, found 'newest'" in refusal(read, view="newest")
-    assert "goes with the option view=latest" in refusal(read, includeTombstones="false")
+    assert "needs the option view=latest" in refusal(read, includeTombstones="false")
 
 
 def test_kafkas_configuration_keys_work_with_their_prefix():

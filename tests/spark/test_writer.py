@@ -152,12 +152,12 @@ def test_an_empty_frame_adds_nothing(spark, log):
 @pytest.mark.parametrize(
     ("select", "options", "message"),
     [
-        ("'a' as body", {}, "InvalidOptionError: No column to write: expected a column named value, found"),
+        ("'a' as body", {}, "InvalidOptionError: The data has no column to write: expected a column named value"),
         ("1 as value", {}, "InvalidOptionError: Column value has a type that cannot be written"),
         ("'a' as value, 'x' as partition", {}, "InvalidOptionError: Column partition has a type"),
         ("'a' as value, map('a', 1) as headers", {}, "InvalidOptionError: Column headers has a type"),
-        ("'a' as value, 'b' as value", {}, "there twice"),
-        ("'a' as value", {"topic": None}, "InvalidOptionError: No topic to write to"),
+        ("'a' as value, 'b' as value", {}, "two columns of the same name"),
+        ("'a' as value", {"topic": None}, "InvalidOptionError: The write names no topic"),
         ("'a' as value", {"topic": "nothere"}, "UnknownTopicError: Unknown topic 'nothere'"),
         ("'a' as value", {"compression": "lz4"}, "Did you mean compression.type?"),
         ("'a' as value", {"compression.type": "brotli"}, "InvalidOptionError: Unknown compression.type"),

@@ -98,6 +98,7 @@ def back(codec: codecs.Codec, array: pa.Array) -> pa.Array:
     return made
 
 
+@pytest.mark.slow
 @CASES
 @given(columns())
 def test_json(array: pa.Array) -> None:
@@ -136,6 +137,7 @@ def test_csv(array: pa.Array) -> None:
             assert texts == [row[field.name] or "" for field in array.type if pa.types.is_string(field.type)]
 
 
+@pytest.mark.slow
 @CASES
 @given(columns(step=1000))
 def test_connects_json(array: pa.Array) -> None:
@@ -172,6 +174,7 @@ _MESSAGES = st.tuples(
 )
 
 
+@pytest.mark.slow
 @CASES
 @given(st.lists(_MESSAGES, min_size=1, max_size=4))
 def test_protobuf(rows: list[tuple[Any, ...]]) -> None:
@@ -195,6 +198,7 @@ def test_an_enum_without_a_name_keeps_its_number_and_a_wrong_name_is_refused() -
             message.write(pa.array([wrong], message.type))
 
 
+@pytest.mark.slow
 @CASES
 @given(st.data())
 def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
@@ -382,6 +386,7 @@ def test_a_protobuf_message_that_contains_itself_is_refused() -> None:
         protobuf.message_of('syntax = "proto3"; message Tree { Tree left = 1; }')
 
 
+@pytest.mark.slow
 def test_a_proto_that_does_not_compile_says_why() -> None:
     with pytest.raises(InvalidOptionError, match=r'Not a \.proto.*"Missing" is not defined'):
         protobuf.message_of('syntax = "proto3"; message Row { Missing m = 1; }')

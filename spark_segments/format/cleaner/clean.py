@@ -1,4 +1,4 @@
-"""Cleaning batches: those of a compacted log that stay, and what is left of the others.
+"""Cleaning batches: which batches of a compacted log stay, and the rewritten rest of the others.
 
 The rules are Kafka's (Cleaner.cleanInto and MemoryRecords.filterTo). Which segments to clean, reading and writing them
 and their indexes are left to the caller.
@@ -208,7 +208,7 @@ def _clean(
     part: RecordSections,
     path: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(addresses, sizes) of what is left of a part. The memory that they point into is added to `sources`."""
+    """(addresses, sizes) of the bytes that stay of a part. The memory that they point into is added to `sources`."""
     offset_map = record_filter.map
     rules = Rules(
         offset_map.slots,

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.compression import LZ4, SNAPPY, decompress, lz4_into
+from spark_segments.format.decoding.record import SMALLEST_RECORD
 from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
     BASE_OFFSET,
@@ -27,7 +28,6 @@ from spark_segments.format.decoding.record_kernels import (
     LAST_OFFSET_DELTA,
     POSITION,
     SECTION_FIELDS,
-    SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
 from spark_segments.format.kernels.jit import byte_view, njit

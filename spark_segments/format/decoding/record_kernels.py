@@ -1,4 +1,4 @@
-"""The records inside batches of magic 2: kernels that walk the records of many batches per call and fill columns.
+"""The records inside batches of magic 2: kernels that read the records of many batches per call and fill columns.
 
 A *section* is the uncompressed records of one batch, anywhere in memory. A kernel takes addresses, so batches in a
 file's buffer and decompressed batches need not be copied together. Every read is bounded by the section's end, whatever
@@ -12,6 +12,23 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
+from spark_segments.format.decoding.record import (
+    BAD_HEADER_COUNT,
+    BAD_HEADER_KEY,
+    BAD_HEADER_VALUE,
+    BAD_KEY,
+    BAD_LENGTH,
+    BAD_OFFSET,
+    BAD_SIZE,
+    BAD_VALUE,
+    CUT,
+    GOOD,
+    TRAILING,
+    UNUSUAL,
+    read_any,
+    read_start,
+    read_usual,
+)
 from spark_segments.format.kernels.jit import (
     MEMORY,
     copy_short,
@@ -20,14 +37,10 @@ from spark_segments.format.kernels.jit import (
     load_u8,
     njit,
     read_varint,
-    read_varlong,
     store_i8,
     store_native_i32,
     store_native_i64,
 )
-
-# length, attributes, timestampDelta, offsetDelta, keyLength, valueLength, headersCount: at least a byte each.
-SMALLEST_RECORD = 7
 
 # Columns of the int64[n, 11] that describes n sections to a kernel.
 ADDRESS = 0
@@ -49,23 +62,6 @@ SECTION_FIELDS = 11
 # Timestamps become microseconds in an int64: milliseconds beyond these limits do not fit.
 _LAST_MS = (2**63 - 1) // 1000
 _FIRST_MS = -_LAST_MS
-
-_GOOD = 0
-_CUT = 1
-_BAD_LENGTH = 2
-_BAD_OFFSET = 3
-_BAD_KEY = 4
-_BAD_VALUE = 5
-_BAD_HEADER_COUNT = 6
-_BAD_HEADER_KEY = 7
-_BAD_HEADER_VALUE = 8
-_BAD_SIZE = 9
-_TRAILING = 10
-_UNUSUAL = 11
-
-# Bytes that `_short` reads at most, and bytes up to the key at most: four short varints and the attributes.
-_MOST_SHORT_BYTES = 3
-_MOST_HEAD_BYTES = 4 * _MOST_SHORT_BYTES + 1
 
 _MOST_INLINE_BYTES = 12  # of a value in an Arrow view
 
@@ -126,16 +122,16 @@ class Outcome(NamedTuple):
 
 # Problem of a record -> (what the error says, what was expected); "{}" is the kernel's `expected`.
 _PROBLEMS = {
-    _CUT: ("is cut within a number", "varints of at most 5 and 10 bytes"),
-    _BAD_LENGTH: ("has an impossible length", "6 to {} bytes"),
-    _BAD_OFFSET: ("has an offset delta that does not rise or is above the batch's last", "at least {}"),
-    _BAD_KEY: ("has an impossible key length", "-1 to {}"),
-    _BAD_VALUE: ("has an impossible value length", "-1 to {}"),
-    _BAD_HEADER_COUNT: ("has an impossible count of headers", "0 to {}"),
-    _BAD_HEADER_KEY: ("has a header with an impossible name length", "0 to {}"),
-    _BAD_HEADER_VALUE: ("has a header with an impossible value length", "-1 to {}"),
-    _BAD_SIZE: ("ends elsewhere than its length says", "{} bytes of headers"),
-    _TRAILING: ("is followed by bytes that its batch does not count", "{}"),
+    CUT: ("is cut within a number", "varints of at most 5 and 10 bytes"),
+    BAD_LENGTH: ("has an impossible length", "6 to {} bytes"),
+    BAD_OFFSET: ("has an offset delta that does not rise or is above the batch's last", "at least {}"),
+    BAD_KEY: ("has an impossible key length", "-1 to {}"),
+    BAD_VALUE: ("has an impossible value length", "-1 to {}"),
+    BAD_HEADER_COUNT: ("has an impossible count of headers", "0 to {}"),
+    BAD_HEADER_KEY: ("has a header with an impossible name length", "0 to {}"),
+    BAD_HEADER_VALUE: ("has a header with an impossible value length", "-1 to {}"),
+    BAD_SIZE: ("ends elsewhere than its length says", "{} bytes of headers"),
+    TRAILING: ("is followed by bytes that its batch does not count", "{}"),
 }
 
 
@@ -147,7 +143,7 @@ def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
         path=path,
         position=position,
         expected=expected.format(outcome.expected),
-        found="more or cut" if outcome.problem == _CUT else outcome.found,
+        found="more or cut" if outcome.problem == CUT else outcome.found,
     )
 
 
@@ -202,212 +198,8 @@ def _microseconds(timestamp):
 
 
 @njit(forceinline=True)
-def _short(position):
-    """(raw bits, next position) of a varint of at most three bytes, (0, -1) for a longer varint.
-
-    The caller has checked that three bytes can be read.
-    """
-    raw = load_u8(MEMORY, position)
-    if raw < 0x80:
-        return raw, np.int64(position + 1)
-    byte = load_u8(MEMORY, position + 1)
-    raw += (byte << 7) - 0x80
-    if byte < 0x80:
-        return raw, np.int64(position + 2)
-    byte = load_u8(MEMORY, position + 2)
-    raw += (byte << 14) - 0x4000
-    if byte < 0x80:
-        return raw, np.int64(position + 3)
-    return np.int64(0), np.int64(-1)
-
-
-_ZERO = np.int64(0)
-
-
-class Record(NamedTuple):
-    """The addresses and numbers of one record, or its problem."""
-
-    problem: np.int64
-    expected: np.int64
-    found: np.int64
-    timestamp_delta: np.int64
-    offset_delta: np.int64
-    key_position: np.int64
-    key_size: np.int64
-    value_position: np.int64
-    value_size: np.int64
-    header_position: np.int64
-    header_count: np.int64
-    end: np.int64
-
-
-@njit(forceinline=True)
-def _bad(problem, expected, found):
-    return Record(
-        np.int64(problem),
-        np.int64(expected),
-        np.int64(found),
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        _ZERO,
-    )
-
-
-@njit(forceinline=True)
 def _failed(problem, section, record, expected, found):
     return 0, 0, 0, 0, 0, 0, 0, problem, section, record, expected, found
-
-
-@njit(forceinline=True)
-def _read_start(position, end, last_offset_delta, previous):
-    """(problem, expected, found, timestampDelta, offsetDelta, position of keyLength, record's end) of a record."""
-    length, position = read_varint(MEMORY, position, end)
-    if position < 0:
-        return _CUT, 0, 0, 0, 0, 0, 0
-    if length < SMALLEST_RECORD - 1 or length > end - position:
-        return _BAD_LENGTH, end - position, length, 0, 0, 0, 0
-    record_end = position + length
-    timestamp_delta, position = read_varlong(MEMORY, position + 1, record_end)
-    if position < 0:
-        return _CUT, 0, 0, 0, 0, 0, 0
-    offset_delta, position = read_varint(MEMORY, position, record_end)
-    if position < 0:
-        return _CUT, 0, 0, 0, 0, 0, 0
-    if offset_delta <= previous or offset_delta > last_offset_delta:
-        return _BAD_OFFSET, previous + 1, offset_delta, 0, 0, 0, 0
-    return _GOOD, 0, 0, timestamp_delta, offset_delta, position, record_end
-
-
-@njit
-def _read_any(position, end, last_offset_delta, previous):
-    """The record at `position` of a section that ends at `end`, with every field checked."""
-    problem, expected, found, timestamp_delta, offset_delta, position, end = _read_start(
-        position, end, last_offset_delta, previous
-    )
-    if problem != _GOOD:
-        return _bad(problem, expected, found)
-    key_size, key_position = read_varint(MEMORY, position, end)
-    if key_position < 0:
-        return _bad(_CUT, 0, 0)
-    if key_size < -1 or key_size > end - key_position:
-        return _bad(_BAD_KEY, end - key_position, key_size)
-    value_size, value_position = read_varint(MEMORY, key_position + max(key_size, 0), end)
-    if value_position < 0:
-        return _bad(_CUT, 0, 0)
-    if value_size < -1 or value_size > end - value_position:
-        return _bad(_BAD_VALUE, end - value_position, value_size)
-    problem, expected, found, header_count, position = _walk_headers(value_position + max(value_size, 0), end)
-    if problem != _GOOD:
-        return _bad(problem, expected, found)
-    return Record(
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        timestamp_delta,
-        offset_delta,
-        key_position,
-        key_size,
-        value_position,
-        value_size,
-        position,
-        np.int64(header_count),
-        end,
-    )
-
-
-@njit(forceinline=True)
-def _read_usual(position, end, last_offset_delta, previous):
-    """`_read_any` for the usual record, which has short varints and no headers; any other gives the problem _UNUSUAL.
-
-    Sizes are not compared with the bytes that are left. One check at the end suffices: where the byte behind the value
-    is the record's last, no field before it can have been outside of the record.
-    """
-    if position + _MOST_HEAD_BYTES > end:
-        return _bad(_UNUSUAL, 0, 0)
-    length, start = _short(position)
-    if start < 0 or length & 1 != 0:
-        return _bad(_UNUSUAL, 0, 0)
-    record_end = start + (length >> 1)
-    timestamp_delta, at = _short(start + 1)
-    if at < 0:
-        return _bad(_UNUSUAL, 0, 0)
-    offset_delta, at = _short(at)
-    if at < 0 or offset_delta & 1 != 0:
-        return _bad(_UNUSUAL, 0, 0)
-    offset_delta >>= 1
-    key_size, key_position = _short(at)
-    if key_position < 0:
-        return _bad(_UNUSUAL, 0, 0)
-    at = key_position
-    if key_size & 1:
-        key_size = -((key_size + 1) >> 1)
-    else:
-        key_size >>= 1
-        at += key_size
-    if key_size < -1 or at + _MOST_SHORT_BYTES > end:
-        return _bad(_UNUSUAL, 0, 0)
-    value_size, value_position = _short(at)
-    if value_position < 0:
-        return _bad(_UNUSUAL, 0, 0)
-    at = value_position
-    if value_size & 1:
-        value_size = -((value_size + 1) >> 1)
-    else:
-        value_size >>= 1
-        at += value_size
-    if value_size < -1 or at + 1 != record_end or record_end > end or load_u8(MEMORY, at) != 0:
-        return _bad(_UNUSUAL, 0, 0)
-    if offset_delta <= previous or offset_delta > last_offset_delta:
-        return _bad(_UNUSUAL, 0, 0)
-    return Record(
-        _ZERO,
-        _ZERO,
-        _ZERO,
-        (timestamp_delta >> 1) ^ -(timestamp_delta & 1),
-        offset_delta,
-        key_position,
-        key_size,
-        value_position,
-        value_size,
-        np.int64(record_end),
-        _ZERO,
-        np.int64(record_end),
-    )
-
-
-@njit(forceinline=True)
-def _walk_headers(position, end):
-    """(problem, expected, found, number of headers, position of the first header)"""
-    count, position = read_varint(MEMORY, position, end)
-    if position < 0:
-        return _CUT, 0, 0, 0, 0
-    if count == 0 and position == end:
-        return _GOOD, 0, 0, 0, position
-    if count < 0 or count > (end - position) // 2:
-        return _BAD_HEADER_COUNT, (end - position) // 2, count, 0, 0
-    first = position
-    for _ in range(count):
-        size, position = read_varint(MEMORY, position, end)
-        if position < 0:
-            return _CUT, 0, 0, 0, 0
-        if size < 0 or size > end - position:
-            return _BAD_HEADER_KEY, end - position, size, 0, 0
-        position += size
-        size, position = read_varint(MEMORY, position, end)
-        if position < 0:
-            return _CUT, 0, 0, 0, 0
-        if size < -1 or size > end - position:
-            return _BAD_HEADER_VALUE, end - position, size, 0, 0
-        position += max(size, 0)
-    if position != end:
-        return _BAD_SIZE, end - first, position - first, 0, 0
-    return _GOOD, 0, 0, count, first
 
 
 @njit
@@ -434,12 +226,12 @@ def decode_records(sections, start_offset, end_offset, filled, offsets, timestam
         inside = base_offset >= start_offset and base_offset + last_offset_delta < end_offset
         calm = base_timestamp > _FIRST_MS // 2 and base_timestamp < _LAST_MS // 2
         for record in range(sections[section, COUNT]):
-            read = _read_usual(position, end, last_offset_delta, previous)
+            read = read_usual(position, end, last_offset_delta, previous)
             usual = calm
-            if read.problem == _UNUSUAL:
+            if read.problem == UNUSUAL:
                 usual = False
-                read = _read_any(position, end, last_offset_delta, previous)
-                if read.problem != _GOOD:
+                read = read_any(position, end, last_offset_delta, previous)
+                if read.problem != GOOD:
                     return _failed(read.problem, section, record, read.expected, read.found)
             previous = read.offset_delta
             position = read.end
@@ -471,8 +263,8 @@ def decode_records(sections, start_offset, end_offset, filled, offsets, timestam
                     store_native_i32(MEMORY, headers.offsets + 4 * row + 4, header_rows)
                 row += 1
         if position != end:
-            return _failed(_TRAILING, section, sections[section, COUNT] - 1, 0, end - position)
-    return row, key_bytes, value_bytes, null_keys, null_values, header_rows, header_bytes, _GOOD, 0, 0, 0, 0
+            return _failed(TRAILING, section, sections[section, COUNT] - 1, 0, end - position)
+    return row, key_bytes, value_bytes, null_keys, null_values, header_rows, header_bytes, GOOD, 0, 0, 0, 0
 
 
 @njit
@@ -487,10 +279,10 @@ def decode_offsets(sections, start_offset, end_offset, row, offsets, timestamps)
         timestamp_step = sections[section, TIMESTAMP_STEP]
         previous = np.int64(-1)
         for record in range(sections[section, COUNT]):
-            problem, expected, found, timestamp_delta, offset_delta, _, position = _read_start(
+            problem, expected, found, timestamp_delta, offset_delta, _, position = read_start(
                 position, end, last_offset_delta, previous
             )
-            if problem != _GOOD:
+            if problem != GOOD:
                 return _failed(problem, section, record, expected, found)
             previous = offset_delta
             offset = base_offset + offset_delta
@@ -500,8 +292,8 @@ def decode_offsets(sections, start_offset, end_offset, row, offsets, timestamps)
                 store_native_i64(MEMORY, timestamps + 8 * row, _microseconds(timestamp))
                 row += 1
         if position != end:
-            return _failed(_TRAILING, section, sections[section, COUNT] - 1, 0, end - position)
-    return row, 0, 0, 0, 0, 0, 0, _GOOD, 0, 0, 0, 0
+            return _failed(TRAILING, section, sections[section, COUNT] - 1, 0, end - position)
+    return row, 0, 0, 0, 0, 0, 0, GOOD, 0, 0, 0, 0
 
 
 @njit
@@ -523,13 +315,13 @@ def decode_headers(first_row, rows, first_header, headers, key, value):
         while filled < until:
             size, position = read_varint(MEMORY, position, end)
             if position < 0 or size < 0 or size > end - position:
-                return _failed(_BAD_HEADER_KEY, 0, row, 0, size)
+                return _failed(BAD_HEADER_KEY, 0, row, 0, size)
             key_bytes = _put(key, filled, key_bytes, position, size, end)
             size, position = read_varint(MEMORY, position + size, end)
             if position < 0 or size < -1 or size > end - position:
-                return _failed(_BAD_HEADER_VALUE, 0, row, 0, size)
+                return _failed(BAD_HEADER_VALUE, 0, row, 0, size)
             value_bytes = _put(value, filled, value_bytes, position, size, end)
             null_values += size < 0
             position += max(size, 0)
             filled += 1
-    return rows, key_bytes, value_bytes, 0, null_values, filled, 0, _GOOD, 0, 0, 0, 0
+    return rows, key_bytes, value_bytes, 0, null_values, filled, 0, GOOD, 0, 0, 0, 0

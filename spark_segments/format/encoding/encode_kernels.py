@@ -44,11 +44,11 @@ from spark_segments.format.layout import (
 )
 
 _MAGIC = 2
-# The most bytes of length, attributes, timestamp delta, offset delta, key length, value length and header count.
+# Largest sizes of length, attributes, timestamp delta, offset delta, key length, value length and header count.
 _RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
-# Rows of a partition lie scattered among other rows: they are prefetched so many records ahead, two cache lines each.
+# The rows of a partition lie scattered among other rows. Kernels prefetch two cache lines of the row this far ahead.
 _PREFETCH_RECORDS = 16
 _CACHE_LINE = 64
 
@@ -250,5 +250,6 @@ def _seal_batch(out, batch, base_offset, leader_epoch):
 
 @njit(_nrt=False)
 def seal(out, table, base_offset, leader_epoch):
+    """Writes header and CRC of each batch of `table`; the records sections are already in place."""
     for number in range(len(table)):
         _seal_batch(out, table[number], base_offset, leader_epoch)

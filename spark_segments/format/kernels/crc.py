@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of magic 2 record batches: a function for buffers, and a kernel for other kernels.
 
-The function is the crc32c package's. Kernels cannot call Python, so they have CRC-32C in machine code: three
-interleaved streams keep the processor's instruction busy (a step takes three cycles, but each cycle can begin a step).
-A processor without the instruction goes byte by byte through the table that the streams need anyway, a tenth as fast.
+The function comes from the package crc32c. Kernels cannot call Python, so the kernel is machine code: three interleaved
+streams keep the processor's instruction busy (a step takes three cycles, but each cycle can begin a step). On a
+processor without the instruction the kernel goes byte by byte through a table, a tenth as fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BYTE = np.uint64(0xFF)
 
 
 def _byte_table() -> np.ndarray:
-    """uint64[256]: what a byte does to the CRC."""
+    """uint64[256]: the CRC that each value of a byte adds."""
     crc = np.arange(256, dtype=np.uint64)
     for _ in range(8):
         crc = (crc >> np.uint64(1)) ^ (crc & np.uint64(1)) * np.uint64(_POLYNOMIAL)
@@ -34,8 +34,8 @@ _TABLE = _byte_table()
 
 
 def _shift_tables(zeros: int) -> np.ndarray:
-    """uint64[4, 256]: what each byte of a CRC becomes after `zeros` zero bytes more (a power of two of them)."""
-    columns = np.uint64(1) << np.arange(32, dtype=np.uint64)  # the CRC's bits, and what one zero byte makes of each
+    """uint64[4, 256]: the CRC that each byte of a CRC becomes after `zeros` zero bytes; `zeros` is a power of two."""
+    columns = np.uint64(1) << np.arange(32, dtype=np.uint64)  # the bits of a CRC; below, each bit after a zero byte
     columns = _TABLE[columns & _BYTE] ^ (columns >> np.uint64(8))
     while zeros > 1:
         columns = np.array([np.bitwise_xor.reduce(columns[_bits(int(column))]) for column in columns])
@@ -52,7 +52,7 @@ def _bits(number: int) -> list[int]:
     return [bit for bit in range(32) if number >> bit & 1]
 
 
-# What each of the three streams reads before they are put together; multiples of a cache line.
+# Bytes of each of the three streams before their CRCs are combined: multiples of a cache line.
 _LONG, _MIDDLE, _SHORT = 8192, 1024, 128
 _CACHE_LINE = 64
 _AHEAD = 3 * _LONG
@@ -119,7 +119,7 @@ else:
 
     @njit
     def _three_streams(crc, data, start, end, size, shift):
-        """(CRC, position) after as many times three streams of `size` as there are."""
+        """(CRC, position) after all blocks of three streams of `size` bytes that fit before `end`."""
         while start + 3 * size <= end:
             second = np.uint64(0)
             third = np.uint64(0)

@@ -22,7 +22,7 @@ from spark_segments.format.kernels.cache import cache_in_private_directory, name
 # Kernels take read-only arrays, as Arrow's buffers and bytes objects are. `byte_view` makes such a view of any buffer.
 READONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 
-# Any: called with the arguments behind the first, which type checkers do not know.
+# Typed Any: a call leaves out the first parameter, which type checkers do not know.
 intrinsic: Any = numba.extending.intrinsic
 
 share_between_copies(__file__)
@@ -66,7 +66,7 @@ def _watch_sources(kernel: Any, function: Callable[..., Any]) -> None:
             files |= _sources.get(called, frozenset())
     _sources[kernel] = frozenset(files)
     cache_file = getattr(kernel._cache, "_cache_file", None)
-    if cache_file is not None and all(os.path.isfile(file) for file in files):  # not so inside a zip
+    if cache_file is not None and all(os.path.isfile(file) for file in files):  # a file in a zip has no stamp
         stamps = (os.stat(file) for file in sorted(files))
         cache_file._source_stamp = tuple((stamp.st_mtime, stamp.st_size) for stamp in stamps)
 
@@ -78,7 +78,7 @@ def byte_view(buffer: Any) -> np.ndarray:
     return view
 
 
-# In place of an array: positions are addresses then, so that one call may read many buffers.
+# Given in place of an array, it turns positions into addresses, so that one call can read many buffers.
 MEMORY = np.int64(0)
 
 
@@ -146,7 +146,7 @@ load_native_i32 = _load(32, big_endian=False)
 load_native_i64 = _load(64, big_endian=False)
 store_native_i32 = _store(32, big_endian=False)
 store_native_i64 = _store(64, big_endian=False)
-# Low byte first, as snappy has it.
+# Low byte first, as in snappy.
 load_u16_le = _load(16, big_endian=_SWAP is False, signed=False)
 load_u32_le = _load(32, big_endian=_SWAP is False, signed=False)
 # Eight bytes in their order, low byte first, as uint64: for reading ahead of varints and for CRCs.
@@ -170,8 +170,8 @@ def _prefetch(locality: int) -> Any:
     return prefetch
 
 
-# Ask for the cache line at `position`, which may lie outside of `data`: nothing is read for the program. The first one
-# asks for it in the second level's cache, the other in the nearest.
+# Both fetch the cache line at `position` ahead of its use: `prefetch` into the cache of the second level,
+# `prefetch_near` into that of the first. The position may lie outside of `data`.
 prefetch = _prefetch(2)
 prefetch_near = _prefetch(3)
 

@@ -7,7 +7,7 @@ although it is the newest of its key: a lost record. Among n keys the probabilit
 That holds for keys that nobody chose by their hash. XXH3 is no cryptographic hash: it has no proof against a writer who
 looks for collisions, and with a known seed such pairs can be computed. The cleaner draws its seed at random for each
 map, so pairs that were computed for one seed are unlikely to collide in the next; there is no proof that no pair
-collides for every seed. Keys from hostile writers belong in a topic of their own.
+collides for every seed. Keys from hostile writers belong in a separate topic.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PRIME_5 = _U(0x27D4EB2F165667C5)
 _PRIME_MX1 = _U(0x165667919E3779F9)
 _PRIME_MX2 = _U(0x9FB21C651E98DF25)
 
-# What the short inputs are mixed with: pairs of words of the secret, per length.
+# Pairs of words of the secret that short keys are mixed with, by length.
 _EMPTY_LOW, _EMPTY_HIGH = _U(_WORDS[8] ^ _WORDS[9]), _U(_WORDS[10] ^ _WORDS[11])
 _TINY_LOW = _U((_WORDS[0] ^ _WORDS[0] >> 32) & 0xFFFFFFFF)
 _TINY_HIGH = _U((_WORDS[1] ^ _WORDS[1] >> 32) & 0xFFFFFFFF)
@@ -59,7 +59,7 @@ _BLOCK = _STRIPE * _STRIPES_PER_BLOCK
 
 
 def seeded_secret(seed: int) -> np.ndarray:
-    """uint8[192], what `key_hash` wants beside its seed: the secret of keys above 240 bytes."""
+    """uint8[192]: the secret for keys above 240 bytes, an argument of `key_hash` beside the seed."""
     words = np.array(_WORDS, np.uint64).reshape(12, 2)
     return np.stack([words[:, 0] + _U(seed), words[:, 1] - _U(seed)], axis=1).reshape(-1).view(np.uint8).copy()
 
@@ -221,7 +221,7 @@ def _hash_above_240(data, position, size, secret):
     sums = np.array(
         [_PRIME_32_3, _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_32_2, _PRIME_5, _PRIME_32_1], np.uint64
     )
-    # The last 64 bytes are a stripe of their own, whether or not the stripes before have covered them in part.
+    # The last 64 bytes are a further stripe, even where earlier stripes cover part of them.
     stripes = (size - 1) // _STRIPE
     for stripe in range(stripes):
         in_block = stripe % _STRIPES_PER_BLOCK

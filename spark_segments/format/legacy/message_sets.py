@@ -9,9 +9,10 @@
     key size       i32         negative: null; then the key
     value size     i32         negative: null; then the value
 
-A compressed message is a *wrapper*: its value holds messages, its offset is that of the last of them. Inside one of
-magic 1 offsets count from the first message, and a wrapper with LogAppendTime gives all of them its timestamp; inside
-one of magic 0 offsets are absolute. Source of the rules: Kafka's LegacyRecord and AbstractLegacyRecordBatch.
+A compressed message is a *wrapper*: its value holds messages, and its offset is that of the last message. Inside a
+wrapper of magic 1, offsets count from the first message, and a wrapper with LogAppendTime gives its timestamp to all
+messages. Inside a wrapper of magic 0, offsets are absolute. Source of the rules: Kafka's LegacyRecord and
+AbstractLegacyRecordBatch.
 """
 
 from __future__ import annotations
@@ -27,18 +28,17 @@ import pyarrow as pa
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import LZ4, ZSTD, decompress, with_right_lz4_checksum
-from spark_segments.format.kernels.jit import byte_view, load_i32, load_i64, load_u8, load_u32, memcpy, njit
+from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import (
     CODEC_MASK,
     CREATE_TIME,
     HEADERS_TYPE,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
-    NO_TIMESTAMP,
-    NO_TIMESTAMP_TYPE,
     RECORD_SCHEMA,
     TIMESTAMP_TYPE_MASK,
 )
+from spark_segments.format.legacy.message_kernels import PROBLEMS, crcs_of, gather, read_columns, survey
 from spark_segments.format.window import Window
 
 # Messages per step, at most: bounds the memory of the columns, whatever a wrapper decompresses to.
@@ -49,16 +49,6 @@ _LAST_OFFSET = 2**63 - 1
 # Timestamps become microseconds in an int64: milliseconds beyond this limit do not fit.
 _LAST_MS = _LAST_OFFSET // 1000
 
-_GOOD, _BAD_SIZE, _BAD_MAGIC, _BAD_KEY, _BAD_VALUE, _NESTED, _BAD_OFFSET = range(7)
-_PROBLEMS = {
-    _BAD_SIZE: "the size of a message is impossible",
-    _BAD_MAGIC: "a message inside has a magic byte that is neither 0 nor 1",
-    _BAD_KEY: "a key reaches over the end of its message",
-    _BAD_VALUE: "a value reaches over the end of its message",
-    _NESTED: "a compressed message lies inside a compressed one",
-    _BAD_OFFSET: "the offsets of messages do not rise",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Messages:
@@ -66,7 +56,7 @@ class Messages:
 
     row: int  # of the first entry
     data: np.ndarray  # uint8
-    offset: np.ndarray  # int64, as the bytes say, made absolute
+    offset: np.ndarray  # int64, absolute
     timestamp: np.ndarray  # int64
     timestamp_type: np.ndarray  # int32
     key_start: np.ndarray  # int64, in `data`
@@ -86,7 +76,7 @@ class Messages:
         offsets = np.zeros(len(size) + 1, np.int32)
         np.cumsum(np.maximum(size, 0), out=offsets[1:])
         content = np.empty(int(offsets[-1]), np.uint8)
-        _gather(self.data, start, size, content)
+        gather(self.data, start, size, content)
         validity = pa.py_buffer(np.packbits(size >= 0, bitorder="little")) if (size < 0).any() else None
         return pa.Array.from_buffers(pa.binary(), len(size), [validity, pa.py_buffer(offsets), pa.py_buffer(content)])
 
@@ -178,7 +168,7 @@ def read_messages(
 def crc_holds(window: Window) -> np.ndarray:
     """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
     starts, batches = window.starts, window.batches
-    values: np.ndarray = _crcs(byte_view(window.data), starts, starts + batches.size) == batches.crc
+    values: np.ndarray = crcs_of(byte_view(window.data), starts, starts + batches.size) == batches.crc
     return values
 
 
@@ -215,9 +205,9 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
     codec = attributes & CODEC_MASK
     start = position - window.position
     columns = _MessageColumns.empty(1)
-    _, _, problem = _walk(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
+    _, _, problem = read_columns(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
     if problem:
-        raise _corrupt(_PROBLEMS[problem], path, position)
+        raise _corrupt(PROBLEMS[problem], path, position)
     if check_crc and not columns.valid[0]:
         raise _bad_crc(batches, row, path)
     value_start, value_size = int(columns.value_start[0]), int(columns.value_size[0])
@@ -227,9 +217,9 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
     if codec == LZ4:
         content = with_right_lz4_checksum(content)
     data = byte_view(decompress(codec, content, path=path, position=position))
-    messages, first, last, problem = _survey(data)
+    messages, first, last, problem = survey(data)
     if problem or messages == 0:
-        raise _corrupt(_PROBLEMS[problem] if problem else "a wrapper is empty", path, position)
+        raise _corrupt(PROBLEMS[problem] if problem else "a wrapper is empty", path, position)
     wrapper_offset = int(batches.last_offset[row])
     # Some versions of librdkafka left the wrapper's offset at 0.
     offset_base = wrapper_offset - last if magic == 1 and wrapper_offset != 0 else 0
@@ -278,9 +268,9 @@ def _steps(
     while start < end:
         columns = _MessageColumns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
         limit = len(columns.offset)
-        count, start, problem = _walk(data, start, end, limit, step_bytes, inside, previous, *columns.arrays)
+        count, start, problem = read_columns(data, start, end, limit, step_bytes, inside, previous, *columns.arrays)
         if problem:
-            raise _corrupt(_PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
+            raise _corrupt(PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
         if count == 0:
             return
         columns = _MessageColumns(*(array[:count] for array in columns.arrays))
@@ -334,132 +324,3 @@ def _corrupt(message: str, path: str, position: int) -> CorruptBatchError:
         position=position,
         hint="Restore the file, or skip the batch's offsets",
     )
-
-
-def _crc32_table() -> np.ndarray:
-    crc = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        crc = (crc >> np.uint32(1)) ^ (crc & np.uint32(1)) * np.uint32(0xEDB88320)
-    return crc
-
-
-_CRC32 = _crc32_table()
-
-
-@njit
-def _crc32_range(data, start, end):
-    crc = np.uint32(0xFFFFFFFF)
-    for position in range(start, end):
-        crc = _CRC32[(crc ^ np.uint32(load_u8(data, position))) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
-
-
-@njit
-def _crcs(data, starts, ends):
-    found = np.empty(len(starts), np.int64)
-    for row in range(len(starts)):
-        found[row] = _crc32_range(data, starts[row] + 16, ends[row])
-    return found
-
-
-@njit
-def _message(data, position, end, inside):
-    """(problem, next position, key start, key size, value start, value size); next position −1 where `end` cuts it."""
-    if position + LOG_OVERHEAD > end:
-        return _GOOD, -1, 0, 0, 0, 0
-    size = load_i32(data, position + 8)
-    if size < 14:
-        return _BAD_SIZE, 0, 0, 0, 0, 0
-    stop = position + LOG_OVERHEAD + size
-    if stop > end:
-        return _GOOD, -1, 0, 0, 0, 0
-    magic = load_u8(data, position + 16)
-    if magic > 1:
-        return _BAD_MAGIC, 0, 0, 0, 0, 0
-    if size < 14 + 8 * magic:
-        return _BAD_SIZE, 0, 0, 0, 0, 0
-    if inside and load_u8(data, position + 17) & CODEC_MASK:
-        return _NESTED, 0, 0, 0, 0, 0
-    at = position + 18 + 8 * magic
-    key_size = max(load_i32(data, at), -1)
-    key_start = at + 4
-    if max(key_size, 0) > stop - key_start - 4:
-        return _BAD_KEY, 0, 0, 0, 0, 0
-    value_start = key_start + max(key_size, 0) + 4
-    value_size = max(load_i32(data, value_start - 4), -1)
-    if max(value_size, 0) > stop - value_start:
-        return _BAD_VALUE, 0, 0, 0, 0, 0
-    return _GOOD, stop, key_start, key_size, value_start, value_size
-
-
-@njit
-def _survey(data):
-    """(messages, first offset, last offset, problem) inside a wrapper. A message that its end cuts does not count."""
-    count = np.int64(0)
-    first = np.int64(0)
-    last = np.int64(-1)
-    position = np.int64(0)
-    while True:
-        problem, following, _, _, _, _ = _message(data, position, len(data), True)
-        if problem != _GOOD:
-            return count, first, last, problem
-        if following < 0:
-            return count, first, last, _GOOD
-        offset = load_i64(data, position)
-        if offset <= last:
-            return count, first, last, _BAD_OFFSET
-        if count == 0:
-            first = offset
-        last = offset
-        count += 1
-        position = following
-
-
-@njit
-def _walk(
-    data, position, end, limit, limit_bytes, inside, previous,
-    offsets, timestamps, timestamp_types, magics, key_starts, key_sizes, value_starts, value_sizes, crcs, valid,
-):  # fmt: skip
-    """(messages read, position after them, problem). Reads at most `limit` messages and about `limit_bytes` of content,
-    but at least one message.
-    """
-    row = 0
-    content = np.int64(0)
-    while row < limit:
-        problem, following, key_start, key_size, value_start, value_size = _message(data, position, end, inside)
-        if problem != _GOOD:
-            return row, position, problem
-        if following < 0:
-            return row, end, _GOOD
-        size = max(key_size, 0) + max(value_size, 0)
-        if row > 0 and content + size > limit_bytes:
-            return row, position, _GOOD
-        offset = load_i64(data, position)
-        if offset <= previous:
-            return row, position, _BAD_OFFSET
-        magic = load_u8(data, position + 16)
-        offsets[row] = offset
-        timestamps[row] = load_i64(data, position + 18) if magic == 1 else NO_TIMESTAMP
-        appended = load_u8(data, position + 17) & TIMESTAMP_TYPE_MASK
-        timestamp_types[row] = NO_TIMESTAMP_TYPE if magic == 0 else LOG_APPEND_TIME if appended else CREATE_TIME
-        magics[row] = magic
-        key_starts[row] = key_start
-        key_sizes[row] = key_size
-        value_starts[row] = value_start
-        value_sizes[row] = value_size
-        crcs[row] = load_u32(data, position + 12)
-        valid[row] = crcs[row] == _crc32_range(data, position + 16, following)
-        previous = offset
-        content += size
-        row += 1
-        position = following
-    return row, position, _GOOD
-
-
-@njit
-def _gather(data, starts, sizes, out):
-    at = np.int64(0)
-    for row in range(len(starts)):
-        if sizes[row] > 0:
-            memcpy(out, at, data, starts[row], sizes[row])
-            at += sizes[row]

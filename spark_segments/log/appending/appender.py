@@ -254,7 +254,7 @@ class Appender:
                     f"Topic {opened.target.topic} has no such partition",
                     expected=f"0 to {count - 1}",
                     found=int(chosen[wrong][0]),
-                    hint="Mend the partition column, or raise the topic's number of partitions",
+                    hint="Fix the partition column, or raise the topic's number of partitions",
                 )
             partitions = np.where(chosen >= 0, chosen, partitions).astype(np.int32)
         without = np.flatnonzero(partitions < 0)
@@ -324,7 +324,7 @@ def check_timestamps(timestamps: pa.Array, target: Target, now_ms: int) -> None:
             f"A record of topic {target.topic} has a timestamp too far from now",
             expected=f"at most {limit} ms {side} {now_ms} (message.timestamp.{side}.max.ms)",
             found=f"{int(times_ms[row])} (row {row} of {len(times_ms)} written together)",
-            hint="Mend the timestamp column, or raise the topic's limit",
+            hint="Fix the timestamp column, or raise the topic's limit",
         )
 
 

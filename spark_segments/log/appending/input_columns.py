@@ -31,10 +31,10 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
     """Raises InvalidOptionError unless rows of `schema` can be written: before a job starts, not in its tasks."""
     if "value" not in schema.names:
         raise InvalidOptionError(
-            "No column to write", expected="a column named value", found=schema.names, hint=WRITER_HINT
+            "The data has no column to write", expected="a column named value", found=schema.names, hint=WRITER_HINT
         )
     if not topic_given and "topic" not in schema.names:
-        raise InvalidOptionError("No topic to write to", hint="Give the option topic, or a column of that name")
+        raise InvalidOptionError("The write names no topic", hint="Give the option topic, or a column of that name")
     for field in schema:
         if field.name in WRITER_SCHEMA.names and not _accepted(field):
             raise InvalidOptionError(

@@ -147,11 +147,11 @@ def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
         for chunk, exists in zip(chunks, there, strict=True):
             if not exists:
                 raise CommitConflictError(
-                    "The file of a chunk is gone: it was appended before and has left the log since, or was lost",
+                    "The file of a chunk is gone: its records were appended and left the log, or the file was lost",
                     path=storage.location(chunk.path),
                     expected=f"{chunk.log_bytes} bytes",
                     found="no file",
-                    hint="Write the records again only if they were not appended before; with a txn that is known",
+                    hint="Write the records again unless they were appended. With a txn a repeated write adds nothing",
                 )
 
 

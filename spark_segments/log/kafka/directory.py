@@ -211,7 +211,7 @@ def _check_distinct(sources: list[PartitionSource], uri: str) -> None:
                 f"Two directories are partition {source.partition} of topic {source.topic}",
                 path=uri,
                 found=f"{source.path} and {other.path}",
-                hint="The topic was made again, or moved: open the directory that is wanted by itself",
+                hint="The topic was created again, or moved. Open the wanted directory by itself",
             )
 
 

@@ -197,7 +197,7 @@ def export_topics(
             name = f"{snapshot.topic}-{row.partition}"
             if name in there and target.list(name):
                 raise LogDirError(
-                    "There is a partition directory already",
+                    "The partition directory already exists",
                     path=target.location(name),
                     hint="Export into an empty directory, or remove the partition first",
                 )

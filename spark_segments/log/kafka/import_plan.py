@@ -66,7 +66,7 @@ def compare_with_kafka(
     """
     if found.topic_id not in (ZERO_TOPIC_ID, current.topic_id):
         raise LogDirError(
-            f"Topic {current.topic} is another one than that of the Kafka directory",
+            f"Topic {current.topic} is not the topic of the Kafka directory",
             expected=f"topic id {current.topic_id}",
             found=found.topic_id,
             hint=_HINT,
@@ -96,7 +96,7 @@ def _check(ours: History, theirs: History, difference: int | None) -> None:
     end = theirs.partition.log_end_offset
     if ours.partition.log_end_offset > end:
         raise LogDirError(
-            f"{name} has records that the Kafka directory has not, from offset {end} on",
+            f"{name} has records that the Kafka directory lacks, from offset {end} on",
             expected=f"a log end of at most {end}",
             found=ours.partition.log_end_offset,
             hint=_HINT,

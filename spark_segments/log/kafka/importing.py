@@ -158,7 +158,7 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
         beyond = np.flatnonzero(window.batches.last_offset > largest)
         if len(beyond):
             raise LogDirError(
-                "A segment holds an offset that its indexes cannot",
+                "A segment holds an offset that its indexes cannot hold",
                 path=storage.location(row.path),
                 position=int(window.batches.position[beyond[0]]),
                 expected=f"at most {MAX_RELATIVE_OFFSET} above its base offset {row.name_offset}",
@@ -211,7 +211,7 @@ def _check_cut(source: Storage, cut: Cut) -> None:
             return
     raise LogDirError(
         "Damage would cut the log: " + str(cut),
-        hint="Import from a replica that is whole, or take the cut, as a broker would, with recovery=kafka",
+        hint="Import from an intact replica, or accept the cut, as a broker does, with recovery=kafka",
     )
 
 

@@ -15,7 +15,7 @@ from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
-from spark_segments.log.reading.isolation import check_isolation_level
+from spark_segments.log.reading.isolation import READ_UNCOMMITTED, check_isolation_level
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
 from spark_segments.log.reading.plan import ReadRange, cut, read_ranges
 from spark_segments.log.reading.read import read_range
@@ -47,10 +47,10 @@ def check_reading(
         )
     check_isolation_level(isolation_level)
     if view not in (None, LATEST) or (view is not None and include_control):
-        message = "Unknown view" if view != LATEST else "Control records are in no view"
+        message = "Unknown view" if view != LATEST else "A view never contains control records"
         raise InvalidOptionError(message, expected=LATEST, found=view)
     if view is None and not include_tombstones:
-        raise InvalidOptionError("Tombstones are left out of the view latest alone", hint="Add view='latest'")
+        raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
     return names
 
 

@@ -33,8 +33,8 @@ def read_txn_index(storage: Storage, path: str, size_bytes: int, offset_shift: i
 def missing_file(path: str | None) -> MissingFileError:
     """The error for a file that a snapshot names and that is not there."""
     return MissingFileError(
-        "A file that the log had when it was loaded is gone",
+        "A file that the log named when it was loaded is gone",
         path=path,
-        hint="Files go once they have been out of the log for file.delete.delay.ms: load the topic again, and raise "
-        "that setting where reads take longer. A file that is missing still was lost: see segments verify",
+        hint="Vacuum deletes files file.delete.delay.ms after they left the log. Load the topic again, and raise that "
+        "setting where reads take longer. A file that is still missing was lost: run segments verify",
     )

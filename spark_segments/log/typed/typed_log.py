@@ -1,4 +1,4 @@
-"""What a log directory offers of typed keys and values. Formats and registries are imported when a format is given."""
+"""Typed keys and values of a log directory. Formats and registries are imported when a format is given."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class TypedLog:
     """The part of `LogDir` that turns options such as value.format into decoders, encoders and registries."""
 
     def value_readers(self: Log, topic: str, formats: Mapping[str, str], version: int | None = None) -> list[Decoder]:
-        """What decodes key and value of a topic as `formats` say. Raises InvalidOptionError, RegistryError."""
+        """The decoders of a topic's keys and values by `formats`. Raises InvalidOptionError, RegistryError."""
         return typed_columns(self).readers(topic, formats, version)
 
     def value_writers(
         self: Log, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
     ) -> list[Encoder]:
-        """What encodes columns of these types (None: the schema's) as `formats` say; a new schema is registered."""
+        """The encoders of columns of these types by `formats`; None: the schema's type. Registers a new schema."""
         return typed_columns(self).writers(topic, formats, types)
 
     def registry(self: Log, formats: Mapping[str, str]) -> Registry:
@@ -33,6 +33,6 @@ class TypedLog:
 
 def typed_columns(log: Log) -> TypedColumns:
     """The typed columns of a log directory's topics."""
-    from spark_segments.log.typed.columns import TypedColumns  # formats and registries, which few reads need
+    from spark_segments.log.typed.columns import TypedColumns  # imports formats and registries, which few reads need
 
     return TypedColumns(log)

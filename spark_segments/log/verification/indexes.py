@@ -1,6 +1,6 @@
-"""The .index and .timeindex of one segment, looked at while its .log is scanned: are they true, would a rebuild differ?
+"""The check of a segment's .index and .timeindex during the scan of its .log: are they true, would a rebuild differ?
 
-An index that is missing or of another size is found elsewhere, by comparing files with rows.
+Missing indexes and indexes of a wrong size are found where files are compared with rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_segments.log.verification.findings import WARNING, Findings
 
 
 class IndexLook:
-    """Checks the indexes of a segment against the batches of its .log and adds what is wrong to `findings`.
+    """Checks the indexes of a segment against the batches of its .log and adds faults to `findings`.
 
     `index` and `time_index` are the files' bytes, None for a file that could not be read.
     """
@@ -73,7 +73,7 @@ class IndexLook:
             self._look_up_check = TimeLookUpCheck(times, offsets)
 
     def _check_used(self, path: str, content: bytes, used_bytes: int) -> None:
-        """Only the index that a broker is writing to ends in zeros; a row names what is used of it."""
+        """Only an index that a broker is writing to ends in zeros. A row counts the used bytes alone."""
         if used_bytes != len(content):
             self._findings.add(
                 "The index does not end with an entry",
@@ -85,7 +85,7 @@ class IndexLook:
             )
 
     def add(self, batches: BatchTable) -> None:
-        """The batches that come next in the file. Raises CorruptBatchError for one that no index can be made of."""
+        """Adds the next batches of the file. Raises CorruptBatchError for a batch that no index can hold."""
         for check in (self._index_check, self._time_index_check, self._look_up_check):
             if check is not None:
                 check.add(batches)
@@ -122,12 +122,12 @@ class IndexLook:
             )
 
     def check_rebuilt(self, max_timestamp_ms: int, *, by_broker: bool, steps: Iterable[WalkStep]) -> None:
-        """Indexes that this package wrote are what their .log gives; Kafka's go by append, so true entries must do.
+        """Compares indexes that this package wrote with a rebuild. For Kafka's indexes true entries suffice.
 
-        `max_timestamp_ms`: the largest of the batches seen. `by_broker`: some batch has been with a broker, for it has
-        a leader epoch. `steps`: another walk of the file, begun only if needed. The topic's index.interval.bytes and
-        segment.index.bytes may have changed since the file was written, so the entries themselves are asked, too, with
-        which values they were made.
+        `max_timestamp_ms`: the largest of the batches seen. `by_broker`: a batch has a leader epoch, so a broker has
+        written the file. `steps`: another walk of the file, begun only if needed. The topic's index.interval.bytes and
+        segment.index.bytes may have changed since the file was written, so values that the entries imply are tried as
+        well.
         """
         if self._builder is None or self._index is None or self._time_index is None:
             return
@@ -157,7 +157,7 @@ class IndexLook:
     def _rebuilt_with_others(
         self, index_bytes: int, time_index_bytes: int, steps: Iterable[WalkStep]
     ) -> list[tuple[bytes, bytes]]:
-        """The indexes by each pair of settings with which they can have got so many bytes, in one walk of the file."""
+        """The indexes rebuilt with each pair of settings that can give these sizes, in one walk of the file."""
         intervals: set[int | None] = {self._limits.index_interval_bytes}
         if self._index_check is not None:
             intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}

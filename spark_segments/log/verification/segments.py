@@ -46,7 +46,7 @@ _FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """What is to be verified, and what is known of it beside its row.
+    """A segment to verify, and the facts about it that its row lacks.
 
     `leader_epochs`: of its partition. `by_kafka`: in a directory that Kafka wrote, where the row comes from a scan.
     """

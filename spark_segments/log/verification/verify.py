@@ -105,7 +105,7 @@ def verify(
         raise LogDirError(
             "A Kafka log directory is read-only",
             path=log.uri,
-            hint="Import it, or start a broker on it: both build indexes anew",
+            hint="Import it, or start a broker on it. Both rebuild the indexes",
         )
     started = time.monotonic()
     report = VerifyReport(deep or repair)

@@ -243,7 +243,7 @@ def _logical(value: dict[str, Any], node: Node) -> Node:
 
 
 def _wrong(message: str, found: object) -> InvalidOptionError:
-    return InvalidOptionError(f"Not an Avro schema. {message}", found=str(found)[:200])
+    return InvalidOptionError(f"The text is no Avro schema. {message}", found=str(found)[:200])
 
 
 # Arrow to Avro
@@ -261,7 +261,9 @@ def schema_of(arrow_type: pa.DataType, name: str = "Value") -> Any:
             for one in arrow_type
         ]
         if bad := [one.name for one in arrow_type if not _NAME.fullmatch(one.name)]:
-            raise InvalidOptionError("Avro has no such names of fields", expected="letters, digits and _", found=bad)
+            raise InvalidOptionError(
+                "Avro does not allow these field names", expected="letters, digits and _", found=bad
+            )
         return {"type": "record", "name": name, "fields": fields}
     if t.is_list(arrow_type) or t.is_large_list(arrow_type):
         return {"type": "array", "items": ["null", schema_of(arrow_type.value_type, f"{name}_item")]}

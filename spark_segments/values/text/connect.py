@@ -45,7 +45,9 @@ _HEAD, _MIDDLE = '{"schema":', ',"payload":'
 def type_of_schema(schema: Any) -> pa.DataType:
     """The Arrow type of a Connect schema (as JSON values). Raises InvalidOptionError."""
     if not isinstance(schema, dict) or "type" not in schema:
-        raise InvalidOptionError("Not a Connect schema", expected='{"type": "struct", …}', found=str(schema)[:200])
+        raise InvalidOptionError(
+            "The text is no schema of Connect", expected='{"type": "struct", …}', found=str(schema)[:200]
+        )
     kind, name = schema["type"], schema.get("name")
     if name == f"{_DATA}Decimal":
         return pa.decimal128(MOST_DIGITS, int((schema.get("parameters") or {}).get("scale", 0)))
@@ -135,7 +137,7 @@ def _head(row: bytes) -> tuple[bytes, pa.DataType]:
         text = row.decode()
         opening = text.index(":") + 1
         if text[:opening].replace(" ", "") != _HEAD:
-            raise ValueError("no schema first")
+            raise ValueError("the schema does not come first")
         at = opening + len(text[opening:]) - len(text[opening:].lstrip())
         _, end = json.JSONDecoder().raw_decode(text, at)
         payload = text.index(":", end) + 1

@@ -121,7 +121,7 @@ def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
         return pa.list_(pa.field("element", _as_json_has_it(kind.value_type)))
     if t.is_map(kind):
         if not t.is_string(kind.key_type):
-            raise InvalidOptionError("A map of JSON has keys of text", found=kind.key_type)
+            raise InvalidOptionError("The keys of a map in JSON must be text", found=kind.key_type)
         return pa.map_(pa.string(), pa.field("value", _as_json_has_it(kind.item_type)))
     if t.is_binary(kind) or t.is_temporal(kind):
         return pa.string()

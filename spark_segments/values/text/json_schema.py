@@ -22,7 +22,7 @@ def type_of_schema(text: str) -> pa.DataType:
     try:
         root = json.loads(text)
     except ValueError as error:
-        raise InvalidOptionError(f"Not JSON Schema ({error})", found=text[:200]) from error
+        raise InvalidOptionError(f"The text is no JSON Schema ({error})", found=text[:200]) from error
     return _type(root, root, "the value", 0)
 
 

@@ -41,7 +41,9 @@ def everything(log: LogDir, topic: str) -> tuple[list, list]:
     return tuple(records_of(log.read(topic, isolation_level=level)) for level in levels)
 
 
-@pytest.mark.parametrize("name", SIDECAR_FAULTS)
+@pytest.mark.parametrize(
+    "name", [*SIDECAR_FAULTS[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in SIDECAR_FAULTS[3:])]
+)
 def test_a_repair_builds_sidecars_anew_under_new_names(name, directory, built):
     path, _ = FILE_FAULTS[name][0](LogDir.open(str(directory)), directory)
     topic = path.partition("-")[0]
