@@ -16,7 +16,7 @@ COMMANDS = [
     LazyCommand(
         "topic",
         "spark_segments.cli.topics.topic:app",
-        "Create, list, describe, alter, delete and restore topics.",
+        "Create, list, describe, alter, upgrade, delete and restore topics; their history.",
         "Topics",
     ),
     LazyCommand(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.description import describe
+from spark_segments.log.history import history
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest, Upgrade
@@ -205,6 +206,18 @@ class Topics:
             raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=timestamp_ms)
         with self._topic(topic) as manifest:
             return manifest.snapshot(manifest.version_at(timestamp_ms))
+
+    def history(self, topic: str, limit: int | None = None) -> list[dict[str, Any]]:
+        """The newest `limit` commits of a topic (None: all), newest first: version, committed_ms, job, records_in,
+        records_out, bytes_in, bytes_out, and partitions: {partition: (log start offset, log end offset)}.
+
+        A deleted topic has its history until vacuum takes it. Figures are None where vacuum has taken the version
+        before. Raises UnknownTopicError.
+        """
+        if self._kafka is not None:
+            raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri)
+        with self._topic(topic) as manifest:
+            return history(manifest, limit)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""

@@ -8,7 +8,7 @@ import pytest
 import spark_segments
 
 COMMANDS = [
-    *(("topic", name) for name in ("create", "list", "describe", "alter", "upgrade", "delete", "restore")),
+    *(("topic", name) for name in ("create", "list", "describe", "alter", "upgrade", "delete", "history", "restore")),
     *((name,) for name in ("offsets", "produce", "append", "consume", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "maintain", "job-path")),
     *((name,) for name in ("describe", "explain", "verify", "dump", "import", "export")),

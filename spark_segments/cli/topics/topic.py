@@ -34,6 +34,11 @@ COMMANDS = [
         "Deletes a topic. Vacuum deletes its files once file.delete.delay.ms has passed.",
     ),
     LazyCommand(
+        "history",
+        "spark_segments.cli.topics.history:history",
+        "Shows the commits of a topic, newest first: when each job committed, and what it added and took.",
+    ),
+    LazyCommand(
         "restore",
         "spark_segments.cli.topics.restore:restore",
         "Restores a topic's records to those of an earlier version, while its files still exist.",
@@ -44,7 +49,7 @@ app = typer.Typer(
     cls=group_of(COMMANDS),
     no_args_is_help=True,
     add_completion=False,
-    help="Create, list, describe, alter, upgrade, delete and restore topics.",
+    help="Create, list, describe, alter, upgrade, delete and restore topics; their history.",
 )
 
 

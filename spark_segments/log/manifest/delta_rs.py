@@ -201,7 +201,13 @@ def _commit_failed(error: Exception) -> CommitFailedError:
 
 
 def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
-    metadata = {"commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
+    # delta-rs calls every commit WRITE; userMetadata is the column of Delta's own history that names ours.
+    metadata = {
+        "commitId": note.commit_id,
+        "attempt": note.attempt,
+        "change": note.operation,
+        "userMetadata": note.operation,
+    }
     actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
     # Without retries a commit is a compare-and-swap; with retries delta-rs would rebase it in silence.
     return CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=actions or None)

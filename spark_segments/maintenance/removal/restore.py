@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
+from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
@@ -23,6 +24,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions, transactions_since
+from spark_segments.maintenance.retention.plan import expired_records
 from spark_segments.maintenance.selection import check_managed
 
 _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
@@ -30,12 +32,23 @@ _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
 
 
 class Restored(dict[int, tuple[int, int]]):
-    """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it undid."""
+    """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it undid.
+
+    `leaving`: {partition: [first offset, end) of the records that leave the log}, those appended after the version.
+    `returning`: the same of records that retention or delete-records had taken, and that are in the log again.
+    `expired_records`: how many of the `records` of that version are in segments older than retention.ms.
+    """
 
     transactions: Sequence[UndoneTransactions] = ()
+    leaving: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    returning: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    expired_records: int = 0
+    records: int = 0
 
 
-def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool = False) -> Restored:
+def restore(
+    log: LogDir, topic: str, version: int, *, forget_transactions: bool = False, dry_run: bool = False
+) -> Restored:
     """Brings a topic's records back to those of `version`, in one commit, while the files of that version exist.
 
     Records that were appended after that version leave the log. Their offsets are not given out again: the log end does
@@ -46,6 +59,8 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
     them in its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last
     version in the log. A second restore of the same version can ask for that, too.
 
+    `dry_run` changes nothing and returns what a restore would return.
+
     Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
     version, or where the topic was deleted and made again since.
     """
@@ -55,7 +70,8 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
     fillers = _Fillers(log, topic)
     undone_transactions: list[UndoneTransactions] = []
 
-    def change(current: Snapshot) -> Change | None:
+    def checked(current: Snapshot) -> pa.Table:
+        """The rows of the version. Raises where they cannot be the log of `current`."""
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
                 f"Version {version} belongs to another topic of the name {topic}",
@@ -64,6 +80,10 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
             )
         rows = wanted.live
         _check_files(current, rows, version)
+        return rows
+
+    def change(current: Snapshot) -> Change | None:
+        rows = checked(current)
         leaving = current.live.filter(pc.invert(pc.is_in(row_keys(current.live), row_keys(rows))))
         changed = rows.filter(pc.invert(_as_they_are(current, rows)))
         transactions = transactions_since(manifest.log, wanted, current)
@@ -79,9 +99,37 @@ def restore(log: LogDir, topic: str, version: int, *, forget_transactions: bool 
             transactions=remembered,
         )
 
-    restored = Restored(manifest.commit(change, deleted=True).bounds())
+    if dry_run:
+        before = manifest.snapshot(deleted=True)
+        checked(before)
+        undone_transactions[:] = transactions_since(manifest.log, wanted, before).undone
+        partitions = _partitions_again(wanted, before)
+        restored = Restored({row.partition: (row.log_start_offset, row.log_end_offset) for row in partitions})
+    else:
+        commit = manifest.commit(change, deleted=True)
+        before = commit.snapshot_before
+        restored = Restored(commit.bounds())
     restored.transactions = tuple(undone_transactions)
+    _describe(restored, wanted, before, topic_config(before.config, log.defaults), log.storage.now_ms())
     return restored
+
+
+def _describe(restored: Restored, wanted: Snapshot, before: Snapshot, config: TopicConfig, now_ms: int) -> None:
+    """Fills in what leaves the log, what returns to it, and how much of it retention takes again."""
+    then = {row.partition: row for row in partitions_of(wanted.partitions)}
+    now = {row.partition: row for row in partitions_of(before.partitions)}
+    leaving, returning = {}, {}
+    for number, row in now.items():
+        end = then[number].log_end_offset if number in then else 0
+        first = max(end, row.log_start_offset)
+        if first < row.log_end_offset:
+            leaving[number] = (first, row.log_end_offset)
+        start = restored[number][0]
+        if start < min(row.log_start_offset, end):
+            returning[number] = (start, min(row.log_start_offset, end))
+    restored.leaving, restored.returning = leaving, returning
+    restored.records = pc.sum(wanted.live.column("records")).as_py() or 0
+    restored.expired_records = expired_records(wanted.live, config, now_ms)
 
 
 class _Fillers:

@@ -66,6 +66,14 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
     return Expired(taken, reason[taken])
 
 
+def expired_records(live: pa.Table, config: TopicConfig, now_ms: int) -> int:
+    """The records in segments and chunks of `live` that are older than retention.ms at `now_ms`, all of them."""
+    if not config.delete or config.retention_ms < 0 or not live.num_rows:
+        return 0
+    old = now_ms - newest_ms(live) > config.retention_ms
+    return int(live.column("records").to_numpy()[old].sum())
+
+
 def newest_ms(live: pa.Table) -> np.ndarray:
     """int64[n]: the largest timestamp of each segment, or the file's time if no record has a timestamp."""
     largest = live.column("max_timestamp_ms").to_numpy()

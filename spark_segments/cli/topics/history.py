@@ -1,0 +1,76 @@
+"""`segments topic history`: the commits of a topic."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.output import Output, human_bytes, print_json, print_table
+
+PARTITIONS_SHOWN = 4
+COLUMNS = ("version", "time", "job", "records_in", "records_out", "bytes_in", "bytes_out", "log_start", "log_end")
+
+
+@with_options
+def history(
+    location: LogOptions,
+    topic: TopicArgument,
+    partition: Annotated[int | None, typer.Option("--partition", help="Show the offsets of this partition.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show this number of commits; 0 for all.")] = 20,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Shows the commits of a topic, newest first: when each job committed, and what it added and took.
+
+    A segment that a job rewrites counts as records out and as records in.
+    The offsets are those of each partition after the commit. What vacuum has
+    taken is shown as -. `topic restore` goes back to a version.
+
+    Example: segments topic history /data/log orders -n 5
+    """
+    commits = location.open_topics().history(topic, limit or None)
+    if output is Output.JSON:
+        print_json(
+            [
+                commit
+                | {
+                    "partitions": commit["partitions"]
+                    and [
+                        {"partition": number, "log_start_offset": start, "log_end_offset": end}
+                        for number, (start, end) in commit["partitions"].items()
+                        if partition in (None, number)
+                    ]
+                }
+                for commit in commits
+            ]
+        )
+        return
+    rows = []
+    for commit in commits:
+        bounds = [ends for number, ends in (commit["partitions"] or {}).items() if partition in (None, number)]
+        rows.append(
+            [
+                str(commit["version"]),
+                _utc(commit["committed_ms"]),
+                commit["job"],
+                commit["records_in"],
+                commit["records_out"],
+                *(None if commit[name] is None else human_bytes(commit[name]) for name in ("bytes_in", "bytes_out")),
+                _offsets([start for start, _ in bounds]),
+                _offsets([end for _, end in bounds]),
+            ]
+        )
+    print_table(COLUMNS, rows)
+
+
+def _utc(timestamp_ms: int | None) -> str | None:
+    if timestamp_ms is None:
+        return None
+    return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _offsets(offsets: list[int]) -> str | None:
+    more = ", …" if len(offsets) > PARTITIONS_SHOWN else ""
+    return ", ".join(map(str, offsets[:PARTITIONS_SHOWN])) + more if offsets else None

@@ -1,0 +1,165 @@
+"""`topic history` and `topic restore`: what each commit did, and going back."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_segments import LogDir, ProducerOptions
+from spark_segments.cli import main
+from spark_segments.errors import UnknownTopicError
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def log(tmp_path, segments) -> LogDir:
+    """Version 0 create, 1 append of 100 records, 2 roll, 3 retain of all but the last segment, 4 append of 5."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config={"segment.bytes": "1000", "retention.bytes": "1"})
+    log.append(
+        "orders",
+        pa.table({"value": [f"{number:04d}" * 5 for number in range(100)]}),
+        options=ProducerOptions("none", 200),
+    )
+    segments("roll", log.uri)
+    segments("retain", log.uri)
+    log.append("orders", pa.table({"value": ["late"] * 5}))
+    return log
+
+
+def test_history_says_what_each_commit_added_and_took(log, segments):
+    commits = log.history("orders")
+
+    assert [commit["version"] for commit in commits] == [4, 3, 2, 1, 0]
+    assert [commit["job"] for commit in commits] == ["append", "retain", "roll", "append", "create"]
+    start = log.offsets("orders")[0][0]
+    assert 0 < start < 100
+    assert [(commit["records_in"], commit["records_out"]) for commit in commits] == [
+        (5, 0),
+        (0, start),
+        (0, 0),  # chunks of full size are sealed by their rows alone
+        (100, 0),
+        (0, 0),
+    ]
+    assert [commit["partitions"] for commit in commits] == [
+        {0: (start, 105)},
+        {0: (start, 100)},
+        {0: (0, 100)},
+        {0: (0, 100)},
+        {0: (0, 0)},
+    ]
+    assert commits[3]["bytes_in"] == sum(log.snapshot("orders", 2).live.column("log_bytes").to_pylist()) > 0
+    times = [commit["committed_ms"] for commit in commits]
+    assert times == sorted(times, reverse=True)
+
+    shown = segments("topic", "history", log.uri, "orders", "-n", 2).lines
+    assert [line.split()[0] for line in shown] == ["version", "4", "3"]
+    assert shown[1].split()[2:5] == ["append", "5", "0"]
+    in_json = segments("topic", "history", log.uri, "orders", "-n", 0, "--output", "json").json
+    assert in_json[1] == commits[1] | {
+        "partitions": [{"partition": 0, "log_start_offset": start, "log_end_offset": 100}]
+    }
+
+
+def test_what_a_job_rewrites_is_records_out_and_in(tmp_path, segments):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config={"segment.ms": "1000"})
+    for value in ("a", "b"):
+        log.append("orders", pa.table({"value": [value]}))
+    segments("roll", log.uri, "--now-ms", log.storage.now_ms() + DAY_MS)
+    commit = log.history("orders", 1)[0]
+    assert (commit["job"], commit["records_in"], commit["records_out"]) == ("roll", 2, 2)
+
+
+def test_deltas_own_history_names_our_operations(log):
+    history = DeltaTable(f"{log.uri}/_manifest/orders").history()
+    assert [commit["userMetadata"] for commit in history] == ["append", "retain", "roll", "append", "create"]
+
+
+def test_a_deleted_topic_has_its_history(log):
+    log.delete_topic("orders")
+    assert log.history("orders", 1)[0]["job"] == "delete"
+    with pytest.raises(UnknownTopicError):
+        log.history("prices")
+
+
+def test_figures_that_vacuum_has_taken_are_none(log, segments):
+    log.manifest("orders").drop_old_versions(0, log.storage.now_ms() + 30 * DAY_MS, orphan_age_ms=0)
+    log.append("orders", pa.table({"value": ["later"]}))
+    command = [sys.executable, "-m", "spark_segments", "topic", "history", log.uri, "orders", "--output", "json"]
+    commits = json.loads(
+        subprocess.run(command, check=True, capture_output=True).stdout
+    )  # this process has rows cached
+    assert (commits[0]["job"], commits[0]["records_in"]) == ("append", 1)
+    assert (commits[-2]["version"], commits[-2]["job"]) == (1, "append")
+    assert commits[-2]["records_in"] is None and commits[-2]["partitions"] is None
+
+
+def test_a_dry_run_says_what_leaves_and_what_returns_and_changes_nothing(log, segments):
+    start, version = log.offsets("orders")[0][0], log.describe("orders")["version"]
+
+    found = segments("topic", "restore", log.uri, "orders", "--version", 2, "--dry-run", "--output", "json").json
+
+    assert found["dry_run"] and found["partitions"] == [{"partition": 0, "log_start_offset": 0, "log_end_offset": 105}]
+    assert found["leaving"] == [{"partition": 0, "first_offset": 100, "last_offset": 104}]
+    assert found["returning"] == [{"partition": 0, "first_offset": 0, "last_offset": start - 1}]
+    assert log.describe("orders")["version"] == version
+    text = segments("topic", "restore", log.uri, "orders", "--version", 2, "--dry-run").text
+    assert "5 offsets were given out after that version" in text
+
+    done = segments("topic", "restore", log.uri, "orders", "--version", 2, "--output", "json").json
+    assert done == found | {"dry_run": False}
+    assert log.offsets("orders") == {0: (0, 105)}
+
+
+def test_a_time_names_the_last_version_that_was_there(log, segments):
+    at = {commit["version"]: commit["committed_ms"] for commit in log.history("orders")}
+    last = max(version for version, committed_ms in at.items() if committed_ms <= at[2])
+    found = segments("topic", "restore", log.uri, "orders", "--time", at[2], "--dry-run", "--output", "json").json
+    assert found["version"] == last
+
+
+def test_version_and_time_are_one_choice(run, log):
+    assert run("topic", "restore", log.uri, "orders").code == 2
+    assert run("topic", "restore", log.uri, "orders", "--version", 1, "--time", "now").code == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer, expected", [("n\n", (1, 4)), ("y\n", (0, 5))])
+def test_a_terminal_asks_before_records_leave_the_log(log, monkeypatch, capsysbinary, answer, expected):
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    with pytest.raises(SystemExit) as ended:
+        main(["topic", "restore", log.uri, "orders", "--version", "2"])
+    assert "Their records leave the log (partition 0: 100 to 104)" in capsysbinary.readouterr().err.decode()
+    assert (ended.value.code, log.describe("orders")["version"]) == expected
+
+
+def test_a_terminal_does_not_ask_with_yes(log, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    with pytest.raises(SystemExit) as ended:
+        main(["topic", "restore", log.uri, "orders", "--version", "2", "--yes"])
+    assert ended.value.code == 0
+
+
+def test_a_restore_warns_of_records_that_the_next_retain_takes(tmp_path, segments):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config={"retention.ms": str(DAY_MS)})
+    old = pa.array([(log.storage.now_ms() - 2 * DAY_MS) * 1000] * 3, pa.timestamp("us", tz="UTC"))
+    log.append("orders", pa.table({"value": ["a", "b", "c"], "timestamp": old}))
+    log.append("orders", pa.table({"value": ["d"]}))
+    log.delete_records("orders", {0: 3})
+
+    ran = segments("topic", "restore", log.uri, "orders", "--version", 2)
+
+    assert "warning: 3 of 4 records are older than retention.ms" in ran.error
