@@ -74,6 +74,12 @@ COMMANDS = [
         "Maintenance",
     ),
     LazyCommand(
+        "erase",
+        "spark_segments.cli.jobs.erase:erase",
+        "Erases the records of keys from a topic: no other record goes, and every offset stays.",
+        "Maintenance",
+    ),
+    LazyCommand(
         "maintain",
         "spark_segments.cli.jobs.maintenance:maintain",
         "Runs all maintenance jobs in order: roll, retain, compact, vacuum.",

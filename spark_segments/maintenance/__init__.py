@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from spark_segments.log.verification.verify import VerifyReport, verify
 from spark_segments.maintenance.compaction.compact import compact
+from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.maintenance.explanation.explain import explain, explain_record
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.removal.vacuum import vacuum
@@ -18,6 +19,7 @@ __all__ = [
     "Report",
     "VerifyReport",
     "compact",
+    "erase",
     "explain",
     "explain_record",
     "restore",

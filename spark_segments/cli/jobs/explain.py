@@ -32,6 +32,12 @@ def explain(
     at: Annotated[
         str | None, typer.Option("--time", metavar="TIME", help="The first record of this time or later.")
     ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="All files that have records of this key, as UTF-8.")
+    ] = None,
+    key_base64: Annotated[
+        str | None, typer.Option("--key-base64", metavar="BASE64", help="The same, for a key of any bytes.")
+    ] = None,
     every: Annotated[
         str | None,
         typer.Option("--every", metavar="TIME", help="How often each job runs; 1h by default, 0 with --plan."),
@@ -77,12 +83,16 @@ def explain(
     "At the earliest" holds whatever is appended. "At the latest" holds if
     each job runs again after --every at most.
 
+    --key names every file that has records of a key, also files that only
+    readers of earlier versions see, and until when. It reads every segment.
+
     --plan turns a wanted retention into settings and the real maximum. With
     --gone-within it finds segment.ms, else it takes --segment. It reads no
     log. Without --every and --delete-delay their time is not counted.
 
     Example: segments explain /data/log orders --partition 0 --offset 1234
     Example: segments explain /data/log orders --time 2026-01-31T12:00:00Z
+    Example: segments explain /data/log customers --key ada@example.org
     Example: segments explain --plan --retention 1h --segment 1d
     Example: segments explain --plan --retention 1h --gone-within 2d
     """
@@ -93,8 +103,27 @@ def explain(
         return
     if log_dir is None or topic is None or retention or gone_within or segment or fill:
         raise typer.BadParameter("Give LOG_DIR and TOPIC, or --plan with --retention")
-    if (offset is None) == (at is None):
-        raise typer.BadParameter("--offset or --time must name the record, and only one of them")
+    by_key = key is not None or key_base64 is not None
+    if [offset is not None, at is not None, by_key].count(True) != 1 or (key is not None and key_base64 is not None):
+        raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
+    if by_key:
+        from spark_segments.cli.jobs.account_text import account_text
+        from spark_segments.cli.jobs.erase import key_bytes
+        from spark_segments.maintenance.erasure.copies import key_account
+
+        [wanted] = key_bytes([key] if key is not None else [], [key_base64] if key_base64 is not None else [])
+        account = key_account(
+            ConfiguredLogOptions(log_dir, storage, defaults).open(),
+            topic,
+            wanted,
+            now_ms=now_ms,
+            every_ms=duration_ms(every or HOUR),
+        )
+        if output is Output.JSON:
+            print_json(account.to_dict())
+        else:
+            print(account_text(account))
+        return
     from spark_segments.maintenance.explanation.explain import explain as explain_one
 
     log = ConfiguredLogOptions(log_dir, storage, defaults).open()

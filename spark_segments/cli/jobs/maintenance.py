@@ -159,9 +159,13 @@ def _run(
     spark: SparkOptions,
     **further: Any,
 ) -> None:
-    report = _report(job, location, settings, spark, **further)
+    finish(settings, location.open(), _report(job, location, settings, spark, **further))
+
+
+def finish(settings: JobOptions, log: LogDir, report: Report) -> None:
+    """Writes the report's metrics where they are wanted, and exits with 1 where a partition failed."""
     if settings.metrics is not None:
-        _write_metrics(settings.metrics, location.open(), [report])
+        _write_metrics(settings.metrics, log, [report])
     _exit([report])
 
 

@@ -52,6 +52,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 
 _LARGEST_INT64 = 2**63 - 1
+_SMALLEST_INT64 = -(2**63)
 _GROUP = 1024  # the least room for records that the kernel wants
 
 
@@ -61,6 +62,8 @@ class RecordFilter:
 
     `first_uncleanable_offset` ends the cleanable part of the log: the batch right before it is kept, without records if
     necessary, so that the log's end is not lost. `codec`: that of rebuilt batches; None: each batch keeps its codec.
+    `only_superseded`: nothing goes but the records that the map supersedes, as erasing a key wants it. Tombstones never
+    expire, no batch gets a delete horizon, and records without a key and the headers of emptied batches stay.
     """
 
     map: OffsetMap
@@ -70,10 +73,13 @@ class RecordFilter:
     producers: ActiveProducers
     codec: int | None = None
     level: int | None = None
+    only_superseded: bool = False
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon of batches that get one now; -1 if no clock reaches it."""
+        """The delete horizon of batches that get one now; -1 if no batch gets one or no clock reaches it."""
+        if self.only_superseded:
+            return -1
         horizon_ms = self.now_ms + self.delete_retention_ms
         return horizon_ms if horizon_ms <= _LARGEST_INT64 else -1
 
@@ -188,7 +194,7 @@ def _actions(
     expired = batches.has_delete_horizon & (batches.base_timestamp <= record_filter.now_ms)
     discarded = discardable & (~control | expired)
     ends_round = batches.last_offset + (offset_shift + 1) == record_filter.first_uncleanable_offset
-    keep_empty = ends_round | record_filter.producers.mask(batches, offset_shift)
+    keep_empty = ends_round | record_filter.producers.mask(batches, offset_shift) | record_filter.only_superseded
     values: np.ndarray = np.where(discarded, 0, READ) + keep_empty * KEEP_EMPTY + (discardable & control) * SET_HORIZON
     return values
 
@@ -216,8 +222,9 @@ def _clean(
         np.uint64(offset_map.seed),
         offset_map.secret,
         offset_map.end_offset,
-        record_filter.now_ms,
+        _SMALLEST_INT64 if record_filter.only_superseded else record_filter.now_ms,
         record_filter.new_horizon_ms,
+        record_filter.only_superseded,
     )
     # The system gives memory only to the pages of this array that are written to.
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD

@@ -84,7 +84,7 @@ class Batches(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The offset map and the moment of the cleaning."""
+    """The offset map and the moment of the cleaning. `keep_without_key`: records without a key stay."""
 
     slots: np.ndarray
     capacity: np.uint64
@@ -93,6 +93,7 @@ class Rules(NamedTuple):
     map_end_offset: int
     now_ms: int
     new_horizon_ms: int  # of batches that get one now; negative: no batch gets one
+    keep_without_key: bool
 
 
 class OutputSpans(NamedTuple):
@@ -135,12 +136,13 @@ def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
         flags[row] = 0
         if offset < end_offset:
             if not has_key:
-                no_key += 1
-                continue
-            if offset < latest_offset(slots, rules.capacity, lows[row], highs[row]):
+                if not rules.keep_without_key:
+                    no_key += 1
+                    continue
+            elif offset < latest_offset(slots, rules.capacity, lows[row], highs[row]):
                 superseded += 1
                 continue
-            if is_tombstone and rules.now_ms >= horizon_ms:
+            elif is_tombstone and rules.now_ms >= horizon_ms:
                 expired += 1
                 continue
         flags[row] = 1

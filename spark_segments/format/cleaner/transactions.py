@@ -98,6 +98,14 @@ class CleanedTransactions:
         return discardable, _rows(index, by_marker)
 
 
+class UntouchedTransactions(CleanedTransactions):
+    """For a pass that leaves transactions as they are: no batch may be discarded, and no index entry is made."""
+
+    def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
+        """(bool[n] of no batch, no transactions)"""
+        return np.zeros(len(window.batches), np.bool_), AbortedTransactions.of()
+
+
 def _rows(aborted: AbortedTransactions, rows: np.ndarray) -> AbortedTransactions:
     return AbortedTransactions(
         aborted.producer_id[rows],

@@ -101,6 +101,13 @@ def expired_rows(
     return removed.filter(pc.or_(old, pc.equal(removed.column("state"), DELETING)))
 
 
+def claimed_rows(rows: pa.Table) -> pa.Table:
+    """Removed rows, marked so that no restore takes them back and the next vacuum deletes their files."""
+    position = SEGMENT_SCHEMA.get_field_index("state")
+    marked = pa.repeat(pa.scalar(DELETING, pa.string()), rows.num_rows)
+    return rows.set_column(position, SEGMENT_SCHEMA.field(position), marked)
+
+
 def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
     """The files that belong to no row: neither a row's .log nor a file beside it."""
     files = list(files)
@@ -262,9 +269,7 @@ def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
         rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
         if rows.num_rows == 0:
             return None
-        position = SEGMENT_SCHEMA.get_field_index("state")
-        marked = pa.repeat(pa.scalar(DELETING, pa.string()), rows.num_rows)
-        return Change(VACUUM, replace=rows.set_column(position, SEGMENT_SCHEMA.field(position), marked))
+        return Change(VACUUM, replace=claimed_rows(rows))
 
     manifest.commit(change, deleted=True)
     rows = all_rows(manifest.snapshot(deleted=True))

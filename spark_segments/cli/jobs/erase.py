@@ -1,0 +1,82 @@
+"""`segments erase`: removes the records of keys from a topic."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.jobs.maintenance import finish
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
+    JobOptions,
+    SparkOptions,
+    with_options,
+)
+from spark_segments.cli.output import Output, print_report, progress_bar
+from spark_segments.errors import InvalidOptionError
+
+KeyOption = Annotated[
+    list[str] | None, typer.Option("--key", metavar="TEXT", help="A key, as UTF-8; may be given several times.")
+]
+Base64KeyOption = Annotated[
+    list[str] | None, typer.Option("--key-base64", metavar="BASE64", help="A key of any bytes; several times, too.")
+]
+
+
+@with_options
+def erase(
+    location: ConfiguredLogOptions,
+    settings: JobOptions,
+    spark: SparkOptions,
+    key: KeyOption = None,
+    key_base64: Base64KeyOption = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Also delete files of earlier versions that have the keys, at once, by a vacuum."
+        ),
+    ] = False,
+) -> None:
+    """Erases the records of keys from a topic: no other record goes, and every offset stays.
+
+    A compacted topic first gets a tombstone of each key, then all older
+    records of the key go. From other topics all its records go. The job
+    reads every segment, chunks that are not rolled yet included.
+
+    The old files stay for readers of earlier versions until vacuum deletes
+    them, after file.delete.delay.ms. With --history they go at once, and
+    reads of these versions fail. Exports and backups are not touched.
+    `segments explain LOG_DIR TOPIC --key KEY` says what is left.
+
+    Example: segments erase /data/log customers --key ada@example.org --dry-run
+    """
+    from spark_segments.maintenance import erase as job
+
+    topic, keys = settings.one_topic(), key_bytes(key, key_base64)
+    if topic is None:
+        raise InvalidOptionError("Which topic?", expected="TOPIC", found="none")
+    log = location.open()
+    with progress_bar("erase") as progress:
+        report = job(
+            log, topic, keys, spark.session("erase"), settings.now_ms, settings.dry_run,
+            history=history, progress=progress,
+        )  # fmt: skip
+    print_report(report.to_dict(), settings.output)
+    if settings.output is Output.TEXT and not report.partitions:
+        print("No file of the log has a record of these keys that is to go.")
+    finish(settings, log, report)
+
+
+def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:
+    """The keys of --key and --key-base64. Raises InvalidOptionError for text that is no base64."""
+    keys = [text.encode() for text in texts or []]
+    for text in encoded or []:
+        try:
+            keys.append(base64.b64decode(text, validate=True))
+        except binascii.Error as error:
+            raise InvalidOptionError("Not base64", expected="--key-base64 BASE64", found=text) from error
+    return keys

@@ -1,0 +1,128 @@
+"""The account of a key: every file that has records of it, and until when, whatever jobs do or do not run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.config import topic_config
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.maintenance.erasure.search import KeyRecords, search
+from spark_segments.maintenance.explanation.explain import explain_record
+from spark_segments.maintenance.explanation.record_explanation import TimeBounds
+from spark_segments.maintenance.explanation.topic_forecast import vacuum_moments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIVE, ACTIVE, REMOVED_FILE = "sealed segment", "active segment", "removed file"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCopy:
+    """A file that has records of the key.
+
+    `state` is LIVE, ACTIVE (a chunk that is not rolled yet) or REMOVED_FILE (only readers of earlier versions see it).
+    `values` of the `records` are no tombstones. `outside`: records in bytes that no reader sees. `files_deleted`: when
+    the file goes by the topic's rules, without an erasure; None if they do not say.
+    """
+
+    partition: int
+    path: str
+    state: str
+    records: int
+    values: int
+    outside: int
+    first_offset: int
+    last_offset: int
+    files_deleted: TimeBounds | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAccount:
+    """All files of a topic that have records of a key. Times in ms since 1970.
+
+    `uncommitted_until_ms`: files that no commit names, of writers and jobs that failed, may have the key as well; no
+    reader sees them, and vacuum deletes those that are there now after that time.
+    """
+
+    topic: str
+    key: bytes
+    now_ms: int
+    version: int
+    copies: tuple[KeyCopy, ...]
+    uncommitted_until_ms: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The account as plain values, ready for JSON; the key as text, with replacement characters."""
+        return {
+            "topic": self.topic,
+            "key": self.key.decode(errors="replace"),
+            "now_ms": self.now_ms,
+            "version": self.version,
+            "values": sum(copy.values for copy in self.copies if copy.state != REMOVED_FILE),
+            "copies": [dataclasses.asdict(copy) for copy in self.copies],
+            "uncommitted_until_ms": self.uncommitted_until_ms,
+            "not_known": ["exports", "copies and backups of files", "what readers have taken"],
+        }
+
+
+def key_account(
+    log: LogDir,
+    topic: str,
+    key: bytes,
+    spark: SparkSession | None = None,
+    now_ms: int | None = None,
+    *,
+    every_ms: int = 3_600_000,
+) -> KeyAccount:
+    """Searches all files of a topic for a key, those of earlier versions included. Reads every segment.
+
+    `every_ms`: how often each job runs. Raises UnknownTopicError, and CorruptBatchError for damaged bytes.
+    """
+    snapshot = log.snapshot(topic)
+    config = topic_config(snapshot.config, log.defaults)
+    store_ms = log.storage.now_ms() if not log.is_kafka else snapshot.committed_ms
+    now_ms = store_ms if now_ms is None else now_ms
+    rows = snapshot.segments
+    removed = rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string())))
+    deleted_ms = np.maximum(vacuum_moments(removed, config), now_ms).tolist()
+    moments = {one.identity: moment for one, moment in zip(segments_of(removed), deleted_ms, strict=True)}
+    segments = segments_of(rows)
+    found = search(log.storage, topic, [key], segments, spark)
+    copies = []
+    for segment, records in zip(segments, found, strict=True):
+        if not records:
+            continue
+        if not segment.is_live:
+            deleted = TimeBounds.of(moments[segment.identity], moments[segment.identity] + every_ms)
+        else:
+            offset = max(segment.base_offset, records[0].last_offset)
+            explained = explain_record(snapshot, config, segment.partition, offset, now_ms, every_ms=every_ms)
+            deleted = explained.files_deleted or TimeBounds(None, None)
+        copies.append(_copy(segment, records, deleted))
+    return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), store_ms + ORPHAN_AGE_MS + every_ms)
+
+
+def _copy(segment: Segment, records: Sequence[KeyRecords], deleted: TimeBounds) -> KeyCopy:
+    [one] = records
+    state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == CHUNK else LIVE
+    return KeyCopy(
+        segment.partition,
+        segment.path,
+        state,
+        one.records,
+        one.records - one.tombstones,
+        one.outside,
+        one.first_offset,
+        one.last_offset,
+        deleted,
+    )

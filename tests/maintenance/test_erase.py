@@ -1,0 +1,299 @@
+"""Erasure against a plain list of records, with a look at every byte of the log directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance.erasure.copies import key_account
+from tests.golden_files import GOLDEN
+from tests.maintenance.appending import DAY_MS, contents, live
+
+NOW_MS = 1_700_000_000_000
+LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then
+
+
+def topic(log: LogDir, policy: str = "delete", **config: object) -> LogDir:
+    values = {"cleanup.policy": policy, "compression.type": "uncompressed", "retention.ms": -1, **config}
+    log.create_topic("t", partitions=2, config={name.replace("_", "."): str(value) for name, value in values.items()})
+    return log
+
+
+def append(log: LogDir, rows: list[tuple[int, bytes | None, bytes | None]]) -> None:
+    partitions, keys, values = zip(*rows, strict=True)
+    log.append(
+        "t",
+        pa.table(
+            {
+                "key": pa.array(keys, pa.binary()),
+                "value": pa.array(values, pa.binary()),
+                "partition": pa.array(partitions, pa.int32()),
+                "timestamp": pa.array([NOW_MS] * len(rows), pa.timestamp("ms", "UTC")),
+            }
+        ),
+    )
+
+
+def seal(log: LogDir) -> None:
+    roll(log, now_ms=LATER_MS)
+
+
+def files_with(log: LogDir, data: bytes) -> list[str]:
+    """Every file under the log directory that has these bytes, manifest and sidecars included."""
+    files = [path for path in Path(log.uri).rglob("*") if path.is_file()]
+    return sorted(str(path.relative_to(log.uri)) for path in files if data in path.read_bytes())
+
+
+def faults(log: LogDir) -> list:
+    return verify(log, deep=True).to_dict()["findings"]
+
+
+keys = st.sampled_from([None, b"", b"ada", b"bob", b"cyd"])
+rows = st.lists(st.tuples(st.integers(0, 1), keys, st.sampled_from([None, b"", b"v"])), min_size=1, max_size=6)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), rows),
+        st.tuples(st.just("append"), rows),
+        st.tuples(st.just("seal"), st.none()),
+        st.tuples(st.just("compact"), st.none()),
+        st.tuples(st.just("delete"), st.integers(1, 3)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["delete", "compact", "compact,delete"]), steps, steps, st.sets(keys.filter(bool), min_size=1))
+def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(policy, before, after, erased) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = topic(LogDir.create(directory), policy, min_cleanable_dirty_ratio=0, segment_bytes=300)
+        count = _work(log, policy, before, 0)
+        there = contents(log, "t")
+        ends = log.offsets("t")
+        compacted = "compact" in policy
+
+        report = erase(log, "t", sorted(erased), now_ms=NOW_MS).to_dict()
+
+        tombstones = [one for one in contents(log, "t") if one["offset"] >= ends[one["partition"]][1]]
+        newest = {(one["partition"], one["key"]): one for one in there}
+        wanted = sorted(place for place, one in newest.items() if place[1] in erased and one["value"] is not None)
+        assert sorted((one["partition"], one["key"]) for one in tombstones) == (wanted if compacted else [])
+        assert all(one["value"] is None for one in tombstones)
+        kept = [one for one in contents(log, "t") if one not in tombstones]
+        last = [one for place, one in newest.items() if place[1] in erased and one["value"] is None and compacted]
+        assert kept == [one for one in there if one["key"] not in erased or one in last]
+        assert report["records_in"] == report["records_out"] + report["dropped"].get("erased", 0)
+        assert faults(log) == []
+
+        version = log.snapshot("t").version
+        assert erase(log, "t", sorted(erased), now_ms=NOW_MS).to_dict()["partitions"] == []
+        assert log.snapshot("t").version == version
+
+        _work(log, policy, after, count)
+        assert faults(log) == []
+
+
+def _work(log: LogDir, policy: str, steps, count: int) -> int:
+    for step, argument in steps:
+        if step == "append":
+            rows = [
+                (partition, key, value and value + b"%d" % (count + number))
+                for number, (partition, key, value) in enumerate(argument)
+                if key is not None or policy == "delete"
+            ]
+            count += len(argument)
+            if rows:
+                append(log, rows)
+        elif step == "seal":
+            seal(log)
+        elif step == "compact":
+            compact(log, now_ms=NOW_MS)
+        elif "delete" in policy:
+            offsets = log.offsets("t")
+            log.delete_records("t", {0: min(offsets[0][0] + argument, offsets[0][1])})
+    return count
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("history", [False, True])
+def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy: str, history: bool) -> None:
+    topic(log, policy, segment_bytes=400, min_cleanable_dirty_ratio=0)
+    append(log, [(0, b"ada", b"first secret"), (0, b"bob", b"bob's"), (1, b"ada", b"second secret")])
+    seal(log)
+    append(log, [(0, b"ada", b"third secret"), (0, b"bob", b"bob's own")])
+    compact(log, now_ms=NOW_MS)
+    append(log, [(0, b"ada", b"fourth secret"), (0, b"cyd", b"cyd's")])
+    others = [one for one in contents(log, "t") if one["key"] != b"ada"]
+    assert len(files_with(log, b"secret")) >= 3
+
+    erase(log, "t", [b"ada"], now_ms=log.storage.now_ms(), history=history)
+
+    if not history:
+        assert files_with(log, b"secret") != [], "readers of earlier versions have their files"
+        vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS)
+    assert files_with(log, b"secret") == []
+    assert [one for one in contents(log, "t") if one["key"] != b"ada"] == others
+    left = [one["value"] for one in contents(log, "t") if one["key"] == b"ada"]
+    assert left == ([None, None] if policy == "compact" else [])
+    with_key = [path for path in files_with(log, b"ada") if path.endswith(".log")]
+    assert (with_key == []) == (policy == "delete"), "a tombstone has its key"
+    assert faults(log) == []
+
+
+def clipped(log: LogDir, base_offset: int, batch_bytes: int) -> None:
+    """Appends secrets of a key, as batches of that size in one chunk, and lets the chunk's row begin further on."""
+    table = pa.table({"key": [b"ada", b"bob", b"bob"], "value": [b"secret", b"1", b"2"]})
+    table = table.append_column("partition", pa.array([0] * 3, pa.int32()))
+    log.append("t", table, options=ProducerOptions("none", batch_bytes))
+    row = dataclasses.replace(live(log, "t")[0], base_offset=base_offset, file_base_offset=base_offset)
+    partition = dataclasses.replace(log.snapshot("t").partition(0), log_start_offset=base_offset)
+    log.manifest("t").commit(lambda _: Change("test", replace=[row], partitions=[partition]))
+
+
+def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log: LogDir) -> None:
+    topic(log)
+    clipped(log, 1, batch_bytes=1)
+    erase(log, "t", [b"ada"], history=True)
+    assert files_with(log, b"secret") == []
+    assert [one["value"] for one in contents(log, "t")] == [b"1", b"2"]
+
+
+def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log: LogDir) -> None:
+    topic(log)
+    clipped(log, 1, batch_bytes=10_000)
+    before = log.snapshot("t").version
+    with pytest.raises(SegmentsError, match="begins inside a batch"):
+        erase(log, "t", [b"ada"])
+    assert log.snapshot("t").version == before
+
+
+def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
+    topic(log, "compact")
+    append(log, [(0, b"ada", b"1"), (0, b"ada", b"2"), (0, b"bob", b"3")])
+    append(log, [(0, b"bob", b"4")])
+    before = log.snapshot("t").version, contents(log, "t")
+    [line] = erase(log, "t", [b"ada"], dry_run=True, history=True).to_dict()["partitions"]
+    assert (line["segments"], line["base_offsets"], line["records_to_erase"]) == (1, [0], 2)
+    assert line["tombstones_to_append"] == 1
+    assert (log.snapshot("t").version, contents(log, "t")) == before
+
+
+def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: LogDir, monkeypatch) -> None:
+    topic(log)
+    append(log, [(0, b"ada", b"1"), (0, b"bob", b"2"), (1, b"ada", b"3")])
+    commit, waiting = Manifest.commit, [seal]
+
+    def commit_late(manifest: Manifest, plan, **options):
+        if waiting:
+            waiting.pop()(log)
+        return commit(manifest, plan, **options)
+
+    monkeypatch.setattr(Manifest, "commit", commit_late)
+    report = erase(log, "t", [b"ada"])
+    assert report.dropped == {"erased": 2}
+    assert [(one["key"], one["offset"]) for one in contents(log, "t")] == [(b"bob", 1)]
+    assert faults(log) == []
+
+
+def test_a_value_that_comes_after_the_erasure_stays(log: LogDir) -> None:
+    topic(log, "compact")
+    append(log, [(0, b"ada", b"1")])
+    erase(log, "t", [b"ada"])
+    append(log, [(0, b"ada", b"2")])
+    assert [one["value"] for one in contents(log, "t")] == [None, b"2"]
+
+
+def imported(log: LogDir, directory: str) -> str:
+    """The topic of a directory that Kafka wrote, with a cleanup.policy that lets each record of a key go."""
+    log.import_kafka(str(GOLDEN / directory))
+    [name] = log.topics()
+    log.alter_topic(name, config={"cleanup.policy": "delete"})
+    return name
+
+
+@pytest.mark.parametrize("directory", ["txn-0", "txn-compact/dirty", "txn-compact/clean-2"])
+def test_transactions_stay_as_they_are(log: LogDir, directory: str) -> None:
+    """Directories with aborted and open transactions lose just the key, at both isolation levels; markers stay."""
+    name = imported(log, directory)
+
+    def records(level: str) -> list[dict]:
+        found = log.read(name, isolation_level=level, include_control=level == "read_uncommitted")
+        return [row for batch in found for row in batch.to_pylist()]
+
+    levels = ("read_uncommitted", "read_committed")
+    before = {level: records(level) for level in levels}
+    key = before["read_committed"][0]["key"]
+    erase(log, name, [key])
+    assert {level: records(level) for level in levels} == {
+        level: [row for row in rows if row["key"] != key] for level, rows in before.items()
+    }
+    assert faults(log) == []
+
+
+@pytest.mark.parametrize("directory", ["legacy-v0-0", "legacy-v1-0"])
+def test_what_kafka_wrote_in_old_formats_is_erased_from_too(log: LogDir, directory: str) -> None:
+    name = imported(log, directory)
+    before = contents(log, name)
+    key = next(row["key"] for row in before if row["key"])
+    erase(log, name, [key])
+    assert contents(log, name) == [row for row in before if row["key"] != key] != []
+
+
+def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Path) -> None:
+    topic(log, segment_bytes=300)
+    append(log, [(0, b"ada", b"secret"), (0, b"bob", b"1"), (1, b"ada", b"secret")])
+    erase(log, "t", [b"ada"])
+    seal(log)
+    retain(log)
+    log.export_kafka(str(tmp_path / "kafka"))
+    exported = LogDir.open(str(tmp_path / "kafka"))
+    assert contents(exported, "t") == contents(log, "t")
+    assert exported.offsets("t") == log.offsets("t")
+    assert files_with(exported, b"secret") == []
+
+
+def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
+    topic(log)
+    with pytest.raises(InvalidOptionError, match="Which keys"):
+        erase(log, "t", [])
+    with pytest.raises(LogDirError, match="Maintenance does not change a directory of Kafka's"):
+        erase(LogDir.open(str(GOLDEN / "broker-data")), "orders", [b"a"])
+
+
+def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: LogDir) -> None:
+    topic(log, file_delete_delay_ms=1000)
+    append(log, [(0, b"ada", b"secret")])
+    append(log, [(0, b"bob", b"1")])
+    seal(log)
+    append(log, [(0, b"ada", b"secret")])
+    account = key_account(log, "t", b"ada")
+    assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret")
+    assert sorted((copy.state, copy.values) for copy in account.copies) == [
+        ("active segment", 1), ("removed file", 1), ("sealed segment", 1)
+    ]  # fmt: skip
+
+    erase(log, "t", [b"ada"])
+    account = key_account(log, "t", b"ada")
+    assert {copy.state for copy in account.copies} == {"removed file"}
+    assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret")
+
+    last_ms = max(copy.files_deleted.earliest_ms for copy in account.copies)
+    vacuum(log, now_ms=last_ms - 1)
+    assert files_with(log, b"secret") != []
+    vacuum(log, now_ms=last_ms)
+    assert files_with(log, b"secret") == []
+    assert key_account(log, "t", b"ada").copies == ()
