@@ -44,7 +44,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One small Spark for all tests, not in UTC: a timestamp that is taken for local time somewhere shows."""
+    """One small Spark for all tests, not in UTC: a timestamp that is taken for local time somewhere shows.
+
+    With TESTS_ON=sail in the environment it is a session on Sail (see tests/spark/on_sail.py).
+    """
+    if os.environ.get("TESTS_ON") == "sail":
+        from tests.spark.sail_server import sail_session
+
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # pyspark's functions make columns of Connect
+
+        with sail_session(tmp_path_factory.mktemp("sail")) as remote:
+            yield remote  # type: ignore[misc]
+        return
     from spark_segments.spark.session import spark_session
 
     session = spark_session(

@@ -52,7 +52,11 @@ def _examples(page: str) -> list[Example]:
     return found
 
 
-SPARK_PAGES = [page for page in PAGES if any("spark_session(" in example.code for example in _examples(page))]
+SPARK_PAGES = [
+    page
+    for page in PAGES
+    if any("spark_session(" in example.code for example in _examples(page) if example.kind == "python")
+]
 
 
 STORE_PAGE = "how-to/object-store.md"
@@ -69,9 +73,10 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 def _run_page(page: str, directory: Path, environment: Mapping[str, str]) -> None:
     path = directory.parent / "bin"
     path.mkdir()
-    command = path / "segments"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from spark_segments.cli import main; main()" "$@"\n')
-    command.chmod(0o755)
+    for name, arguments in (("segments", '-c "from spark_segments.cli import main; main()"'), ("python", "")):
+        command = path / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        command.chmod(0o755)
     environment = dict(environment) | {"PATH": f"{path}{os.pathsep}{environment['PATH']}"}
     names: dict[str, object] = {}
     for example in _examples(page):

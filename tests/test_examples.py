@@ -55,6 +55,18 @@ def test_the_quickstart_leaves_the_log_that_it_speaks_of(run, tmp_path: Path) ->
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
+    printed = run("sail.py", str(tmp_path / "log"))
+    assert "1,000 customers in the table" in printed
+    compacted = re.search(r"compact: ([0-9,]+) records in, ([0-9,]+) out", printed)
+    assert compacted is not None
+    before, after = (int(number.replace(",", "")) for number in compacted.groups())
+    assert 500_000 < before <= 1_000_000 and after < before / 10
+    assert sum(end for _, end in LogDir.open(str(tmp_path / "log")).offsets("orders").values()) == 1_000_000
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None:
     printed = run("cluster/run.py", str(tmp_path / "log"), "append", "maintain")
     reports = {report["job"]: report for report in map(json.loads, printed.splitlines())}

@@ -76,7 +76,8 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
-HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+# The name of the items is Spark's: some engines compare it.
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 # The columns of decoded records: those of Spark's Kafka source, in the same order.
 RECORD_SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ from spark_segments.log.reading.latest import LatestPlan, LatestRange, read_late
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
-from spark_segments.spark.schema import projection, typed_schema
+from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
 from spark_segments.spark.worker import freeze_imports
 from spark_segments.storage import Storage
 
@@ -41,14 +41,15 @@ class Reader(DataSourceReader):
         self,
         options: ReadOptions,
         snapshots: Mapping[str, Snapshot],
-        schema: StructType,
+        schema: StructType | pa.Schema,
         value_readers: Mapping[str, Sequence[Decoder]] | None = None,
     ) -> None:
-        """`value_readers` decode keys and values, by topic."""
+        """`value_readers` decode keys and values, by topic. Batches have the very types of an Arrow schema."""
         self._options = options
         self._snapshots = snapshots
         self._value_readers = dict(value_readers or {})
-        self._schema = projection(schema, typed_schema(self._value_readers))
+        self._schema = projection(as_struct(schema), typed_schema(self._value_readers))
+        self._given = schema if isinstance(schema, pa.Schema) else None
         self._storage = Storage(options.location.uri, options.location.storage_options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,7 +61,10 @@ class Reader(DataSourceReader):
         return [RangesPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return merged(self._batches(partition.value or []), self._schema)
+        batches = self._batches(partition.value or [])
+        if self._given is None:
+            return merged(batches, self._schema)
+        return merged(_conformed(batches, self._given), self._given)
 
     def _plan(self) -> list[list[ReadRange]] | list[list[LatestRange]]:
         from spark_segments.log.reading.times import offsets_for_times
@@ -154,6 +158,13 @@ def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRa
 
 def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
     return {one.partition: (one.start, one.end) for one in ranges}
+
+
+def _conformed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches in exactly the types of a schema: Sail compares time zones and the names of items."""
+    for batch in batches:
+        arrays = [conformed(array, field.type) for array, field in zip(batch.columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
 HEADERS = "headers"
 _FULL_SCHEMA: StructType = from_arrow_schema(RECORD_SCHEMA, prefer_timestamp_ntz=True)
 _NULLABLE = frozenset(("key", "value"))
+
+
+def as_struct(schema: StructType | pa.Schema) -> StructType:
+    """The schema that a data source is given. Sail gives an Arrow schema, where Spark gives its own type."""
+    if isinstance(schema, StructType):
+        return schema
+    struct: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return struct
+
+
+def as_given(schema: StructType) -> StructType | pa.Schema:
+    """The schema as the server that asks for it takes it.
+
+    Sail (0.7), which runs this code in its own process, makes Arrow types of Spark's without a time zone, and pyspark
+    refuses that for timestamps. Spark takes no Arrow schema.
+    """
+    return to_arrow_schema(schema, timezone="UTC") if "pysail" in sys.modules else schema
 
 
 def record_schema(include_headers: bool, columns: pa.Schema = RECORD_SCHEMA) -> StructType:
@@ -86,3 +104,24 @@ def projection(schema: StructType, columns: pa.Schema = RECORD_SCHEMA) -> pa.Sch
 
 def _described(schema: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in exactly this type: with its time zone, and its names of items, which Arrow's comparisons ignore."""
+    if str(array.type) == str(kind):
+        return array
+    if not pa.types.is_nested(kind):
+        return array.cast(kind)
+    whole = pa.concat_arrays([array]) if array.offset else array
+    if pa.types.is_struct(kind):
+        children = [conformed(whole.field(number), kind.field(number).type) for number in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        pairs = pa.StructArray.from_arrays(
+            [whole.keys, whole.items], fields=[whole.type.key_field, whole.type.item_field]
+        )
+        children = [conformed(pairs, entries)]
+    else:
+        children = [conformed(whole.values, kind.value_type)]
+    buffers = whole.buffers()[: 1 if pa.types.is_struct(kind) else 2]
+    return pa.Array.from_buffers(kind, len(whole), buffers, whole.null_count, children=children)

@@ -57,7 +57,19 @@ def spark_session(
         builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
     for key, value in (config or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if master is not None and master.startswith("sc://"):
+        register(session)
+    return session
+
+
+def register(session: SparkSession) -> None:
+    """Registers the data source with a server that does not find it by itself, as Spark does. Sail needs that."""
+    from pyspark_segments import DefaultSource
+
+    server_version = str(session.sql("SELECT version()").head()[0])  # type: ignore[index]
+    if not server_version.startswith(session.version):  # Spark's is the client's; Sail has numbers of its own
+        session.dataSource.register(DefaultSource)
 
 
 def prepare_environment(*, local: bool = True) -> None:

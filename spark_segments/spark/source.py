@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -24,7 +25,7 @@ from spark_segments.spark.options import (
     write_options,
 )
 from spark_segments.spark.reader import Reader
-from spark_segments.spark.schema import record_schema, typed_schema
+from spark_segments.spark.schema import as_given, as_struct, record_schema, typed_schema
 from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader
 from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 from spark_segments.spark.tables import query_options, table_options, with_options
@@ -60,15 +61,18 @@ class Source:
                 raise  # a stream goes on without a topic that was deleted; a batch read raises this again in `reader`
         freeze_imports()
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | pa.Schema:
+        return as_given(self._schema())
+
+    def _schema(self) -> StructType:
         if self._table is not None:
             chosen = load_options(self._table)
             _, readers = _opened(chosen)  # refuses a table of a topic that does not exist
             return with_options(record_schema(chosen.include_headers, typed_schema(readers)), self._table)
         return record_schema(load_options(self._given).include_headers, typed_schema(self._readers))
 
-    def reader(self, schema: StructType) -> Reader:
-        given = query_options(self._given, schema)
+    def reader(self, schema: StructType | pa.Schema) -> Reader:
+        given = query_options(self._given, as_struct(schema))
         options = read_options(given)
         for sentence in ignored_by_reader(given):
             _log.warning(sentence)
@@ -79,22 +83,25 @@ class Source:
             snapshots, readers = _opened(options)
         return Reader(options, snapshots, schema, readers)
 
-    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+    def stream_reader(self, schema: StructType | pa.Schema) -> DataSourceStreamReader:
         """Raises nothing: the reader raises what is wrong, which Spark then shows as the error of the query."""
         # Spark sends this object to every task, too.
         self._snapshots, self._readers = None, {}
         try:
-            return StreamReader(stream_options(query_options(self._given, schema)), schema)
+            struct = as_struct(schema)
+            return StreamReader(stream_options(query_options(self._given, struct)), struct)
         except SegmentsError as error:
             return RefusedStream(error)
 
-    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+    def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> Writer:
+        schema = as_struct(schema)
         given = query_options(self._given, schema)
         for sentence in ignored_by_writer(given):
             _log.warning(sentence)
         return Writer(write_options(given), schema, overwrite)
 
-    def stream_writer(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def stream_writer(self, schema: StructType | pa.Schema, overwrite: bool) -> StreamWriter:
+        schema = as_struct(schema)
         given = query_options(self._given, schema)
         for sentence in ignored_by_writer(given):
             _log.warning(sentence)

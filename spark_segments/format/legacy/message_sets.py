@@ -307,7 +307,7 @@ def _record_batch(
         ),
         "timestampType": lambda: pa.array(messages.timestamp_type.astype(np.int32)),
         "headers": lambda: pa.ListArray.from_arrays(
-            pa.array(np.zeros(rows + 1, np.int32)), pa.array([], HEADERS_TYPE.value_type)
+            pa.array(np.zeros(rows + 1, np.int32)), pa.array([], HEADERS_TYPE.value_type), type=HEADERS_TYPE
         ),
     }
     return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)

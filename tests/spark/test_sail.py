@@ -1,0 +1,125 @@
+"""The data source and the jobs on Sail. on_sail.py runs all of Spark's tests that apply there."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_segments import LogDir
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.storage import Storage
+from tests.golden_files import GOLDEN
+from tests.spark.sail_server import sail_session
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def sail(tmp_path_factory):
+    with sail_session(tmp_path_factory.mktemp("sail")) as session:
+        yield session
+
+
+def load(sail, uri, topic, schema=None, **options):
+    reader = sail.read.format("segments").option("subscribe", topic).option("includeHeaders", "true")
+    return (reader.schema(schema) if schema else reader).options(**options).load(uri)
+
+
+def write(frame, uri, topic, **options):
+    frame.write.format("segments").mode("append").option("topic", topic).options(**options).save(uri)
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_golden_directories_read_as_without_spark(sail, isolation_level):
+    log = LogDir(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {})))
+    for topic in log.topics():
+        expected = pa.Table.from_batches(list(log.read(topic, isolation_level=isolation_level)), RECORD_SCHEMA)
+        options = {"isolation.level": isolation_level, "maxPartitionBytes": "20000"}
+        found = load(sail, str(GOLDEN), topic, **options).toArrow()
+        zoned = found.schema.field("timestamp").type.tz
+        assert zoned is not None
+        assert in_order(found.cast(RECORD_SCHEMA)) == expected, topic
+
+
+def test_rows_are_written_exactly_once_with_their_moments(sail, log):
+    log.create_topic("t", 2)
+    frame = sail.sql(
+        """SELECT 'k' AS key, 'v' AS value, timestamp '2024-07-01 12:00:00 UTC' AS timestamp, 1 AS partition,
+                  array(struct('h' AS key, cast('x' AS binary) AS value)) AS headers"""
+    )
+    for _ in range(2):
+        write(frame, log.uri, "t", txnAppId="nightly", txnVersion="7")
+    assert log.offsets("t") == {0: (0, 0), 1: (0, 1)}
+    (row,) = next(log.read("t")).to_pylist()
+    assert (row["key"], row["value"], row["timestamp"].isoformat()) == (b"k", b"v", "2024-07-01T12:00:00+00:00")
+    assert row["headers"] == [{"key": "h", "value": b"x"}]
+    again = load(sail, log.uri, "t").toArrow().cast(RECORD_SCHEMA)
+    assert again.to_pylist() == [row]
+
+
+def test_a_schema_is_a_projection_in_the_time_zone_of_the_session(sail, log):
+    log.create_topic("t")
+    log.append(
+        "t", pa.table({"value": ["a"], "timestamp": pa.array([1_719_835_200_000_000], pa.timestamp("us", "UTC"))})
+    )
+    found = load(sail, log.uri, "t", "timestamp timestamp, value binary")
+    assert found.selectExpr("unix_micros(timestamp)", "string(value)").collect() == [(1_719_835_200_000_000, "a")]
+
+
+def test_options_choose_offsets_and_partitions(sail, log):
+    log.create_topic("t", 2)
+    log.append("t", pa.table({"value": [str(n) for n in range(20)], "partition": pa.array([0, 1] * 10, pa.int32())}))
+    starts, ends = '{"t": {"0": 3, "1": -2}}', '{"t": {"0": -1, "1": 4}}'
+    found = load(sail, log.uri, "t", startingOffsets=starts, endingOffsets=ends, minPartitions="5")
+    assert sorted((row.partition, row.offset) for row in found.collect()) == [
+        *((0, offset) for offset in range(3, 10)),
+        *((1, offset) for offset in range(4)),
+    ]
+    assert found.where("partition = 0 AND offset > 5").count() == 4
+    assert found.where("offset < 2").count() == 2
+
+
+def test_the_jobs_run_on_its_session_and_the_latest_view_merges_into_a_delta_table(sail, log, tmp_path):
+    log.create_topic("t", 2, {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0"})
+    for step in range(4):
+        write(sail.range(100).selectExpr("string(id % 10) AS key", f"string(id + {step}) AS value"), log.uri, "t")
+    reports = [job(log, sail).to_dict() for job in (roll, compact, retain, vacuum)]
+    assert not any(report["failed"] for report in reports)
+    latest = load(sail, log.uri, "t", view="latest", includeTombstones="false")
+    expected = {row["key"]: row["value"] for batch in log.read("t") for row in batch.to_pylist()}
+    assert {row.key: row.value for row in latest.collect()} == expected
+    assert sail.sql(f"SELECT count(*) FROM delta.`{log.uri}/_manifest/t`").head()[0] > 0
+    sail.sql(f"CREATE TABLE prices (key STRING, value STRING) USING delta LOCATION '{tmp_path}/prices'")
+    latest.selectExpr("string(key) AS key", "string(value) AS value").createOrReplaceTempView("newest")
+    for _ in range(2):
+        sail.sql(
+            """MERGE INTO prices USING newest ON prices.key = newest.key
+               WHEN MATCHED THEN UPDATE SET value = newest.value
+               WHEN NOT MATCHED THEN INSERT (key, value) VALUES (newest.key, newest.value)"""
+        )
+    rows = sail.sql("SELECT * FROM prices").collect()
+    assert {row.key.encode(): row.value.encode() for row in rows} == expected and len(rows) == 10
+
+
+def test_values_have_their_types(sail, log, tmp_path):
+    log.create_topic("t")
+    formats = {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+    frame = sail.sql("SELECT 7L AS key, named_struct('id', 1, 'at', timestamp '2024-07-01 12:00:00 UTC') AS value")
+    write(frame, log.uri, "t", **formats)
+    found = load(sail, log.uri, "t", **formats)
+    assert found.selectExpr("key", "value.id", "unix_seconds(value.at)").collect() == [(7, 1, 1_719_835_200)]
+
+
+def test_a_wrong_option_is_one_clear_error(sail, log):
+    log.create_topic("t")
+    with pytest.raises(PySparkException, match="Did you mean startingOffsets"):
+        load(sail, log.uri, "t", startingOfsets="earliest").count()
+    with pytest.raises(PySparkException, match="never overwritten"):
+        sail.sql("SELECT 'a' AS value").write.format("segments").mode("overwrite").option("topic", "t").save(log.uri)
