@@ -5,6 +5,8 @@ An import error here would break every look-up of every data source, so nothing 
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql.datasource import DataSource
 
 
@@ -12,25 +14,25 @@ class DefaultSource(DataSource):
     """Topics of a log directory as DataFrames, for reading and appending."""
 
     @classmethod
-    def name(cls):
+    def name(cls) -> str:
         return "segments"
 
-    def __init__(self, options):
+    def __init__(self, options: Any) -> None:
         from spark_segments.spark.source import Source
 
         super().__init__(options)
         self._source = Source(options)
 
-    def schema(self):
+    def schema(self) -> Any:
         return self._source.schema()
 
-    def reader(self, schema):
+    def reader(self, schema: Any) -> Any:
         return self._source.reader(schema)
 
-    def writer(self, schema, overwrite):
+    def writer(self, schema: Any, overwrite: bool) -> Any:
         return self._source.writer(schema, overwrite)
 
-    def streamWriter(self, schema, overwrite):
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         return self._source.stream_writer(schema, overwrite)
 
     def streamReader(self, schema):
