@@ -35,5 +35,5 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         return self._source.stream_writer(schema, overwrite)
 
-    def streamReader(self, schema):
+    def streamReader(self, schema: Any) -> Any:
         return self._source.stream_reader(schema)
