@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+
+import numpy as np
+
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.clean import CleanedBatches, RecordFilter, clean_batches
+from spark_segments.format.cleaner.live_records import LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerEntry
@@ -35,15 +41,24 @@ def clean(
     codec: int | None = None,
     offset_shift: int = 0,
 ) -> CleanedBatches:
-    """Cleans `data` by the map of `data` and of what is `newer` in the log."""
-    offset_map = OffsetMap(1 << 16)
-    for part, shift in ((data, offset_shift), (newer, 0)):
-        offset_map.put_batches(Window(part, scanned(part), offset_shift=shift), end_offset=map_end_offset)
+    """Cleans `data` by the map of `data` and of what is `newer` in the log, with the keys of all records looked up.
+
+    The same is asserted of a cleaning that knows the live records of the batches that have nothing but keys and values.
+    """
+    offset_map, window = OffsetMap(1 << 16), Window(data, scanned(data), offset_shift=offset_shift)
+    plain = np.zeros(len(window.batches), np.bool_)
+    for part, found in ((window, plain), (Window(newer, scanned(newer)), None)):
+        offset_map.put_batches(part, end_offset=map_end_offset, plain=found)
     cleaning = RecordFilter(
         offset_map, now_ms, delete_retention_ms, first_uncleanable_offset, ActiveProducers.of(producers or []), codec
     )
-    window = Window(data, scanned(data), offset_shift=offset_shift)
+    live = LiveRecords.of(offset_map, 1 << 20)
+    assert live is not None
+    plain &= window.batches.count == window.batches.last_offset - window.batches.base_offset + 1
+    of_plain = pickle.loads(pickle.dumps(transactions or CleanedTransactions()))
     (cleaned,) = clean_batches(window, cleaning, transactions or CleanedTransactions())
+    (other,) = clean_batches(window, dataclasses.replace(cleaning, live=live), of_plain, plain)
+    assert (cleaned.data.tobytes(), cleaned.stats) == (other.data.tobytes(), other.stats)
     return cleaned
 
 

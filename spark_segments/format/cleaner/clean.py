@@ -18,8 +18,10 @@ from spark_segments.format.cleaner.filter_kernels import (
     BATCHES_UNCHANGED,
     COUNTS,
     KEEP_EMPTY,
+    KEEP_WHOLE,
     KEPT,
     KEPT_TOMBSTONES,
+    LIVE_KNOWN,
     NO_KEY,
     READ,
     RECORD_SLACK,
@@ -33,6 +35,7 @@ from spark_segments.format.cleaner.filter_kernels import (
     gather,
     write_base_offsets,
 )
+from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
@@ -64,6 +67,7 @@ class RecordFilter:
     necessary, so that the log's end is not lost. `codec`: that of rebuilt batches; None: each batch keeps its codec.
     `only_superseded`: nothing goes but the records that the map supersedes, as erasing a key wants it. Tombstones never
     expire, no batch gets a delete horizon, and records without a key and the headers of emptied batches stay.
+    `live`: the live records of the map's offsets, for batches of which that says all.
     """
 
     map: OffsetMap
@@ -74,6 +78,7 @@ class RecordFilter:
     codec: int | None = None
     level: int | None = None
     only_superseded: bool = False
+    live: LiveRecords = NO_LIVE_RECORDS
 
     @property
     def new_horizon_ms(self) -> int:
@@ -123,9 +128,12 @@ class CleanedBatches:
 
 
 def clean_batches(
-    window: Window, record_filter: RecordFilter, transactions: CleanedTransactions
+    window: Window, record_filter: RecordFilter, transactions: CleanedTransactions, plain: np.ndarray | None = None
 ) -> Iterator[CleanedBatches]:
     """Cleans the batches of a window, whose CRCs were checked and which follow those that `transactions` read before.
+
+    `plain` (bool[n], magic 2): the batches whose records were all put into the map, have a key and a value, and have
+    offsets without gaps. No key of theirs is looked up: `record_filter.live` says which of their records stay.
 
     The results come in parts, in order, each as large as `record_sections` decompresses at a time. So memory is
     bounded, however well a log compresses. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError
@@ -137,8 +145,14 @@ def clean_batches(
     batches, offset_shift, path = window.batches, window.offset_shift, window.path
     discardable, aborted = transactions.read(window)
     action = _actions(batches, record_filter, discardable, offset_shift)
-    unread = action & READ == 0
     count = batches.count.astype(np.int64)
+    superseded = np.zeros(len(batches), np.bool_)
+    if plain is not None and plain.any():
+        superseded = _decide_plain(
+            action, plain & ~discardable, record_filter.live.counts(batches, offset_shift), count
+        )
+    unread = action & READ == 0
+    whole = action & KEEP_WHOLE != 0
     for part in record_sections(window, wanted=~unread):
         rows = slice(part.first, part.last)
         columns = Batches(
@@ -166,11 +180,11 @@ def clean_batches(
             write_base_offsets(data, table.position, table.base_offset)
         source = batches.take(rows)
         ends = part.last == len(batches)
-        dropped, control = unread[rows], source.is_control
+        dropped, control = (unread & ~superseded & ~whole)[rows], source.is_control
         stats = CleanerStats(
             records_read=int(count[rows].sum()),
-            records_kept=int(tally[KEPT]),
-            superseded=int(tally[SUPERSEDED]),
+            records_kept=int(tally[KEPT] + count[rows][whole[rows]].sum()),
+            superseded=int(tally[SUPERSEDED] + count[rows][superseded[rows]].sum()),
             tombstone=int(tally[TOMBSTONES_EXPIRED]),
             no_key=int(tally[NO_KEY]),
             aborted=int(count[rows][dropped & ~control].sum()),
@@ -199,6 +213,16 @@ def _actions(
     return values
 
 
+def _decide_plain(action: np.ndarray, plain: np.ndarray, live: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Sets the actions of `plain` batches by the number of their live records. Returns which have no live record."""
+    known = plain & (live >= 0)
+    dead: np.ndarray = known & (live == 0)
+    action[dead] &= ~READ
+    action[known & (live == count)] = KEEP_WHOLE
+    action[known & (live > 0) & (live < count)] |= LIVE_KNOWN
+    return dead
+
+
 def _codecs(batches: BatchTable, record_filter: RecordFilter) -> np.ndarray:
     """int64[n]: the codec that each batch has if it is rebuilt. Control batches are never compressed."""
     codec = batches.codec.astype(np.int64)
@@ -225,6 +249,8 @@ def _clean(
         _SMALLEST_INT64 if record_filter.only_superseded else record_filter.now_ms,
         record_filter.new_horizon_ms,
         record_filter.only_superseded,
+        record_filter.live.start_offset,
+        record_filter.live.bits,
     )
     # The system gives memory only to the pages of this array that are written to.
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD

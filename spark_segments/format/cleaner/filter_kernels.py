@@ -49,6 +49,8 @@ from spark_segments.format.layout import (
 READ = 1  # its records are read; without this bit no record stays
 KEEP_EMPTY = 2  # its header stays if no record does
 SET_HORIZON = 4  # it holds a marker whose transaction has no data left
+KEEP_WHOLE = 8  # all its records stay, and it stays as it is; with it, there is no READ
+LIVE_KNOWN = 16  # its live records are known: no key is looked up. None is a tombstone, and offsets have no gaps
 
 # Columns of the kernel's counts, records each.
 KEPT = 0
@@ -94,6 +96,8 @@ class Rules(NamedTuple):
     now_ms: int
     new_horizon_ms: int  # of batches that get one now; negative: no batch gets one
     keep_without_key: bool
+    live_start_offset: int  # of the first bit of `live`
+    live: np.ndarray  # uint8: see LiveRecords
 
 
 class OutputSpans(NamedTuple):
@@ -154,6 +158,29 @@ def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
     counts[KEPT] += kept
     counts[KEPT_TOMBSTONES] += tombstones
     return kept, tombstones
+
+
+@njit
+def _read_live(batches, batch, rules, rows):
+    """Sets `start` and `flags` of the batch's records, from row 0 on. Returns how many stay.
+
+    The result is -1 - p if the record at address p, or what follows the last record, is not what the batch says.
+    """
+    starts, flags, live = rows.start, rows.flags, rules.live
+    position, end = batches.start[batch], batches.end[batch]
+    bit = batches.base_offset[batch] - rules.live_start_offset
+    kept = 0
+    for row in range(batches.records[batch]):
+        starts[row] = position
+        length, after = read_varint(MEMORY, position, end)
+        if after < 0 or length < 1 or length > end - after:
+            return -1 - position
+        position = after + length
+        flag = (live[bit >> 3] >> (bit & 7)) & 1
+        flags[row] = flag
+        kept += flag
+        bit += 1
+    return kept if position == end else -1 - position
 
 
 @njit
@@ -255,6 +282,15 @@ def _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out):
 
 
 @njit
+def _put_rebuilt(batches, batch, rows, first, last, kept, horizon_ms, out, spans, used):
+    """Rebuilds the batch at address `out` and adds its span. Returns (spans, address after it); -1 spans: too large."""
+    size = _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out)
+    if size == _TOO_LARGE:
+        return -1, out
+    return _add_span(spans, used, out, size, batch if batches.codec[batch] != 0 else -1), out + size
+
+
+@njit
 def filter_batches(batches, rules, rows, out, spans, counts):
     """Cleans all batches. Returns (how many spans, batch of a bad record or -1, address of a bad record or -1).
 
@@ -266,9 +302,30 @@ def filter_batches(batches, rules, rows, out, spans, counts):
     total = len(batches.address)
     ends = np.empty(_GROUP + 1, np.int64)
     while batch < total:
+        if batches.action[batch] & (KEEP_WHOLE | LIVE_KNOWN):
+            if batches.action[batch] & KEEP_WHOLE:
+                used = _add_span(spans, used, batches.address[batch], batches.size[batch], -1)
+                counts[BATCHES_UNCHANGED] += 1
+            else:
+                records = batches.records[batch]
+                kept = _read_live(batches, batch, rules, rows)
+                if kept < 0:
+                    return used, batch, -1 - kept
+                counts[KEPT] += kept
+                counts[SUPERSEDED] += records - kept
+                has_horizon = batches.attributes[batch] & DELETE_HORIZON_MASK != 0
+                horizon_ms = batches.base_timestamp[batch] if has_horizon else np.int64(NO_TIMESTAMP)
+                rebuilt, out = _put_rebuilt(batches, batch, rows, 0, records, kept, horizon_ms, out, spans, used)
+                if rebuilt < 0:
+                    return used, batch, batches.start[batch]
+                used = rebuilt
+            batch += 1
+            continue
         read = 0
         after = batch
         while after < total and after - batch < _GROUP and (after == batch or read + batches.records[after] <= _GROUP):
+            if batches.action[after] & (KEEP_WHOLE | LIVE_KNOWN):
+                break
             read = read_keys(
                 batches.start[after],
                 batches.end[after],
@@ -306,13 +363,11 @@ def filter_batches(batches, rules, rows, out, spans, counts):
                 counts[BATCHES_UNCHANGED] += 1
             else:
                 kept_horizon = batches.base_timestamp[one] if has_horizon else np.int64(NO_TIMESTAMP)
-                size = _rebuild(
-                    batches, one, rows, first, last, kept, rules.new_horizon_ms if new_horizon else kept_horizon, out
-                )
-                if size == _TOO_LARGE:
+                new_horizon_ms = rules.new_horizon_ms if new_horizon else kept_horizon
+                rebuilt, out = _put_rebuilt(batches, one, rows, first, last, kept, new_horizon_ms, out, spans, used)
+                if rebuilt < 0:
                     return used, one, batches.start[one]
-                used = _add_span(spans, used, out, size, one if batches.codec[one] != 0 else -1)
-                out += size
+                used = rebuilt
             first = last
         batch = after
     return used, -1, -1

@@ -78,29 +78,56 @@ class OffsetMap:
         low, high = np.uint64(number & (1 << 64) - 1), np.uint64(number >> 64)
         return int(latest_offset(self.slots, np.uint64(self.capacity), low, high))
 
-    def put_batches(self, window: Window, *, end_offset: int | None = None, exclude: np.ndarray | None = None) -> bool:
+    def put_batches(
+        self,
+        window: Window,
+        *,
+        end_offset: int | None = None,
+        exclude: np.ndarray | None = None,
+        plain: np.ndarray | None = None,
+    ) -> bool:
         """Puts the records with a key of a window from `start_offset` up to `end_offset`. False: the map is full.
 
         Control batches and the batches of `exclude` (bool[n], aborted) are skipped. Afterwards the attribute
         `end_offset` says how far the map goes: past the last batch or, if it is full, up to the first record that had
         no room.
+
+        `plain` (bool[n], all False) is set for the batches of magic 2 whose records were all put and are no tombstones.
         """
         if self.full:
             return False
+        rows = np.arange(len(window.batches)) if plain is not None and (window.batches.magic == 2).all() else None
         bound = _LARGEST_INT64 if end_offset is None else end_offset
         batches, offset_shift = window.batches, window.offset_shift
         past_last = int(batches.last_offset[-1]) + offset_shift + 1 if len(batches) else self.end_offset
-        window = as_magic_2(window if exclude is None else window.take(~exclude))
+        if exclude is not None:
+            window = window.take(~exclude)
+            rows = None if rows is None else rows[~exclude]
+        window = as_magic_2(window)
         batches = window.batches
-        window = window.take(~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound))
+        wanted = ~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound)
+        window = window.take(wanted)
+        is_plain = np.zeros(len(window.batches), np.uint8)
         for part in record_sections(window):
-            self._put(part, window.batches.take(slice(part.first, part.last)), offset_shift, bound, window.path)
+            of_part = slice(part.first, part.last)
+            self._put(part, window.batches.take(of_part), offset_shift, bound, window.path, is_plain[of_part])
             if self.full:
                 return False
+        if plain is not None and rows is not None:
+            first, last = window.batches.base_offset + offset_shift, window.batches.last_offset + offset_shift
+            plain[rows[wanted]] = (is_plain != 0) & (first >= self.start_offset) & (last < bound)
         self.advance(min(bound, past_last))
         return True
 
-    def _put(self, part: RecordSections, batches: BatchTable, offset_shift: int, bound: int, path: str) -> None:
+    def _put(
+        self,
+        part: RecordSections,
+        batches: BatchTable,
+        offset_shift: int,
+        bound: int,
+        path: str,
+        is_plain: np.ndarray,
+    ) -> None:
         base_offsets = batches.base_offset + offset_shift
         counts = batches.count.astype(np.int64)
         rows = key_rows(max(_GROUP, int(counts.max())))
@@ -124,6 +151,7 @@ class OffsetMap:
                 limit,
                 growing,
                 rows,
+                is_plain,
             )
             if bad_at >= 0:
                 raise bad_record(batches, part, row, bad_at, path)
@@ -229,19 +257,28 @@ def _put_sections(
     limit,
     growing,
     rows,
+    is_plain,
 ):
-    """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)"""
+    """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)
+
+    `is_plain` (uint8[n]) is 1 for each batch read whose records all have a key and a value, else 0.
+    """
     # Taken out of the tuple once: numba counts references each time that an array is taken out in a loop.
     offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
     while batch < len(counts):
         read = 0
         after = batch
         while after < len(counts) and (after == batch or read + counts[after] <= _GROUP):
+            first = read
             read = read_keys(
                 section_starts[after], section_ends[after], base_offsets[after], counts[after], seed, secret, rows, read
             )
             if read < 0:
                 return after, entries, _NOT_FULL, entries, -1 - read
+            is_plain[after] = 1
+            for row in range(first, read):
+                if flags[row] != HAS_KEY:
+                    is_plain[after] = 0
             after += 1
         if growing and entries + read > limit:
             return batch, entries, _NOT_FULL, entries + read, -1

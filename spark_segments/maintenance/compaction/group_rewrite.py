@@ -86,17 +86,21 @@ class GroupRewrite:
 
     def add(self, segment: Segment, cleaned: CleanedBatches) -> None:
         """Takes what is left of the next batches of a segment."""
-        if self._writer is None:
-            if not cleaned.changed:
-                self._leave(segment, cleaned.source)
-                self._note(cleaned)
-                return
-            self._writer = self._begin(self._group[0].base_offset)
-            for data, batches in self._copies():
-                self._append(data, batches)
+        if self._writer is None and not cleaned.changed:
+            self._leave(segment, cleaned.source)
+            self._note(cleaned)
+            return
+        self.drop()
         if len(cleaned.batches):
             self._append(*rebased(Window(cleaned.data, cleaned.batches), self._leader_epoch))
         self._note(cleaned)
+
+    def drop(self) -> None:
+        """Says that batches are left out: the group changes, so that its other batches must be written."""
+        if self._writer is None:
+            self._writer = self._begin(self._group[0].base_offset)
+            for data, batches in self._copies():
+                self._append(data, batches)
 
     def _leave(self, segment: Segment, batches: BatchTable) -> None:
         """Remembers batches that stay as they are: they are copied if a later batch changes."""

@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import try_tasks
-from spark_segments.format.cleaner.clean import CleanerStats
+from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions, WholeLogNeededError
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.reader import locate, locate_position, windows
+from spark_segments.log.segment.reader import locate, locate_position
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.map_file import MapFile, merge_file, read_map, write_map
+from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.maintenance.compaction.round import (
+    ByteRange,
+    MapNotes,
     RoundPlan,
     RoundResult,
     build_map,
@@ -46,15 +49,6 @@ MIN_SLICE_BYTES = 32 << 20
 TASKS_PER_SLOT = 4
 """How many rewriting tasks Spark gets for each slot. With more tasks the slots wait less for the last task, but each
 task reads the map."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """The batches of a segment that begin in [start_position, end_position) of its .log."""
-
-    segment: Segment
-    start_position: int
-    end_position: int
 
 
 def slices(segments: Sequence[Segment], start_position: int, count: int) -> list[list[ByteRange]]:
@@ -103,20 +97,23 @@ class ManyTasks:
             raise WholeLogNeededError(
                 "A segment has a .txnindex", path=f"{work.settings.topic}-{work.partition.partition}"
             )
-        offset_map, indexed = self._build_map(storage, work)
-        return RoundResult.of(work, offset_map, indexed, self._rewrite(storage, work, offset_map))
+        offset_map, indexed, noted = self._build_map(storage, work)
+        return RoundResult.of(work, offset_map, indexed, self._rewrite(storage, work, offset_map, noted))
 
-    def _build_map(self, storage: Storage, work: RoundPlan) -> tuple[OffsetMap, int]:
-        """(the map of the dirty head, as far as the map's memory goes; how many records it took)"""
-        offset_map, indexed, is_all = self._merged_map(storage, work)
+    def _build_map(self, storage: Storage, work: RoundPlan) -> tuple[OffsetMap, int, NotedBatches]:
+        """As `round.build_map`."""
+        offset_map, indexed, noted, is_all = self._merged_map(storage, work)
         if is_all or self.merged_map_bytes >= work.settings.map_bytes:
-            return offset_map, indexed
+            return offset_map, indexed, noted
         # Each slice's map had a share of the memory. A single map that has all of it reaches further.
         del offset_map
         return build_map(storage, work, CleanedTransactions())
 
-    def _merged_map(self, storage: Storage, work: RoundPlan) -> tuple[OffsetMap, int, bool]:
-        """(the merged map of the slices, up to a slice that does not fit; the records in it; whether all are in it)"""
+    def _merged_map(self, storage: Storage, work: RoundPlan) -> tuple[OffsetMap, int, NotedBatches, bool]:
+        """The merged map of the slices, up to a slice that does not fit.
+
+        Also returned: the records in it, the notes of its slices, whether all slices are in it.
+        """
         merged = OffsetMap(
             self.merged_map_bytes,
             start_offset=work.first_dirty_offset,
@@ -126,12 +123,12 @@ class ManyTasks:
         head = [segment for segment in work.segments if segment.next_offset > work.first_dirty_offset]
         parts = self._slice_maps(storage, work, head, merged.seed)
         try:
-            indexed, is_all = _merge(storage, merged, parts)
+            indexed, noted, is_all = _merge(storage, merged, parts, work.notes_bytes)
         finally:
             _delete_files(storage, parts)
         if is_all and head:
             merged.advance(min(head[-1].next_offset, work.first_uncleanable_offset))
-        return merged, indexed, is_all
+        return merged, indexed, noted, is_all
 
     def _slice_maps(self, storage: Storage, work: RoundPlan, head: Sequence[Segment], seed: int) -> list[_SliceMap]:
         """The maps of the slices of the dirty head, in their order."""
@@ -140,7 +137,12 @@ class ManyTasks:
             start = locate(storage, head[0], work.first_dirty_offset)
         count = max(1, min(self.slots, (_log_bytes(head) - start) // MIN_SLICE_BYTES))
         build = _BuildMap(
-            storage, dataclasses.replace(work, live=()), self.slice_map_bytes, seed, to_file=self.spark is not None
+            storage,
+            dataclasses.replace(work, live=()),
+            self.slice_map_bytes,
+            seed,
+            slots=self.slots,
+            to_file=self.spark is not None,
         )
         found = try_tasks(build, slices(head, start, count), self.spark, at_a_time=self.slots)
         parts = [one for one in found if isinstance(one, _SliceMap)]
@@ -150,17 +152,22 @@ class ManyTasks:
         return parts
 
     def _rewrite(
-        self, storage: Storage, work: RoundPlan, offset_map: OffsetMap
+        self, storage: Storage, work: RoundPlan, offset_map: OffsetMap, noted: NotedBatches
     ) -> list[tuple[RewrittenGroup, CleanerStats]]:
         """What becomes of each group, in their order. If a task fails, the files of all tasks are deleted."""
         groups = work.groups(offset_map.end_offset)
-        shared: OffsetMap | MapFile = offset_map
+        shared: RecordFilter | MapFile
         task_bytes = 0
         if self.spark is not None:
             shared = write_map(storage, work.settings.topic, work.partition.partition, offset_map)
             task_bytes = sum(map(_log_bytes, groups)) // (self.slots * TASKS_PER_SLOT)
-        tasks = rewriting_tasks(groups, task_bytes)
-        largest_first = sorted(range(len(tasks)), key=lambda number: -sum(map(_log_bytes, tasks[number])))
+        else:
+            shared = work.record_filter(offset_map)
+        tasks = [
+            _GroupsTask(mine, noted.of(segment for group in mine for segment in group))
+            for mine in rewriting_tasks(groups, task_bytes)
+        ]
+        largest_first = sorted(range(len(tasks)), key=lambda number: -sum(map(_log_bytes, tasks[number].groups)))
         rewrite = _RewriteGroups(storage, dataclasses.replace(work, live=()), shared)
         try:
             found = try_tasks(rewrite, [tasks[number] for number in largest_first], self.spark, at_a_time=self.slots)
@@ -176,10 +183,11 @@ class ManyTasks:
 
 @dataclass(frozen=True, slots=True)
 class _SliceMap:
-    """The map of a slice, and how many records it took."""
+    """The map of a slice, how many records it took, and the notes of its batches."""
 
     map: OffsetMap | MapFile
     indexed: int
+    noted: NotedBatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,7 @@ class _BuildMap:
     work: RoundPlan
     map_bytes: int
     seed: int
+    slots: int
     to_file: bool
 
     def __call__(self, ranges: Sequence[ByteRange]) -> _SliceMap:
@@ -201,20 +210,27 @@ class _BuildMap:
             seed=self.seed,
         )
         transactions = CleanedTransactions(whole_log=False)
+        notes = MapNotes.of(work, slots=self.slots)
         indexed = 0
         for part in ranges:
-            segment = part.segment
-            begin = locate_position(self.storage, segment, part.start_position)
-            # CRCs are checked when the segment is rewritten, as every segment is that feeds the map.
-            found = windows(self.storage, segment, begin, part.end_position, check_crc=False)
-            indexed += put_windows(offset_map, segment, found, bound, transactions, start_position=part.start_position)
+            begin = locate_position(self.storage, part.segment, part.start_position)
+            indexed += put_windows(self.storage, offset_map, part, notes, transactions, begin=begin)
             if offset_map.full:
                 break
-            if part.end_position == segment.log_bytes:
-                offset_map.advance(min(segment.next_offset, bound))
+            if part.end_position == part.segment.log_bytes:
+                offset_map.advance(min(part.segment.next_offset, bound))
         if not self.to_file:
-            return _SliceMap(offset_map, indexed)
-        return _SliceMap(write_map(self.storage, work.settings.topic, work.partition.partition, offset_map), indexed)
+            return _SliceMap(offset_map, indexed, notes.noted)
+        file = write_map(self.storage, work.settings.topic, work.partition.partition, offset_map)
+        return _SliceMap(file, indexed, notes.noted)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupsTask:
+    """Neighbouring groups, and the notes of their segments."""
+
+    groups: list[Sequence[Segment]]
+    noted: NotedBatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,31 +239,35 @@ class _RewriteGroups:
 
     storage: Storage
     work: RoundPlan
-    shared: OffsetMap | MapFile
+    shared: RecordFilter | MapFile
 
-    def __call__(self, groups: Sequence[Sequence[Segment]]) -> list[tuple[RewrittenGroup, CleanerStats]]:
-        offset_map, settings = self.shared, self.work.settings
-        if isinstance(offset_map, MapFile):
-            offset_map = read_map(self.storage, offset_map, settings.map_bytes, settings.load_factor)
-        record_filter = self.work.record_filter(offset_map)
-        return rewrite_groups(self.storage, self.work, groups, record_filter, CleanedTransactions(whole_log=False))
+    def __call__(self, task: _GroupsTask) -> list[tuple[RewrittenGroup, CleanerStats]]:
+        record_filter, settings = self.shared, self.work.settings
+        if isinstance(record_filter, MapFile):
+            offset_map = read_map(self.storage, record_filter, settings.map_bytes, settings.load_factor)
+            record_filter = self.work.record_filter(offset_map)
+        transactions = CleanedTransactions(whole_log=False)
+        return rewrite_groups(self.storage, self.work, task.groups, record_filter, transactions, task.noted)
 
 
-def _merge(storage: Storage, merged: OffsetMap, parts: Sequence[_SliceMap]) -> tuple[int, bool]:
+def _merge(
+    storage: Storage, merged: OffsetMap, parts: Sequence[_SliceMap], notes_bytes: int
+) -> tuple[int, NotedBatches, bool]:
     """Merges the maps of slices, in their order, as far as they go without a gap.
 
-    Returns (how many records they took, whether these are all).
+    Returns (how many records they took, their notes, whether these are all).
     """
-    indexed = 0
+    indexed, noted = 0, NotedBatches(notes_bytes)
     for part in parts:
         merged.advance(part.map.start_offset)  # slices adjoin: no record lies in between
         fits = merged.merge(part.map) if isinstance(part.map, OffsetMap) else merge_file(storage, merged, part.map)
         if not fits:
-            return indexed, False
+            return indexed, noted, False
         indexed += part.indexed
+        noted.take(part.noted)
         if part.map.full:  # the records that it had no room for come before the next slice
-            return indexed, False
-    return indexed, True
+            return indexed, noted, False
+    return indexed, noted, True
 
 
 def _delete_files(storage: Storage, parts: Iterable[_SliceMap]) -> None:

@@ -7,12 +7,15 @@ commit, which partition_cleaner.py makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clean_batches
+from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
@@ -24,8 +27,15 @@ from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
+from spark_segments.maintenance.compaction.noted_batches import (
+    NotedBatches,
+    memory_for_notes,
+    parts_to_read,
+    plain_batches,
+)
 from spark_segments.maintenance.compaction.plan import groups
 from spark_segments.storage import Storage
 
@@ -77,11 +87,22 @@ class RoundPlan:
         """The neighbouring segments that become one each, among those that a map up to `map_end_offset` covers."""
         return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.config)
 
+    @property
+    def active_producers(self) -> ActiveProducers:
+        """The producers whose last batch is kept."""
+        snapshot = self.partition.producer_snapshot
+        producers = ProducerState(parse_producer_snapshot(snapshot) if snapshot else ())
+        producers.expire(self.settings.now_ms)
+        return ActiveProducers.of(producers.entries())
+
+    @property
+    def notes_bytes(self) -> int:
+        """The most memory for the notes of the first pass, and once more for the bits of the live records."""
+        return memory_for_notes(self.settings.map_bytes)
+
     def record_filter(self, offset_map: OffsetMap) -> RecordFilter:
         """The rules by which records are kept or dropped."""
-        settings, snapshot = self.settings, self.partition.producer_snapshot
-        producers = ProducerState(parse_producer_snapshot(snapshot) if snapshot else ())
-        producers.expire(settings.now_ms)
+        settings = self.settings
         codec, level = None, None
         if self.config.compression_type != "producer":
             codec, level = compression(self.config, None)
@@ -90,9 +111,10 @@ class RoundPlan:
             now_ms=settings.now_ms,
             delete_retention_ms=self.config.delete_retention_ms,
             first_uncleanable_offset=self.first_uncleanable_offset,
-            producers=ActiveProducers.of(producers.entries()),
+            producers=self.active_producers,
             codec=codec,
             level=level,
+            live=LiveRecords.of(offset_map, self.notes_bytes) or NO_LIVE_RECORDS,
         )
 
 
@@ -123,57 +145,100 @@ def clean_in_one_task(storage: Storage, work: RoundPlan) -> RoundResult:
     aborted = _aborted(storage, work.live)
     of_dirty_head = CleanedTransactions()
     of_dirty_head.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
-    offset_map, indexed = build_map(storage, work, of_dirty_head)
+    offset_map, indexed, noted = build_map(storage, work, of_dirty_head)
     of_log = CleanedTransactions()
     of_log.add_aborted(aborted)
     record_filter = work.record_filter(offset_map)
-    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), record_filter, of_log)
+    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), record_filter, of_log, noted)
     return RoundResult.of(work, offset_map, indexed, done)
 
 
-def build_map(storage: Storage, work: RoundPlan, transactions: CleanedTransactions) -> tuple[OffsetMap, int]:
-    """(the latest offsets of the keys in the dirty head, as far as the map's memory goes; how many records it took)"""
+def build_map(
+    storage: Storage, work: RoundPlan, transactions: CleanedTransactions
+) -> tuple[OffsetMap, int, NotedBatches]:
+    """The latest offsets of the keys in the dirty head, as far as the map's memory goes.
+
+    Also returned: how many records the map took, and the notes for the second pass.
+    """
     settings, first, bound = work.settings, work.first_dirty_offset, work.first_uncleanable_offset
     offset_map = OffsetMap(settings.map_bytes, start_offset=first, load_factor=settings.load_factor)
+    notes = MapNotes.of(work)
     indexed = 0
     for segment in work.segments:
         if segment.next_offset <= first:
             continue
         begin = locate(storage, segment, first) if first > segment.base_offset else 0
-        # Every segment that feeds the map is rewritten before the commit: its CRCs are checked then.
-        found = windows(storage, segment, begin, check_crc=False)
-        indexed += put_windows(offset_map, segment, found, bound, transactions)
+        indexed += put_windows(storage, offset_map, ByteRange(segment, begin, segment.log_bytes), notes, transactions)
         if offset_map.full:
             break
         offset_map.advance(min(segment.next_offset, bound))
-    return offset_map, indexed
+    return offset_map, indexed, notes.noted
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """The batches of a segment that begin in [start_position, end_position) of its .log."""
+
+    segment: Segment
+    start_position: int
+    end_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapNotes:
+    """What the first pass notes, and which records it puts: those with offsets in [first_dirty_offset, end_offset)."""
+
+    noted: NotedBatches
+    producers: ActiveProducers
+    first_dirty_offset: int
+    end_offset: int
+
+    @classmethod
+    def of(cls, work: RoundPlan, *, slots: int = 1) -> MapNotes:
+        """No notes yet of a round whose first pass is done by `slots` tasks at a time, which share the memory."""
+        return cls(
+            NotedBatches(work.notes_bytes // slots),
+            work.active_producers,
+            work.first_dirty_offset,
+            work.first_uncleanable_offset,
+        )
+
+    def takes(self, segment: Segment) -> bool:
+        """Whether a segment may be noted: all of it goes into the map, if the map has room."""
+        return segment.base_offset >= self.first_dirty_offset and segment.next_offset <= self.end_offset
 
 
 def put_windows(
+    storage: Storage,
     offset_map: OffsetMap,
-    segment: Segment,
-    found: Iterable[Window],
-    end_offset: int,
+    part: ByteRange,
+    notes: MapNotes,
     transactions: CleanedTransactions,
     *,
-    start_position: int = 0,
+    begin: int | None = None,
 ) -> int:
-    """Puts the records of a segment's windows into a map until it is full, and returns how many records were read.
+    """Puts the records of a part of a segment into a map until it is full, and returns how many records were read.
 
-    Batches before `start_position` are skipped, and so are records from `end_offset` on.
+    `begin`: the position of a batch at or before the part, where the part may begin within a batch. The CRCs of noted
+    batches are checked here; those of all others in the second pass, which reads every byte of their segment.
     """
+    segment, is_noted = part.segment, notes.takes(part.segment)
+    first = part.start_position if begin is None else begin
     indexed = 0
-    for window in found:
+    for window in windows(storage, segment, first, part.end_position, check_crc=is_noted):
         window = named(window, segment)
-        if start_position > window.position:
-            window = window.take(window.batches.position >= start_position)
+        if part.start_position > window.position:
+            window = window.take(window.batches.position >= part.start_position)
         undone, _ = transactions.read(window)
         exclude = undone & ~window.batches.is_control
-        fits = offset_map.put_batches(window, end_offset=end_offset, exclude=exclude)
+        plain = np.zeros(len(window.batches), np.bool_)
+        fits = offset_map.put_batches(window, end_offset=notes.end_offset, exclude=exclude, plain=plain)
         read = window.overlaps(offset_map.start_offset, offset_map.end_offset)
         indexed += int(window.batches.count[read].sum())
         if not fits:
             break
+        if is_noted and len(window.batches):
+            notes.noted.add(segment, window, plain, notes.producers, notes.end_offset)
     return indexed
 
 
@@ -183,12 +248,13 @@ def rewrite_groups(
     groups: Iterable[Sequence[Segment]],
     record_filter: RecordFilter,
     transactions: CleanedTransactions,
+    noted: NotedBatches,
 ) -> list[tuple[RewrittenGroup, CleanerStats]]:
     """`rewrite_group` of each group. If one fails, the files of the others are deleted: no commit can name them."""
     done: list[tuple[RewrittenGroup, CleanerStats]] = []
     try:
         for group in groups:
-            done.append(rewrite_group(storage, work, group, record_filter, transactions))
+            done.append(rewrite_group(storage, work, group, record_filter, transactions, noted))
     except BaseException:
         discard_groups(storage, done)
         raise
@@ -208,17 +274,44 @@ def rewrite_group(
     group: Sequence[Segment],
     record_filter: RecordFilter,
     transactions: CleanedTransactions,
+    noted: NotedBatches,
 ) -> tuple[RewrittenGroup, CleanerStats]:
     """Writes what cleaning leaves of a group. Returns its new files and what became of its records."""
     settings = work.settings
     stats = CleanerStats()
     with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
         for segment in group:
-            for window in windows(storage, segment):
-                for cleaned in clean_batches(named(window, segment), record_filter, transactions):
-                    rewrite.add(segment, cleaned)
-                    stats += cleaned.stats
+            for window, plain, passed in _second_pass(storage, segment, record_filter.live, noted):
+                if passed.records_read:
+                    rewrite.drop()
+                    stats += passed
+                if window is not None:
+                    for cleaned in clean_batches(named(window, segment), record_filter, transactions, plain):
+                        rewrite.add(segment, cleaned)
+                        stats += cleaned.stats
         return rewrite.close(), stats
+
+
+def _second_pass(
+    storage: Storage, segment: Segment, live: LiveRecords, noted: NotedBatches
+) -> Iterator[tuple[Window | None, np.ndarray | None, CleanerStats]]:
+    """(a window of a segment, its plain batches, the batches passed over before it), in order."""
+    notes = noted.whole(segment) if live.end_offset >= segment.next_offset else None
+    if notes is None:
+        for window in windows(storage, segment):
+            yield window, None, CleanerStats()
+        return
+    for part in parts_to_read(notes, live):
+        if part.passed.records_read:
+            yield None, None, part.passed
+        for window in windows(
+            storage,
+            replace(segment, log_bytes=part.end_position),  # a batch ends there: nothing beyond it is read
+            part.start_position,
+            first_window_bytes=WINDOW_BYTES,
+            check_crc=False,  # the first pass has checked them
+        ):
+            yield window, plain_batches(notes, window.batches), CleanerStats()
 
 
 def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:

@@ -1,0 +1,86 @@
+"""Live records: which offsets of the dirty head hold the latest record of their key, a bit for each offset.
+
+The bits come from a finished offset map. A batch that lies wholly in the map's offsets needs no look-up of its keys
+then: the rewriting pass copies the records whose bits are set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.cleaner.offset_map import OffsetMap
+from spark_segments.format.kernels.jit import njit
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecords:
+    """The live records among offsets [start_offset, end_offset) of a log.
+
+    `bits`: uint8[], the bit of offset `o` is bit `(o - start_offset) % 8` of byte `(o - start_offset) // 8`.
+    """
+
+    start_offset: int
+    end_offset: int
+    bits: np.ndarray
+
+    @classmethod
+    def of(cls, offset_map: OffsetMap, memory_bytes: int) -> LiveRecords | None:
+        """The live records of a map's offsets; None where their bits would take more than `memory_bytes`."""
+        count = offset_map.end_offset - offset_map.start_offset
+        if count > memory_bytes * 8:
+            return None
+        bits = np.zeros(count // 8 + 1, np.uint8)
+        _set_bits(offset_map.slots, offset_map.start_offset, bits)
+        return cls(offset_map.start_offset, offset_map.end_offset, bits)
+
+    def counts(self, batches: BatchTable, offset_shift: int) -> np.ndarray:
+        """int64[n]: the live records of each batch, -1 for a batch that is not wholly in these offsets."""
+        return self.counts_between(batches.base_offset + offset_shift, batches.last_offset + offset_shift)
+
+    def counts_between(self, base_offset: np.ndarray, last_offset: np.ndarray) -> np.ndarray:
+        """As `counts`, of the ranges of the log [base_offset, last_offset]; int64[n] each."""
+        inside = (base_offset >= self.start_offset) & (last_offset < self.end_offset)
+        found = np.full(len(base_offset), -1, np.int64)
+        found[inside] = _count_bits(
+            self.bits, base_offset[inside] - self.start_offset, last_offset[inside] - self.start_offset + 1
+        )
+        return found
+
+
+NO_LIVE_RECORDS = LiveRecords(0, 0, np.zeros(1, np.uint8))
+"""No offsets: every batch's keys are looked up."""
+
+
+@njit
+def _set_bits(slots, start_offset, bits):
+    """Sets the bit of each offset in the slots of a map."""
+    for word in range(2, len(slots), 3):
+        if slots[word] != 0:
+            at = np.int64(slots[word]) - 1 - start_offset
+            bits[at >> 3] |= np.uint8(1 << (at & 7))
+
+
+@njit
+def _count_bits(bits, starts, ends):
+    """int64[n]: how many bits are set in [start, end) of each range."""
+    found = np.zeros(len(starts), np.int64)
+    for row in range(len(starts)):
+        at, end = starts[row], ends[row]
+        count = 0
+        while at < end and at & 7:
+            count += (bits[at >> 3] >> (at & 7)) & 1
+            at += 1
+        while at + 8 <= end:
+            byte = np.int64(bits[at >> 3])
+            while byte:
+                byte &= byte - 1
+                count += 1
+            at += 8
+        while at < end:
+            count += (bits[at >> 3] >> (at & 7)) & 1
+            at += 1
+        found[row] = count
+    return found

@@ -1,0 +1,156 @@
+"""Noted batches: what the first pass of a round keeps of the batches that it put into the map.
+
+With the map finished, their live records are known. So the second pass reads only the parts of a segment that have any,
+and looks up no key of theirs. A segment that is not noted, or not whole, is read from its first byte to its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.cleaner.active_producers import ActiveProducers
+from spark_segments.format.cleaner.clean import CleanerStats
+from spark_segments.format.cleaner.live_records import LiveRecords
+from spark_segments.format.window import Window
+from spark_segments.log.manifest.rows import Segment
+
+LEAST_MEMORY_BYTES = 1 << 20
+MEMORY_SHARE = 1 / 8  # of the map's memory: for the notes, and once more for the bits of the live records
+
+LEAST_GAP_BYTES = 2 << 20
+"""The least bytes between two parts of a segment that are read apart: a part of its own costs a window."""
+
+
+def memory_for_notes(map_bytes: int) -> int:
+    """The most bytes of a round's notes, and of its bits, for a map of `map_bytes`."""
+    return max(LEAST_MEMORY_BYTES, int(map_bytes * MEMORY_SHARE))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNotes:
+    """n neighbouring batches of a file, an array of length n per field.
+
+    `plain`: see `clean_batches`. `needed`: the second pass must see the batch, whether or not it has live records.
+    """
+
+    position: np.ndarray  # int64
+    size: np.ndarray  # int64
+    base_offset: np.ndarray  # int64, of the log
+    last_offset: np.ndarray  # int64, of the log
+    count: np.ndarray  # int32
+    plain: np.ndarray  # bool
+    needed: np.ndarray  # bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in self.__slots__)
+
+    @classmethod
+    def join(cls, parts: Iterable[BatchNotes]) -> BatchNotes:
+        """The notes of neighbouring parts, in order."""
+        found = list(parts)
+        return cls(*(np.concatenate([getattr(part, name) for part in found]) for name in cls.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPart:
+    """Bytes [start_position, end_position) of a segment that the second pass reads, and the batches before them that it
+    passes over.
+    """
+
+    start_position: int
+    end_position: int
+    passed: CleanerStats
+
+
+@dataclass(slots=True)
+class NotedBatches:
+    """The notes of a round, by the path of the segment, in at most `memory_bytes`."""
+
+    memory_bytes: int
+    _parts: dict[str, list[BatchNotes]] = field(default_factory=dict)
+    _size_bytes: int = 0
+
+    def add(
+        self,
+        segment: Segment,
+        window: Window,
+        plain: np.ndarray,
+        producers: ActiveProducers,
+        first_uncleanable_offset: int,
+    ) -> None:
+        """Notes the batches of the segment's next window, all of whose CRCs were checked."""
+        batches, shift = window.batches, window.offset_shift
+        dense = batches.last_offset - batches.base_offset + 1 == batches.count
+        ends_round = batches.last_offset + (shift + 1) == first_uncleanable_offset
+        keeps_header = ends_round | producers.mask(batches, shift)
+        plain = plain & dense
+        notes = BatchNotes(
+            batches.position,
+            batches.size,
+            batches.base_offset + shift,
+            batches.last_offset + shift,
+            batches.count,
+            plain,
+            ~plain | keeps_header | batches.is_transactional,
+        )
+        self._size_bytes += notes.size_bytes
+        if self._size_bytes <= self.memory_bytes:
+            self._parts.setdefault(segment.path, []).append(notes)
+
+    def take(self, other: NotedBatches) -> None:
+        """Takes the notes of the slice of the log that comes next."""
+        for path, parts in other._parts.items():
+            self._parts.setdefault(path, []).extend(parts)
+
+    def of(self, segments: Iterable[Segment]) -> NotedBatches:
+        """The notes of these segments alone."""
+        paths = [segment.path for segment in segments]
+        return NotedBatches(self.memory_bytes, {path: self._parts[path] for path in paths if path in self._parts})
+
+    def whole(self, segment: Segment) -> BatchNotes | None:
+        """The notes of all batches of a segment; None where some of its bytes are not noted."""
+        parts = self._parts.get(segment.path)
+        if parts is None:
+            return None
+        notes = BatchNotes.join(parts)
+        ends = notes.position + notes.size
+        adjoin = notes.position[0] == 0 and ends[-1] == segment.log_bytes and (ends[:-1] == notes.position[1:]).all()
+        return notes if adjoin else None
+
+
+def parts_to_read(notes: BatchNotes, live: LiveRecords) -> Iterator[SegmentPart]:
+    """The parts of a segment that the second pass reads, in order; the last may be empty."""
+    counts = live.counts_between(notes.base_offset, notes.last_offset)
+    rows = np.flatnonzero(notes.needed | (counts != 0))
+    ends = notes.position + notes.size
+    after = 0
+    if len(rows):
+        far = notes.position[rows[1:]] - ends[rows[:-1]] >= LEAST_GAP_BYTES
+        firsts = rows[np.concatenate(([True], far))]
+        lasts = rows[np.concatenate((far, [True]))]
+        firsts[0] = 0 if notes.position[firsts[0]] < LEAST_GAP_BYTES else firsts[0]
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            yield SegmentPart(int(notes.position[first]), int(ends[last]), _passed(notes, after, first))
+            after = last + 1
+    if after < len(ends):
+        end = int(ends[-1])
+        yield SegmentPart(end, end, _passed(notes, after, len(ends)))
+
+
+def plain_batches(notes: BatchNotes, batches: BatchTable) -> np.ndarray:
+    """bool[n]: which batches of a window are plain."""
+    values: np.ndarray = notes.plain[np.searchsorted(notes.position, batches.position)]
+    return values
+
+
+def _passed(notes: BatchNotes, first: int, last: int) -> CleanerStats:
+    """What becomes of the batches of rows [first, last), none of which has a live record."""
+    records, rows = int(notes.count[first:last].sum()), slice(first, last)
+    return CleanerStats(
+        records_read=records, superseded=records, batches_read=last - first, bytes_read=int(notes.size[rows].sum())
+    )

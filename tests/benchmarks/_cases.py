@@ -1,0 +1,128 @@
+"""The cases of `compare`: a process that does them with the package on its path, by the public interface alone.
+
+`python -m tests.benchmarks._cases prepare DIRECTORY`, or `… serve DIRECTORY`: reads the name of a case from each line
+of its input, does it, and answers with its CPU seconds and wall seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.maintenance import compact, roll
+
+KEYS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "uniform keys": lambda generator, count: generator.integers(0, max(1, count // 10), count),
+    "hot head": lambda generator, count: generator.zipf(1.2, count) % max(1, count // 10),
+    "all unique": lambda generator, count: np.arange(count),
+    "one key": lambda generator, count: np.zeros(count, np.int64),
+}
+RECORD_BYTES = (100, 1024)
+LOG_BYTES = 256 << 20
+_OVERHEAD = 26
+_BATCH = 200_000
+_LATER_MS = 10 * 24 * 3_600_000
+
+
+def cases(directory: Path) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name. A case that changes a log works on links to its files, which are never changed."""
+    found: dict[str, Callable[[], Any]] = {}
+    for size in RECORD_BYTES:
+        for keys in KEYS:
+            found[f"compact, {keys}, {size} B"] = partial(_on_links, _sealed(directory, size, keys), compact)
+        log, chunks = (of(directory, size, "uniform keys") for of in (_sealed, _chunks))
+        rows = _rows(np.arange(LOG_BYTES // 4 // size), size)
+        found[f"read, {size} B"] = partial(_read, log)
+        found[f"seek 50 times, {size} B"] = partial(_seek, log)
+        found[f"roll, {size} B"] = partial(_on_links, chunks, _rolled)
+        found[f"append, {size} B"] = partial(_on_links, log, partial(_append, rows=rows))
+    small = _rows(np.arange(1), 100)
+    found["append a record 50 times"] = partial(_on_links, log, partial(_append, rows=small, times=50))
+    return found
+
+
+def prepare(directory: Path) -> None:
+    """Writes the logs that the cases work on."""
+    for size in RECORD_BYTES:
+        for keys, numbers in KEYS.items():
+            chunks, sealed = _chunks(directory, size, keys), _sealed(directory, size, keys)
+            log = LogDir.create(str(chunks), defaults={"log.cleaner.threads": "1"})
+            log.create_topic("t", 1, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
+            all_keys = numbers(np.random.default_rng(1), LOG_BYTES // size)
+            for first in range(0, len(all_keys), _BATCH):
+                log.append("t", _rows(all_keys[first : first + _BATCH], size))
+            shutil.copytree(chunks, sealed, copy_function=os.link)
+            log = LogDir.open(str(sealed))
+            _rolled(log)
+            log.append("t", _rows(np.zeros(1, np.int64), 100))
+
+
+def _chunks(directory: Path, size: int, keys: str) -> Path:
+    return directory / f"{keys} {size} chunks"
+
+
+def _sealed(directory: Path, size: int, keys: str) -> Path:
+    return directory / f"{keys} {size} sealed"
+
+
+def _rows(numbers: np.ndarray, record_bytes: int) -> pa.Table:
+    """A record a number, with a key of 16 bytes and a value of random bytes."""
+    count, value_bytes = len(numbers), record_bytes - _OVERHEAD
+    digits = np.char.zfill(numbers.astype("S16"), 16).tobytes()
+    key = [None, pa.py_buffer((np.arange(count + 1) * 16).astype(np.int32)), pa.py_buffer(digits)]
+    ends = pa.py_buffer((np.arange(count + 1) * value_bytes).astype(np.int32))
+    value = [None, ends, pa.py_buffer(np.random.default_rng(count).bytes(count * value_bytes))]
+    columns = {"key": key, "value": value}
+    return pa.table({name: pa.BinaryArray.from_buffers(pa.binary(), count, one) for name, one in columns.items()})
+
+
+def _on_links(prepared: Path, work: Callable[[LogDir], Any]) -> None:
+    links = prepared.parent / f"work {os.getpid()}"
+    shutil.copytree(prepared, links, copy_function=os.link)
+    try:
+        work(LogDir.open(str(links), defaults={"log.cleaner.threads": "1"}))
+    finally:
+        shutil.rmtree(links)
+
+
+def _rolled(log: LogDir) -> None:
+    roll(log, now_ms=log.storage.now_ms() + _LATER_MS)
+
+
+def _append(log: LogDir, *, rows: pa.Table, times: int = 1) -> None:
+    for _ in range(times):
+        log.append("t", rows)
+
+
+def _read(directory: Path) -> int:
+    return sum(batch.num_rows for batch in LogDir.open(str(directory)).read("t"))
+
+
+def _seek(directory: Path) -> int:
+    log = LogDir.open(str(directory))
+    _, end = log.offsets("t")[0]
+    starts = range(0, end, max(1, end // 50))
+    return sum(batch.num_rows for at in starts for batch in log.read("t", 0, at, at + 10))
+
+
+def serve(directory: Path) -> None:
+    known = cases(directory)
+    print("\n".join(known), end="\n\n", flush=True)
+    for line in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        known[line.strip()]()
+        print(time.process_time() - cpu, time.perf_counter() - wall, flush=True)
+
+
+if __name__ == "__main__":
+    {"prepare": prepare, "serve": serve}[sys.argv[1]](Path(sys.argv[2]))
