@@ -1,7 +1,7 @@
 # Everything that a change has to pass, by the Python of this environment: make PYTHON=.venv/bin/python test
 PYTHON ?= python
 
-.PHONY: all lint types fast test docs bench
+.PHONY: all lint types fast test docs bench bench-compare
 all: lint types docs test
 
 lint:  ## style and formatting
@@ -26,3 +26,6 @@ bench:  ## the figures of tests/benchmarks/README.md, an hour
 	$(PYTHON) -m tests.benchmarks spark
 	$(PYTHON) -m tests.benchmarks copy
 	$(PYTHON) -m tests.benchmarks plan
+
+bench-compare:  ## this tree against another commit, in turns, ten minutes: make bench-compare REV=main
+	$(PYTHON) -m tests.benchmarks compare --rev $(REV)
