@@ -86,8 +86,8 @@ def compact(
     1.25 times log.cleaner.dedupe.buffer.size to the memory of an idle worker, for the offset map (the quarter only
     while it grows), a quarter of it for the notes of the first pass, and 100 MiB for windows of 8 MiB of the segments.
     That is 290 MiB by default, however large the segments, however many the keys, and however well they compress. Only
-    a record batch that is larger than a window takes more: a few times its decompressed size. In this process all maps together share the buffer. On Spark the
-    driver merges the maps of a large partition: it holds one such map, too.
+    a record batch that is larger than a window takes more: a few times its decompressed size. In this process all maps
+    together share the buffer. On Spark the driver merges the maps of a large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
