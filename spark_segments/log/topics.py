@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.description import describe
+from spark_segments.log.groups.groups import Groups
+from spark_segments.log.groups.positions import Committed
 from spark_segments.log.history import history
 from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from spark_segments.log.kafka.directory import KafkaDirectory
 
 
-class Topics:
+class Topics(Groups):
     """The part of `LogDir` that is about topics: their names, settings, versions and offsets."""
 
     def __init__(
@@ -50,6 +52,7 @@ class Topics:
         self.defaults = dict(defaults or {})
         self._kafka = kafka
         self._manifests: dict[str, Manifest] = {}
+        self._committed: dict[str, Committed] = {}
 
     @classmethod
     def create(

@@ -10,9 +10,10 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.arguments import duration_ms, timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output
+from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.cli.records.line_template import LineTemplate
 from spark_segments.cli.records.record_text import Properties, PropertyOption, write_records
 from spark_segments.cli.records.tail import last_records
@@ -61,6 +62,16 @@ def consume(
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after this number of records.")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more records, until Ctrl-C or --max-messages.")
+    ] = False,
+    poll_interval: Annotated[
+        str, typer.Option("--poll-interval", metavar="TIME", help="With --follow: how often to look, such as 500ms.")
+    ] = "1s",
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="NAME", help="Begin at this group's positions, and commit what was printed."),
+    ] = None,
     template: Annotated[
         str | None,
         typer.Option("--template", "-f", metavar="TEXT", help="How a record is printed, in kcat's letters."),
@@ -76,7 +87,7 @@ def consume(
     version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Prints the records that are in the topic now, partition by partition, by offset. It does not wait for more.
+    """Prints the records that are in the topic now, partition by partition, by offset. With --follow it waits for more.
 
     Properties choose the columns: print.key, print.value, print.offset,
     print.partition, print.timestamp, print.headers (true or false); and the
@@ -95,9 +106,17 @@ def consume(
     wire format are decoded, other bytes are printed as text. A guess is
     announced on standard error.
 
+    --follow reads on, round by round, over rolls, compaction and retention,
+    and partitions that are added. --group NAME keeps positions: it begins
+    where the group's last reader ended (elsewhere at --offset), and commits
+    what was printed every 5 seconds and at the end. After a crash some records
+    are printed again. Two readers of a partition in one group: the second
+    commit fails.
+
     Example: segments consume /data/log orders -n 10 \\
       --from-time "2 hours ago" --property print.key=true
     Example: segments consume /data/log orders -o -10 -f '%p %o %k %v\\n'
+    Example: segments consume /data/log orders --follow --group audit
     """
     log = location.open()
     bounds = log.offsets(topic)
@@ -128,26 +147,52 @@ def consume(
             end = min(end, found[0])
         return start, end
 
-    def read(number: int, start: int, end: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def read(
+        number: int, start: int, end: int, columns: list[str] | None = None, at: int | None = version
+    ) -> Iterator[pa.RecordBatch]:
         return log.read(
             topic,
             number,
             start,
             end,
             columns,
-            version,
+            at,
             isolation_level,
             formats=formats if columns is None else None,
             threads=available_cores(),
         )
 
     ranges = {number: clipped(number) for number in wanted}
+    shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
+    if follow or group is not None:
+        if tail is not None or end_offset is not None or to_time or version is not None:
+            raise InvalidOptionError(
+                "A reader that follows, or reads in a group, ends at the log end",
+                expected="no --tail, --end-offset, --to-time, --version or e@TIME",
+            )
+        reader = None if group is None else GroupReader(log, topic, group)
+        starts_of_group = {} if reader is None else reader.starts(log.snapshot(topic), wanted)
+        follower = Follower(
+            log,
+            topic,
+            {number: start for number, (start, _) in ranges.items()} | starts_of_group,
+            lambda number, start, end, at: read(number, start, end, at=at),
+            all_partitions=partition is None,
+            committed=isolation_level == "read_committed",
+        )
+        consume_rounds(
+            follower,
+            lambda batches: write_records(sys.stdout.buffer, batches, shown, None, line),
+            group=reader,
+            poll_seconds=duration_ms(poll_interval) / 1000 if follow else None,
+            most=max_messages,
+        )
+        return
     records: Iterator[pa.RecordBatch]
     if tail is None:
         records = itertools.chain.from_iterable(read(number, *ends) for number, ends in ranges.items())
     else:
         records = last_records(read, {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}, tail)
-    shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
     write_records(sys.stdout.buffer, records, shown, max_messages, line)
 
 

@@ -109,19 +109,21 @@ def write_records(
     """Writes records as lines and returns how many; stops after `limit`. `line` stands in for the properties."""
     written = 0
     show = _show_json if properties.flag("print.json") else _show_text
-    for batch, as_json in textual(batches):
-        if limit is not None:
-            batch = batch.slice(0, max(0, limit - written))
-        columns = [batch.column(name).to_pylist() for name in batch.schema.names if name != "timestamp"]
-        names = [name for name in batch.schema.names if name != "timestamp"]
-        timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        for *values, timestamp_us in zip(*columns, timestamps, strict=True):
-            row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
-            stream.write(show(row, properties, as_json) if line is None else line(row))
-        written += batch.num_rows
-        if limit is not None and written >= limit:
-            break
-    stream.flush()
+    try:
+        for batch, as_json in textual(batches):
+            if limit is not None:
+                batch = batch.slice(0, max(0, limit - written))
+            columns = [batch.column(name).to_pylist() for name in batch.schema.names if name != "timestamp"]
+            names = [name for name in batch.schema.names if name != "timestamp"]
+            timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
+            for *values, timestamp_us in zip(*columns, timestamps, strict=True):
+                row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
+                stream.write(show(row, properties, as_json) if line is None else line(row))
+            written += batch.num_rows
+            if limit is not None and written >= limit:
+                break
+    finally:  # what was written is out before a reader of a group commits it, also after Ctrl-C
+        stream.flush()
     return written
 
 

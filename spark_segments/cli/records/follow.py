@@ -1,0 +1,157 @@
+"""Following a topic: rounds of what was appended since, and the positions that a group keeps of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, LogDirError, OffsetOutOfRangeError
+from spark_segments.log.groups.positions import Committed, check_position
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+    from spark_segments.log.manifest.snapshot import Snapshot
+
+COMMIT_SECONDS = 5.0
+"""How often a group's positions are committed while its reader runs: Kafka's auto.commit.interval.ms."""
+
+Read = Callable[[int, int, int, int], Iterator[pa.RecordBatch]]
+"""Reads records: (partition, start offset, end offset, version of the topic) → batches."""
+
+
+class GroupReader:
+    """The positions of a reader in a group: where it begins, and the commit of what it has printed."""
+
+    def __init__(self, log: LogDir, topic: str, group: str) -> None:
+        self._log, self._topic, self._group = log, topic, group
+        self._committed = log.committed(group)
+        self._due = 0.0
+
+    def starts(self, snapshot: Snapshot, partitions: list[int]) -> dict[int, int]:
+        """{partition: offset} of those with a position. Raises OffsetOutOfRangeError where a position is not good."""
+        found = {}
+        for number in partitions:
+            position = self._committed.positions.get((self._topic, number))
+            if position is not None:
+                check_position(snapshot, number, position, self._group)
+                found[number] = position.offset
+        return found
+
+    def commit(self, positions: Mapping[int, int], *, now: bool) -> None:
+        """Commits positions that moved, at most every COMMIT_SECONDS save `now`. Raises CommitConflictError."""
+        there = self._committed.get(self._topic, {})
+        moved = {number: offset for number, offset in positions.items() if there.get(number) != offset}
+        if moved and (now or time.monotonic() >= self._due):
+            self._committed: Committed = self._log.commit_offsets(
+                self._group, {self._topic: moved}, after=self._committed
+            )
+            self._due = time.monotonic() + COMMIT_SECONDS
+
+
+class Follower:
+    """Reads a topic in rounds: first from the starts given to the log end, then whatever was appended since.
+
+    A round reads one version of the topic, so rolls, compaction and retention change nothing under it. `positions` are
+    {partition: the next offset}, and include all that a round gave once its next batch, or its end, was asked for.
+    """
+
+    def __init__(
+        self,
+        log: LogDir,
+        topic: str,
+        positions: Mapping[int, int],
+        read: Read,
+        *,
+        all_partitions: bool,
+        committed: bool,
+    ) -> None:
+        """`all_partitions`: partitions that are added later are read, too. `committed`: only up to the last stable
+        offset.
+        """
+        if log.is_kafka:
+            raise LogDirError(
+                "A directory that Kafka wrote is read as it is now, and cannot be followed",
+                path=log.uri,
+                hint="Import it into a log directory; an import can be repeated while Kafka writes",
+            )
+        self.positions = dict(positions)
+        self._log, self._topic, self._read = log, topic, read
+        self._all_partitions, self._committed = all_partitions, committed
+        self._topic_id: str | None = None
+        self._version = -1
+
+    def round(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The records since the last round, at most `most`. Raises OffsetOutOfRangeError where some are gone."""
+        snapshot = self._log.snapshot(self._topic)
+        if snapshot.version == self._version:
+            return
+        if self._topic_id not in (None, snapshot.topic_id):
+            raise OffsetOutOfRangeError(
+                f"Topic {self._topic} was deleted and made again",
+                expected=f"topic id {self._topic_id}",
+                found=snapshot.topic_id,
+                hint="Begin again to follow the new topic",
+            )
+        self._topic_id = snapshot.topic_id
+        end_column = "last_stable_offset" if self._committed else "log_end_offset"
+        for row in snapshot.partitions.to_pylist():
+            number, log_start, end = row["partition"], row["log_start_offset"], row[end_column]
+            if number not in self.positions and not self._all_partitions:
+                continue
+            start = self.positions.setdefault(number, log_start)
+            if start < log_start:
+                raise _gone(self._topic, number, start, log_start)
+            for batch in self._read(number, start, end, snapshot.version) if start < end else ():
+                if most is not None:
+                    batch = batch.slice(0, most)
+                    most -= batch.num_rows
+                yield batch
+                if batch.num_rows:
+                    self.positions[number] = batch.column("offset")[-1].as_py() + 1
+                if most == 0:
+                    return
+            self.positions[number] = max(start, end)
+        self._version = snapshot.version
+
+
+def consume_rounds(
+    follower: Follower,
+    write: Callable[[Iterator[pa.RecordBatch]], int],
+    *,
+    group: GroupReader | None,
+    poll_seconds: float | None,
+    most: int | None = None,
+    sleep: Callable[[float], Any] = time.sleep,
+) -> None:
+    """Writes round after round, until `most` records were written; without `poll_seconds` only the first round.
+
+    Positions are committed after what they cover was written and flushed: a crash prints some records again and loses
+    none. Ctrl-C ends it after a last commit.
+    """
+    if poll_seconds is not None and poll_seconds <= 0:
+        raise InvalidOptionError("The poll interval is above 0", expected="such as 1s or 500ms", found=poll_seconds)
+    try:
+        while True:
+            written = write(follower.round(most))
+            most = None if most is None else most - written
+            last = poll_seconds is None or most == 0
+            if group is not None:
+                group.commit(follower.positions, now=last)
+            if last:
+                return
+            sleep(poll_seconds or 0)
+    except KeyboardInterrupt:
+        if group is not None:
+            group.commit(follower.positions, now=True)
+
+
+def _gone(topic: str, partition: int, start: int, log_start: int) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        f"Records of {topic}-{partition} were deleted before they were read",
+        expected=f"a log start of at most {start}",
+        found=f"{log_start}: offsets {start} to {log_start - 1} are gone",
+        hint="Begin again at --offset beginning, or raise the topic's retention",
+    )

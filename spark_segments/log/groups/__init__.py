@@ -1,0 +1,1 @@
+"""Positions of readers: a small Delta table a group in `_groups/`. How a reader reads is not its business."""

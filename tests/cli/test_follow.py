@@ -1,0 +1,194 @@
+"""`segments consume --follow` and `--group`, `segments offsets --group`: what they print, and positions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
+from spark_segments.errors import CommitConflictError, LogDirError, OffsetOutOfRangeError
+from spark_segments.maintenance import compact, retain, roll, vacuum
+
+
+@pytest.fixture
+def orders(log):
+    log.create_topic("orders", config={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"})
+    append(log, "a", "b", "c")
+    return log
+
+
+def append(log, *values, partition=0):
+    rows = {"key": list(values), "value": list(values), "partition": pa.array([partition] * len(values), pa.int32())}
+    log.append("orders", pa.table(rows))
+
+
+def follower(log, start=0, *, every=True, committed=False):
+    def read(number, first, end, version):
+        return log.read("orders", number, first, end, version=version)
+
+    return Follower(log, "orders", {0: start}, read, all_partitions=every, committed=committed)
+
+
+def taken(rounds, most=None):
+    return [value.decode() for batch in rounds.round(most) for value in batch.column("value").to_pylist()]
+
+
+def test_each_round_has_what_was_appended_since(orders):
+    reader = follower(orders)
+    assert taken(reader) == ["a", "b", "c"]
+    assert taken(reader) == []
+    append(orders, "d")
+    assert (taken(reader), reader.positions) == (["d"], {0: 4})
+
+
+def test_a_limit_ends_a_round_and_the_next_goes_on_there(orders):
+    reader = follower(orders)
+    assert (taken(reader, 2), reader.positions) == (["a", "b"], {0: 2})
+    assert taken(reader) == ["c"]
+
+
+def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
+    """A compaction takes what is behind the reader, retention what it has read, and a vacuum their files."""
+    reader = follower(orders)
+    assert taken(reader) == ["a", "b", "c"]
+    append(orders, "a", "e")
+    rounds = reader.round()
+    roll(orders, now_ms=10**15)
+    compact(orders, now_ms=10**15)
+    assert [value for batch in rounds for value in batch.column("value").to_pylist()] == [b"a", b"e"]
+    orders.delete_records("orders", {0: 5})
+    retain(orders)
+    vacuum(orders)
+    assert taken(reader) == []
+    append(orders, "f")
+    assert taken(reader) == ["f"]
+
+
+def test_compacted_away_records_are_no_loss(orders):
+    append(orders, "a", "b", "c", "d")
+    reader = follower(orders)
+    roll(orders, now_ms=10**15)
+    append(orders, "e")
+    compact(orders, now_ms=10**15)
+    assert taken(reader) == ["a", "b", "c", "d", "e"]
+
+
+def test_partitions_that_are_added_are_read_from_their_start(orders):
+    reader, one = follower(orders), follower(orders, every=False)
+    taken(reader), taken(one)
+    orders.alter_topic("orders", partitions=2)
+    append(orders, "x", partition=1)
+    assert (taken(reader), taken(one)) == (["x"], [])
+
+
+def test_records_that_were_deleted_before_they_were_read_end_the_follower(orders):
+    reader = follower(orders, start=1)
+    orders.delete_records("orders", {0: 3})
+    with pytest.raises(OffsetOutOfRangeError, match=r"orders-0 were deleted.*offsets 1 to 2 are gone"):
+        taken(reader)
+
+
+def test_a_topic_made_again_ends_the_follower(orders):
+    reader = follower(orders)
+    taken(reader)
+    orders.delete_topic("orders")
+    orders.create_topic("orders")
+    with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
+        taken(reader)
+
+
+def test_a_directory_that_kafka_wrote_is_not_followed(tmp_path):
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / "00000000000000000000.log").touch()
+    with pytest.raises(LogDirError, match="cannot be followed"):
+        follower(LogDir.open(str(tmp_path)))
+
+
+def test_positions_are_committed_after_what_they_cover_was_written(orders):
+    written, looks = [], []
+
+    def write(batches):
+        looks.append(dict(LogDir.open(orders.uri).committed("audit")))
+        values = [value for batch in batches for value in batch.column("value").to_pylist()]
+        written.extend(values)
+        return len(values)
+
+    def sleep(_):
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        append(orders, "d")
+
+    consume_rounds(follower(orders), write, group=GroupReader(orders, "orders", "audit"), poll_seconds=1, sleep=sleep)
+    assert written == [b"a", b"b", b"c", b"d"]
+    assert looks == [{}, {"orders": {0: 3}}]
+    assert orders.committed("audit") == {"orders": {0: 4}}  # Ctrl-C commits what was written
+
+
+def test_the_second_reader_of_a_group_cannot_commit(orders):
+    first, second = GroupReader(orders, "orders", "audit"), GroupReader(LogDir.open(orders.uri), "orders", "audit")
+    first.commit({0: 3}, now=True)
+    with pytest.raises(CommitConflictError, match="Another reader"):
+        second.commit({0: 2}, now=True)
+
+
+def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
+    def consume(*options):
+        return segments("consume", orders.uri, "orders", "--group", "audit", *options).lines
+
+    assert consume("-n", "2") == ["a", "b"]
+    assert consume() == ["c"]
+    append(orders, "d")
+    assert consume("-o", "end") == ["d"]
+    assert consume() == []
+    found = segments("offsets", orders.uri, "--group", "audit", "--output", "json").json
+    (row,) = found["positions"]
+    assert (found["group"], row["topic"], row["offset"], row["log_end_offset"], row["lag"]) == (
+        *("audit", "orders", 4, 4, 0),
+    )
+    append(orders, "e")
+    text = segments("offsets", orders.uri, "orders", "--group", "audit").lines
+    assert text[0].split()[:5] == ["topic", "partition", "offset", "log_end_offset", "lag"]
+    assert text[1].split()[:5] == ["orders", "0", "4", "5", "1"]
+    segments("offsets", orders.uri, "orders", "--group", "audit", "--reset-to", "3")
+    assert consume("-o", "end") == ["d", "e"]
+    assert segments("offsets", orders.uri, "--group", "other").lines == ["Group other has no positions."]
+
+
+def test_what_a_group_missed_is_an_error_with_the_way_out(segments, run, orders):
+    segments("consume", orders.uri, "orders", "--group", "audit", "-n", "1")
+    orders.delete_records("orders", {0: 2})
+    ran = run("consume", orders.uri, "orders", "--group", "audit")
+    assert ran.code == 1 and "offsets 1 to 1 are gone" in ran.error and "--reset-to earliest" in ran.error
+    segments("offsets", orders.uri, "orders", "--group", "audit", "--reset-to", "earliest")
+    assert segments("consume", orders.uri, "orders", "--group", "audit").lines == ["c"]
+
+
+def test_options_that_go_together_are_checked(run, orders):
+    assert "log end" in run("consume", orders.uri, "orders", "--follow", "--tail", "3").error
+    assert "topic" in run("offsets", orders.uri).error
+    assert "--group" in run("offsets", orders.uri, "orders", "--reset-to", "0").error
+    assert "TOPIC" in run("offsets", orders.uri, "--group", "audit", "--reset-to", "0").error
+    assert "poll interval" in run("consume", orders.uri, "orders", "--follow", "--poll-interval", "0").error
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_follower_cleanly(orders, python_environment):
+    command = [sys.executable, "-m", "spark_segments", "consume", orders.uri, "orders", "--follow", "--group", "audit"]
+    process = subprocess.Popen(
+        [*command, "--poll-interval", "20ms"], env=python_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    append(orders, "d")
+    assert process.stdout.readline() == b"d\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (0, b"")
+    # The signal may come between the last line and the note that it was written: it is printed again then.
+    assert orders.committed("audit") in ({"orders": {0: 3}}, {"orders": {0: 4}})

@@ -1,0 +1,199 @@
+"""Positions of groups: swapped against what was read, bounded in files, and never of another log than the one read."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_segments import LogDir
+from spark_segments.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicError,
+)
+from spark_segments.log.groups import group_table
+from spark_segments.log.groups.group_table import GroupTable
+from spark_segments.log.groups.positions import check_position
+
+
+@pytest.fixture
+def orders(log):
+    log.create_topic("orders", partitions=2)
+    for partition in (0, 1):
+        rows = {"value": [str(number) for number in range(10)], "partition": pa.array([partition] * 10, pa.int32())}
+        log.append("orders", pa.table(rows))
+    return log
+
+
+def test_a_group_begins_without_positions_and_keeps_what_is_committed(orders):
+    assert orders.committed("audit") == {}
+    assert orders.groups() == []
+    orders.commit_offsets("audit", {"orders": {0: 3}})
+    orders.commit_offsets("audit", {"orders": {1: 7}})
+    there = LogDir.open(orders.uri)
+    assert there.committed("audit") == {"orders": {0: 3, 1: 7}}
+    assert there.groups() == ["audit"]
+    assert there.committed("other") == {}
+
+
+def test_of_two_readers_from_one_position_the_second_cannot_commit(orders):
+    first, second = LogDir.open(orders.uri), LogDir.open(orders.uri)
+    for reader in (first, second):
+        assert reader.committed("audit") == {}
+    first.commit_offsets("audit", {"orders": {0: 5}})
+    with pytest.raises(CommitConflictError, match=r"Another reader.*audit in orders-0.*no position, found offset 5"):
+        second.commit_offsets("audit", {"orders": {0: 5, 1: 5}})
+    assert orders.committed("audit") == {"orders": {0: 5}}
+    first.commit_offsets("audit", {"orders": {0: 6}})
+    second.committed("audit")
+    second.commit_offsets("audit", {"orders": {0: 8}})
+    with pytest.raises(CommitConflictError, match=r"expected offset 6, found offset 8"):
+        first.commit_offsets("audit", {"orders": {0: 7}})
+
+
+def test_a_reader_that_never_looked_does_not_overwrite(orders):
+    orders.commit_offsets("audit", {"orders": {0: 5}})
+    with pytest.raises(CommitConflictError):
+        LogDir.open(orders.uri).commit_offsets("audit", {"orders": {0: 1}})
+
+
+def test_readers_of_different_partitions_share_a_group(orders):
+    first, second = LogDir.open(orders.uri), LogDir.open(orders.uri)
+    first.committed("audit"), second.committed("audit")
+    first.commit_offsets("audit", {"orders": {0: 5}})
+    second.commit_offsets("audit", {"orders": {1: 6}})
+    first.commit_offsets("audit", {"orders": {0: 8}})
+    assert orders.committed("audit") == {"orders": {0: 8, 1: 6}}
+
+
+def test_threads_name_the_positions_that_they_began_at(orders):
+    began = orders.committed("audit")
+    done = orders.commit_offsets("audit", {"orders": {0: 5}}, after=began)
+    with pytest.raises(CommitConflictError):
+        orders.commit_offsets("audit", {"orders": {0: 6}}, after=began)
+    orders.commit_offsets("audit", {"orders": {0: 6}}, after=done)
+    with pytest.raises(InvalidOptionError, match="another group"):
+        orders.commit_offsets("billing", {"orders": {0: 6}}, after=done)
+
+
+def test_racing_readers_never_both_commit_from_one_position(orders):
+    """Of 4 threads that each move the position by one from where they saw it, each success moved it by one."""
+    won = []
+
+    def move():
+        log = LogDir.open(orders.uri)
+        for _ in range(5):
+            began = log.committed("audit")
+            try:
+                log.commit_offsets("audit", {"orders": {0: began.get("orders", {}).get(0, 0) + 1}}, after=began)
+            except (CommitConflictError, OffsetOutOfRangeError):
+                continue
+            won.append(1)
+
+    threads = [threading.Thread(target=move) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert orders.committed("audit") == {"orders": {0: len(won)}}
+    assert len(won) >= 5
+
+
+def test_a_commit_whose_reply_was_lost_is_found(orders, monkeypatch):
+    send = GroupTable._send
+    calls = []
+
+    def lost(self, state, rows, commit_id):
+        send(self, state, rows, commit_id)
+        calls.append(state.version)
+        if len(calls) in (1, 3):
+            raise OSError("the reply was lost")
+
+    monkeypatch.setattr(GroupTable, "_send", lost)
+    for offset in (3, 4, 5):
+        orders.commit_offsets("audit", {"orders": {0: offset}})
+    assert calls == [-1, 0, 1]
+    assert orders.committed("audit") == {"orders": {0: 5}}
+
+
+def test_positions_are_in_the_log_of_partitions_that_are_there(orders):
+    for offset in (-1, 11):
+        with pytest.raises(OffsetOutOfRangeError, match=r"orders-0.*0 to 10"):
+            orders.commit_offsets("audit", {"orders": {0: offset}})
+    with pytest.raises(UnknownTopicError):
+        orders.commit_offsets("audit", {"orders": {2: 0}})
+    with pytest.raises(UnknownTopicError):
+        orders.commit_offsets("audit", {"nothere": {0: 0}})
+    assert orders.groups() == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "naïve", "a b"])
+def test_names_of_groups_are_bounded(orders, name):
+    with pytest.raises(InvalidOptionError, match="1 to 249"):
+        orders.committed(name)
+
+
+def test_a_directory_that_kafka_wrote_has_no_groups(tmp_path):
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / "00000000000000000000.log").touch()
+    log = LogDir.open(str(tmp_path))
+    for use in (lambda: log.committed("audit"), lambda: log.commit_offsets("audit", {"orders": {0: 0}})):
+        with pytest.raises(LogDirError, match=r"no groups.*segments import"):
+            use()
+    assert log.groups() == []
+
+
+def test_a_position_is_not_used_where_records_would_be_missed(orders):
+    position = orders.commit_offsets("audit", {"orders": {0: 5}}).positions["orders", 0]
+    check_position(orders.snapshot("orders"), 0, position, "audit")
+    orders.delete_records("orders", {0: 5})
+    check_position(orders.snapshot("orders"), 0, position, "audit")
+    orders.delete_records("orders", {0: 6})
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"orders-0 were deleted.*offsets 5 to 5 are gone.*--reset-to earliest"
+    ):
+        check_position(orders.snapshot("orders"), 0, position, "audit")
+    orders.delete_topic("orders")
+    orders.create_topic("orders")
+    with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
+        check_position(orders.snapshot("orders"), 0, position, "audit")
+
+
+def test_a_deleted_group_has_no_positions_and_its_reader_cannot_commit(orders):
+    reader = LogDir.open(orders.uri)
+    reader.commit_offsets("audit", {"orders": {0: 5}})
+    orders.delete_group("audit")
+    assert (orders.groups(), orders.committed("audit")) == ([], {})
+    with pytest.raises(CommitConflictError, match="expected offset 5, found no position"):
+        reader.commit_offsets("audit", {"orders": {0: 6}})
+
+
+def test_files_of_a_group_are_bounded(orders, monkeypatch):
+    monkeypatch.setattr(group_table, "KEPT_MS", -1)
+    for number in range(70):
+        orders.commit_offsets("audit", {"orders": {0: number % 10}})
+    assert len(orders.storage.list("_groups", recursive=True)) < 3 * group_table.CHECKPOINT_VERSIONS
+    assert orders.committed("audit") == {"orders": {0: 9}}
+
+
+def test_any_reader_of_delta_tables_reads_positions(orders):
+    orders.commit_offsets("audit", {"orders": {0: 5, 1: 6}})
+    table = DeltaTable(f"{orders.uri}/_groups/audit").to_pyarrow_table()
+    rows = [(row["topic"], row["partition"], row["offset"], row["topic_id"]) for row in table.to_pylist()]
+    topic_id = orders.snapshot("orders").topic_id
+    assert sorted(rows) == [("orders", 0, 5, topic_id), ("orders", 1, 6, topic_id)]
+
+
+def test_a_damaged_file_of_positions_is_named(orders):
+    orders.commit_offsets("audit", {"orders": {0: 5}})
+    (path,) = [info.path for info in orders.storage.list("_groups/audit")]
+    orders.storage.replace(path, json.dumps({}).encode())
+    with pytest.raises(StorageError, match=r"damaged.*_groups/audit"):
+        orders.committed("audit")
