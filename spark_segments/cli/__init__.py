@@ -40,7 +40,7 @@ COMMANDS = [
     LazyCommand(
         "consume",
         "spark_segments.cli.records.consume:consume",
-        "Prints the records that are in the topic now, partition by partition, by offset. It does not wait for more.",
+        "Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.",
         "Records",
     ),
     LazyCommand(

@@ -87,7 +87,7 @@ def consume(
     version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Prints the records that are in the topic now, partition by partition, by offset. With --follow it waits for more.
+    """Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.
 
     Properties choose the columns: print.key, print.value, print.offset,
     print.partition, print.timestamp, print.headers (true or false); and the

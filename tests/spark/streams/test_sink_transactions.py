@@ -185,3 +185,27 @@ def test_a_repeated_write_of_foreach_batch_encodes_nothing(t):
         there = files(t)
         in_process.save(t.uri, options, [rows("a")])
     assert (values(t), files(t)) == (["a"], there)
+
+
+def test_foreach_batch_of_another_query_under_the_same_application_is_an_error(t):
+    """A query whose checkpoint was deleted counts from 0 again: to skip its batches would lose their rows."""
+    options = TO_T | {"txnAppId": "copy"}
+    for query, batch in (("q1", 0), ("q1", 1)):
+        with batches.task_of({batches.QUERY_ID: query}):
+            in_process.save(t.uri, options | {"txnVersion": str(batch)}, [rows(f"{query} {batch}")])
+    there = files(t)
+    for batch in (0, 1):
+        with (
+            batches.task_of({batches.QUERY_ID: "q2"}),
+            pytest.raises(TransactionOrderError, match=r"copy in topic t.*another streaming query.*txnAppId"),
+        ):
+            in_process.save(t.uri, options | {"txnVersion": str(batch)}, [rows("lost")])
+    assert (values(t), files(t)) == (["q1 0", "q1 1"], there)
+
+
+def test_a_stream_cannot_pass_for_a_foreach_batch(t):
+    """A stream's application is its query id: whatever else is written, its batches are its own."""
+    with batches.task_of({batches.QUERY_ID: "q1"}):
+        in_process.save(t.uri, TO_T | {"txnAppId": "copy", "txnVersion": "7"}, [rows("a")])
+    batches.run(t.uri, TO_T, [rows("b")], query="q1", batch=0)
+    assert values(t) == ["a", "b"]
