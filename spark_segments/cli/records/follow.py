@@ -27,7 +27,7 @@ class GroupReader:
 
     def __init__(self, log: LogDir, topic: str, group: str) -> None:
         self._log, self._topic, self._group = log, topic, group
-        self._committed = log.committed(group)
+        self._committed: Committed = log.committed(group)
         self._due = 0.0
 
     def starts(self, snapshot: Snapshot, partitions: list[int]) -> dict[int, int]:
@@ -45,9 +45,7 @@ class GroupReader:
         there = self._committed.get(self._topic, {})
         moved = {number: offset for number, offset in positions.items() if there.get(number) != offset}
         if moved and (now or time.monotonic() >= self._due):
-            self._committed: Committed = self._log.commit_offsets(
-                self._group, {self._topic: moved}, after=self._committed
-            )
+            self._committed = self._log.commit_offsets(self._group, {self._topic: moved}, after=self._committed)
             self._due = time.monotonic() + COMMIT_SECONDS
 
 
