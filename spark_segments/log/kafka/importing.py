@@ -285,16 +285,16 @@ class _Landing:
         if not copies:
             return
         number = copies[0][1].partition
-        live = {row.path: row for row in current.live_of(number)}
-        gone = {row.path: row for task, _ in copies for row in task.replaces}
+        live = {row.identity: row for row in current.live_of(number)}
+        gone = {row.identity: row for task, _ in copies for row in task.replaces}
         if self.plans[number].replaces_all:
-            gone = {row.path: row for row in self.before.live_of(number)}
+            gone = {row.identity: row for row in self.before.live_of(number)}
             if gone.keys() != live.keys():
                 raise self._changed(number)
-        if any(live.get(path) != row for path, row in gone.items()):
+        if any(live.get(identity) != row for identity, row in gone.items()):
             raise self._changed(number)
         rows = [row for _, row in copies]
-        kept = [row for path, row in live.items() if path not in gone]
+        kept = [row for identity, row in live.items() if identity not in gone]
         if kept and rows[0].base_offset < kept[-1].next_offset:
             raise self._changed(number)
         now_ms = self.manifest.storage.now_ms()
@@ -302,6 +302,13 @@ class _Landing:
         if any(row.state != CHUNK for row in rows):
             # Only the last segment is active: a segment that was active here no longer is.
             for row in kept:
+                if row.state == CHUNK and row.is_shared:
+                    raise LogDirError(
+                        f"Partition {number} of {self.manifest.topic} has appended records below those to be imported",
+                        path=self.manifest.storage.location(row.path),
+                        hint="They share a file with other partitions, so that no segment can be made of them as they "
+                        "are: roll the topic, then import again",
+                    )
                 if row.state == CHUNK:
                     replaced.append(dataclasses.replace(row, state=SEALED) if row.log_bytes else row.removed(now_ms))
         added += rows

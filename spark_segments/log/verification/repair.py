@@ -77,7 +77,7 @@ def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Seg
         removed = []
         removed_ms = manifest.storage.now_ms()
         for before, after in zip(old, new, strict=True):
-            if live.get(before.path) == before:
+            if live.get(before.identity) == before:
                 removed.append(before.removed(removed_ms))
                 committed.append(after)
         return Change("repair", add=list(committed), replace=removed) if committed else None
@@ -86,5 +86,5 @@ def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Seg
     return committed
 
 
-def _live(current: Snapshot, partitions: set[int]) -> Mapping[str, Segment]:
-    return {segment.path: segment for number in partitions for segment in current.live_of(number)}
+def _live(current: Snapshot, partitions: set[int]) -> Mapping[tuple[str, int, int], Segment]:
+    return {segment.identity: segment for number in partitions for segment in current.live_of(number)}

@@ -163,15 +163,15 @@ def _change(
     # back: the log start falls, or segments appear. A last stable offset that falls opens transactions again.
     if start < row.log_start_offset or now.last_stable_offset < end_offset:
         return None
-    live = {segment.path: segment for segment in current.live_of(row.partition)}
-    read = {segment.path for group in done for segment in group.inputs}
-    if any(segment.base_offset < end_offset and segment.path not in read for segment in live.values()):
+    live = {segment.identity: segment for segment in current.live_of(row.partition)}
+    read = {segment.identity for group in done for segment in group.inputs}
+    if any(segment.base_offset < end_offset and segment.identity not in read for segment in live.values()):
         return None
     added: list[Segment] = []
     removed: list[Segment] = []
     for group in done:
-        missing = [segment for segment in group.inputs if live.get(segment.path) != segment]
-        if any(segment.next_offset > start or segment.path in live for segment in missing):
+        missing = [segment for segment in group.inputs if live.get(segment.identity) != segment]
+        if any(segment.next_offset > start or segment.identity in live for segment in missing):
             return None
         inputs, outputs = group.after(missing[-1].next_offset if missing else group.inputs[0].base_offset)
         if outputs:

@@ -1,7 +1,8 @@
 """Vacuum: the only job that deletes files.
 
 A removed row goes when file.delete.delay.ms has passed. First it is marked as being deleted, so that no restore takes
-it back. Then its files are deleted, then the row: a crash in between leaves rows that say what is still to be done.
+it back. Then its files are deleted, then the row: a crash in between leaves rows that say what is still to be done. The
+row of a shared file goes without the file while other rows need the file.
 Files that no row names are deleted once they are older than any writer may be. Old versions of the manifest go last.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,23 +21,14 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
-from spark_segments.log.manifest.rows import (
-    DELETING,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    OUT_OF_LOG,
-    SEGMENT_SCHEMA,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    row_keys,
-)
+from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
+from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.selection import check_managed
 from spark_segments.storage import FileInfo, Storage
@@ -46,15 +38,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
-"""The files of a row: its .log and what may lie beside it."""
-
 SEGMENTS_A_TASK = 200
 DIRECTORIES_A_TASK = 20
 SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
 _DELAY_KEY = "file.delete.delay.ms"
-_PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
+_DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-([0-9]+|shared)")  # of a partition, or of shared files
 THREADS = 16  # of this process: on an object store, listing and deleting is mostly waiting
 
 
@@ -108,18 +97,6 @@ def claimed_rows(rows: pa.Table) -> pa.Table:
     return rows.set_column(position, SEGMENT_SCHEMA.field(position), marked)
 
 
-def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
-    """The files that belong to no row: neither a row's .log nor a file beside it."""
-    files = list(files)
-    if not files:
-        return []
-    stems = pa.array([file.path.rpartition(".")[0] for file in files], pa.string())
-    paths = rows.column("path").combine_chunks()
-    named = pc.utf8_slice_codeunits(paths, 0, -len(LOG_SUFFIX))
-    stray = pc.invert(pc.is_in(stems, named)).to_pylist()
-    return [file for file, flag in zip(files, stray, strict=True) if flag]
-
-
 def vacuum(
     log: LogDir,
     spark: SparkSession | None = None,
@@ -141,7 +118,7 @@ def vacuum(
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     directories = defaultdict(list)
     for directory in log.storage.directories():
-        if match := _PARTITION_DIRECTORY.fullmatch(directory):
+        if match := _DIRECTORY_OF_TOPIC.fullmatch(directory):
             directories[match["topic"]].append(directory)
     for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
         try:
@@ -241,11 +218,10 @@ def _delete_expired(
     progress: Progress | None,
 ) -> Iterator[pa.Table]:
     """Deletes the files of expired rows, then the rows, wave by wave. Yields the rows of each wave that is done."""
-    rows = _claim(log, manifest, now_ms)
+    rows, all_rows_then = _claim(log, manifest, now_ms)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
-        stems = [path.removesuffix(LOG_SUFFIX) for path in wave.column("path").to_pylist()]
-        _delete(log, spark, [stem + suffix for stem in stems for suffix in SUFFIXES])
+        _delete(log, spark, files_to_delete(wave, all_rows_then))
         _drop(manifest, wave)
         yield wave
         if progress is not None:
@@ -258,10 +234,11 @@ def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> No
     run_tasks(_DeleteFiles(log.storage), tasks, spark, at_a_time=THREADS)
 
 
-def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
-    """Marks the expired rows as being deleted, in one commit. Returns them and the rows that were marked before.
+def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> tuple[pa.Table, pa.Table]:
+    """Marks the expired rows as being deleted, in one commit.
 
-    Each try of the commit reads the topic's configuration anew: a file.delete.delay.ms that was raised meanwhile holds.
+    Returns (these rows and the rows that were marked before, all rows of the manifest after the commit). Each try of
+    the commit reads the topic's configuration anew: a file.delete.delay.ms that was raised meanwhile holds.
     """
 
     def change(current: Snapshot) -> Change | None:
@@ -273,7 +250,7 @@ def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> pa.Table:
 
     manifest.commit(change, deleted=True)
     rows = all_rows(manifest.snapshot(deleted=True))
-    return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING)))
+    return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING))), rows
 
 
 def _drop(manifest: Manifest, rows: pa.Table) -> None:
@@ -297,7 +274,7 @@ def _delete_orphans(
     dry_run: bool,
     progress: Progress | None,
 ) -> list[FileInfo]:
-    """Deletes the files in some partition directories that no row names, and returns them."""
+    """Deletes the files in some directories that no row names, and returns them."""
     before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
@@ -307,7 +284,10 @@ def _delete_orphans(
     old = [file for files in listed for file in files]
     if not old:
         return []
-    stray = orphans(old, manifest.snapshot(deleted=True).source.read({_partition_of(path) for path in directories}))
+    owners = [_partition_of(path) for path in directories]
+    partitions = {owner for owner in owners if owner is not None}
+    # Rows of any partition may name a shared file.
+    stray = orphans(old, manifest.snapshot(deleted=True).source.read(None if None in owners else partitions))
     if not dry_run:
         _delete(log, spark, [file.path for file in stray])
     return stray
@@ -318,25 +298,31 @@ def all_rows(snapshot: Snapshot) -> pa.Table:
     return snapshot.source.read(None)
 
 
-def _partition_of(path: str) -> int:
-    """The number of the partition whose directory this is, or is in."""
-    return int(path.partition("/")[0].rpartition("-")[2])
+def _partition_of(path: str) -> int | None:
+    """The number of the partition whose directory this is, or is in. None for the directory of shared files."""
+    number = path.partition("/")[0].rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
 
 
 def _note(report: Report, topic: str, expired: pa.Table, stray: Sequence[FileInfo]) -> None:
     owner = expired.column("partition").to_numpy().astype(np.int64)
-    stray_owner = np.array([_partition_of(file.path) for file in stray], np.int64)
+    owners = [(_partition_of(file.path), file) for file in stray]
+    shared = [file for partition, file in owners if partition is None]
+    stray_owner = np.array([partition for partition, _ in owners if partition is not None], np.int64)
     count = int(np.concatenate(([-1], owner, stray_owner)).max()) + 1
     segments, files = np.bincount(owner, minlength=count), np.bincount(stray_owner, minlength=count)
     log_bytes = np.zeros(count, np.int64)
     np.add.at(log_bytes, owner, expired.column("log_bytes").to_numpy())
-    np.add.at(log_bytes, stray_owner, np.array([file.size for file in stray], np.int64))
+    np.add.at(log_bytes, stray_owner, np.array([file.size for at, file in owners if at is not None], np.int64))
     for partition in np.flatnonzero(segments + files).tolist():
         report.add(
             topic, partition, "vacuum",
             bytes_in=int(log_bytes[partition]),
             removed_segments=int(segments[partition]), orphan_files=int(files[partition]),
         )  # fmt: skip
+    if shared:
+        size_bytes = sum(file.size for file in shared)
+        report.add(topic, None, "vacuum", bytes_in=size_bytes, removed_segments=0, orphan_files=len(shared))
 
 
 def _note_manifest(report: Report, done: DroppedVersions) -> None:
