@@ -121,5 +121,7 @@ def segment_rows(partitions: int, segments: int, *, removed: float, chunks: floa
         "created_ms": begun_ms,
         "state": state,
         "removed_ms": pa.array(np.full(count, NOW_MS - 48 * HOUR_MS), mask=~is_removed),
+        "position": np.zeros(count),
+        "index_position": pa.nulls(count),
     }
     return pa.table([pa.array(columns[field.name]).cast(field.type) for field in SEGMENT_SCHEMA], schema=SEGMENT_SCHEMA)
