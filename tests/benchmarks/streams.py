@@ -30,14 +30,14 @@ ROWS = 100
 # The JVM compiles for a while, and the first trigger of a query starts Python processes.
 WARM_TRIGGERS = 15
 TURNS = 3
-CATCH_UP_BATCHES = 4
+CATCH_UP_BATCHES = 2
 VALUE_BYTES = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--triggers", type=int, default=300)
     parser.add_argument("--segments", type=int, default=10_000, help="of the topic of the idle trigger")
-    parser.add_argument("--records", type=int, default=4_000_000, help="to catch up with")
+    parser.add_argument("--records", type=int, default=8_000_000, help="to catch up with")
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 

@@ -1,7 +1,6 @@
 """The Kafka connector's suites on options, case by case: JsonUtilsSuite, KafkaSourceProviderSuite,
 KafkaOffsetRangeLimitSuite, ConsumerStrategySuite, KafkaOffsetReaderSuite's levels and the bad options of
-KafkaSourceSuiteBase and KafkaRelationSuite. Numbers are those of the list of cases that docs/coming-from-kafka.md
-speaks of. No Spark.
+KafkaSourceSuiteBase and KafkaRelationSuite. Numbers are those of docs/kafka-connector-cases.md. No Spark.
 """
 
 from __future__ import annotations
