@@ -1,4 +1,4 @@
-"""docs/kafka-connector-cases.md: every case of the connector's suites has a row, and every test that it names is there."""
+"""docs/kafka-connector-cases.md: every case of the connector's suites has a row, and every test named is there."""
 
 from __future__ import annotations
 
