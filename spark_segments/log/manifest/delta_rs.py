@@ -36,7 +36,7 @@ _TABLE_PROPERTIES = {
     # upkeep.py alone deletes files: it knows how long snapshots must stay readable.
     "delta.enableExpiredLogCleanup": "false",
     # Delta's tombstones serve nobody here, and every checkpoint would carry them along.
-    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 0 seconds",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
 }
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)

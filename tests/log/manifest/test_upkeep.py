@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_segments.errors import InvalidOptionError
@@ -11,7 +13,7 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta_log import openable
-from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS, Change, Manifest
 from spark_segments.log.manifest.rows import segments_table
 from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS, forget_cached_rows, make_older, segment_files
@@ -149,3 +151,14 @@ def test_vacuum_goes_on_where_an_earlier_one_has_cut_the_log_between_checkpoints
 )
 def test_a_version_is_open_to_commits_from_the_start_or_a_checkpoint(commits, checkpoints, expected):
     assert openable(list(commits), checkpoints) == expected
+
+
+def test_a_checkpoint_does_not_grow_with_the_versions_before_it(tmp_path):
+    """Each commit replaces files of rows; a checkpoint that listed them all would make opens slower and slower."""
+    manifest = new_manifest(tmp_path)
+    for number in range(2 * CHECKPOINT_VERSIONS):
+        commit_append(manifest, [new_chunk()], ("q", number))
+    (checkpoint,) = manifest.log.delta.log_files().checkpoints[2 * CHECKPOINT_VERSIONS]
+    actions = pq.read_table(pa.BufferReader(manifest.storage.read(checkpoint.path)))
+    assert actions.column("remove").null_count == actions.num_rows
+    assert actions.column("add").null_count < actions.num_rows
