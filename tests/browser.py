@@ -90,9 +90,9 @@ class Browser:
 
     @contextlib.contextmanager
     def open(
-        self, page: Path, width: int = 1280, height: int = 1000, *, dark: bool = False, script: bool = True
+        self, page: Path | str, width: int = 1280, height: int = 1000, *, dark: bool = False, script: bool = True
     ) -> Iterator[Tab]:
-        """A page in a tab of its own, in the light or dark scheme, with or without scripts."""
+        """A file or an address in a tab of its own, in the light or dark scheme, with or without scripts."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         tab = Tab(self, session)
@@ -101,7 +101,7 @@ class Browser:
         tab.call("Emulation.setEmulatedMedia", features=[scheme])
         tab.call("Emulation.setScriptExecutionDisabled", value=not script)
         tab.call("Page.enable")
-        tab.call("Page.navigate", url=page.resolve().as_uri())
+        tab.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         self._wait(lambda message: message.get("method") == "Page.loadEventFired" and message["sessionId"] == session)
         yield tab
         self.call("Target.closeTarget", {"targetId": target})

@@ -98,6 +98,12 @@ COMMANDS = [
         "Inspection",
     ),
     LazyCommand(
+        "page",
+        "spark_segments.cli.page.serve:page",
+        "Serves the page of a log directory, always current, with a browser for its records.",
+        "Inspection",
+    ),
+    LazyCommand(
         "explain",
         "spark_segments.cli.jobs.explain:explain",
         "Says which rule keeps a record, what must happen before it goes, and when.",

@@ -250,7 +250,7 @@ def test_what_the_page_says_is_due_is_what_the_jobs_do(log):
     for job in (roll, retain, compact):
         report = job(log, now_ms=now_ms, dry_run=True).to_dict()
         acted = {f"{one['topic']}-{one['partition']}" for one in report["partitions"]}
-        badge = f'<span class="badge">{job.__name__}</span>'
+        badge = f'<strong class="now">{job.__name__}</strong>'
         rows = re.split(r'<details class="row" id="', text)[1:]
         assert {row.partition('"')[0] for row in rows if badge in row} == acted
         assert acted

@@ -10,15 +10,18 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
+from urllib.parse import urlencode
 
 from spark_segments import __version__
+from spark_segments.cli.page.steps import JOBS, StepView
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
-from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, StepView, TopicView, topic_view
+from spark_segments.cli.page.view import BlockView, PartitionView, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.snapshot import Snapshot
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
+MOST_WORRIES = 50
 _NO_LIMIT = ("-1", str(2**63 - 1))
 _KAFKA_NOTE = (
     "This is a directory of Kafka's: it is only read. It does not carry its topics' settings, so what goes when is "
@@ -26,19 +29,32 @@ _KAFKA_NOTE = (
 )
 
 
-def page(uri: str, topics: Sequence[tuple[Snapshot, TopicConfig]], now_ms: int, *, kafka: bool = False) -> str:
+def page(
+    uri: str,
+    topics: Sequence[tuple[Snapshot, TopicConfig]],
+    now_ms: int,
+    *,
+    kafka: bool = False,
+    served: bool = False,
+    worries: Sequence[str] = (),
+) -> str:
     """The page of `topics` at `now_ms`. The same snapshots, settings and time give the same text.
 
-    `kafka`: the topics are in Kafka's own directories, where their settings are unknown.
+    `kafka`: the topics are in Kafka's own directories, where their settings are unknown. `served`: the page has links
+    to the records, which a server answers. `worries`: what is wrong with the log directory as a whole.
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
-    return _page(uri, views, now_ms, kafka)
+    return _page(uri, views, now_ms, kafka, served, worries)
 
 
-def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool) -> str:
-    script = _file("page.js")
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
+def script_hash() -> str:
+    """The source of the page's only script, as a Content-Security-Policy names it."""
+    digest = hashlib.sha256(f"\n{_file('page.js')}".encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool, served: bool, worries: Sequence[str]) -> str:
     merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
     return _template("page.html").substitute(
         uri=escape(uri),
@@ -47,11 +63,13 @@ def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool) -> st
         note=f'<p class="note">{escape(_KAFKA_NOTE)}</p>' if kafka else "",
         totals=_totals(topics),
         merged="; hairlines beside each other are one block" if merged else "",
-        topics="\n".join(_topic(topic, now_ms, kafka) for topic in topics) or "<p>There are no topics.</p>",
+        worries=_worries(topics, worries),
+        topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
+        command="segments page" if served else "segments describe --html",
         version=escape(__version__),
         style=_file("page.css"),
-        script=script,
-        script_hash=f"sha256-{digest}",
+        script=_file("page.js"),
+        script_hash=script_hash(),
     )
 
 
@@ -68,7 +86,20 @@ def _totals(topics: Sequence[TopicView]) -> str:
     return "\n".join(f"<div{kind}><dt>{label}</dt><dd>{text}</dd></div>" for label, text, kind in shown)
 
 
-def _topic(topic: TopicView, now_ms: int, kafka: bool) -> str:
+def _worries(topics: Sequence[TopicView], worries: Sequence[str]) -> str:
+    """What somebody should look into, with links to the partitions; "" where there is nothing."""
+    lines = [f"<li>{escape(text)}</li>" for text in worries]
+    for topic in topics:
+        for one in topic.partitions:
+            name = escape(f"{topic.described['topic']}-{one.numbers['partition']}")
+            lines += [f'<li><a href="#{name}">{name}</a>: {escape(text)}</li>' for text in one.worries]
+    if not lines:
+        return ""
+    more = f"<li>… and {count(len(lines) - MOST_WORRIES) + ' more'}</li>" if len(lines) > MOST_WORRIES else ""
+    return f'<section class="worries"><h2>To look into</h2><ul>{"".join(lines[:MOST_WORRIES])}{more}</ul></section>'
+
+
+def _topic(topic: TopicView, now_ms: int, kafka: bool, served: bool) -> str:
     described = topic.described
     rows = [one.numbers for one in topic.partitions]
     facts = [
@@ -87,7 +118,9 @@ def _topic(topic: TopicView, now_ms: int, kafka: bool) -> str:
         policy_text=escape(f"{policy} by default" if kafka else policy),
         facts=" · ".join(facts),
         settings="\n".join(_setting(*setting) for setting in topic.settings),
-        partitions="".join(_partition(described["topic"], one, largest, least, now_ms) for one in topic.partitions),
+        partitions="".join(
+            _partition(described["topic"], one, largest, least, now_ms, served) for one in topic.partitions
+        ),
     )
 
 
@@ -104,7 +137,7 @@ def _setting(name: str, value: str, source: str) -> str:
     return f'<div{kind}><dt>{escape(name)}</dt><dd><data value="{escape(value)}">{escape(text)}</data>{told}</dd></div>'
 
 
-def _partition(topic: str, view: PartitionView, largest: int, least: float, now_ms: int) -> str:
+def _partition(topic: str, view: PartitionView, largest: int, least: float, now_ms: int, served: bool) -> str:
     numbers, next_step = view.numbers, view.next_step
     return _template("partition.html").substitute(
         {name: value for name, value in numbers.items() if value is not None},
@@ -122,7 +155,9 @@ def _partition(topic: str, view: PartitionView, largest: int, least: float, now_
         start_text=count(numbers["log_start_offset"]),
         end_text=count(numbers["log_end_offset"]),
         dirty_ratio=_dirty_ratio(numbers["dirty_ratio"], least),
-        next=_next(view.due, next_step, now_ms),
+        next=_next(view.due, next_step, now_ms, worrying=bool(view.worries)),
+        worries="".join(f'<dt>to look into</dt><dd class="worry">{escape(text)}</dd>' for text in view.worries),
+        browse=_browse(topic, numbers["partition"]) if served else "",
         age=_age(view.strip, now_ms),
         steps="\n".join(_step(step) for step in view.steps),
         rows="\n".join(_row(shown, numbers["log_start_offset"], now_ms) for shown in view.strip),
@@ -155,13 +190,21 @@ def _dirty_ratio(value: float | None, least: float) -> str:
     return f'{meter}<data class="dirty_ratio" value="{value!r}">{ratio(value)}</data>'
 
 
-def _next(due: Sequence[StepView], next_step: StepView | None, now_ms: int) -> str:
+def _browse(topic: str, partition: int) -> str:
+    """A link to the records of a partition."""
+    query = escape(urlencode({"topic": topic, "partition": partition}))
+    name = escape(f"{topic}-{partition}")
+    return f'<p class="browse"><a href="/records?{query}">Look at the records of {name}</a></p>'
+
+
+def _next(due: Sequence[StepView], next_step: StepView | None, now_ms: int, *, worrying: bool) -> str:
+    mark = '<span class="worry">▲<span class="vh"> to look into: </span></span> ' if worrying else ""
     if due:
-        return "now" + "".join(f'<span class="badge">{step.job}</span>' for step in due)
+        return f"{mark}now: " + ", ".join(f'<strong class="now">{step.job}</strong>' for step in due)
     if next_step is None:
-        return "–"
+        return f"{mark}–"
     at = f'<time datetime="{iso(next_step.at_ms)}">{relative(next_step.at_ms, now_ms)}</time>'
-    return f"{next_step.job} {at}"
+    return f"{mark}{next_step.job} {at}"
 
 
 def _age(strip: Sequence[BlockView], now_ms: int) -> str:

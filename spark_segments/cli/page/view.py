@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from spark_segments.cli.page.steps import COMPACT, RETAIN, ROLL, VACUUM, StepView
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
 from spark_segments.cli.page.words import duration, human_bytes, plural, ratio, when
+from spark_segments.cli.page.worries import partition_worries
 from spark_segments.config import TopicConfig
 from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
-
-JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
+from spark_segments.maintenance.retention.plan import RETENTION_MS
 
 SETTINGS = (
     "cleanup.policy",
@@ -32,19 +33,6 @@ SETTINGS = (
     "file.delete.delay.ms",
 )
 """Settings that the page shows for every topic. Other settings are shown only where the topic sets them."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """The next action of a job on a partition.
-
-    `due`: the job acts now. `at_ms`: else the time at which it acts if nothing is appended, NEVER without such a time.
-    """
-
-    job: str
-    text: str
-    due: bool = False
-    at_ms: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +56,12 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`numbers`: the partition's entry in `describe`."""
+    """`numbers`: the partition's entry in `describe`. `worries`: what somebody should look into, a sentence each."""
 
     numbers: dict[str, Any]
     strip: list[BlockView]
     steps: list[StepView]
+    worries: tuple[str, ...] = ()
 
     @property
     def due(self) -> list[StepView]:
@@ -80,9 +69,9 @@ class PartitionView:
 
     @property
     def next_step(self) -> StepView | None:
-        """The next step that only waits for its time, None without such a step."""
+        """The next step that only waits for its time, or None. Vacuum changes no log: it comes last."""
         waiting = [step for step in self.steps if step.at_ms < NEVER and not step.due]
-        return min(waiting, key=lambda step: step.at_ms, default=None)
+        return min(waiting, key=lambda step: (step.job == VACUUM, step.at_ms), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +92,11 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
     for row, numbers in enumerate(described["partitions"]):
         start, end = ends[row], ends[row + 1]
         one = _Partition(row, numbers, rows[start:end], start, config, forecast, now_ms)
-        views.append(PartitionView(numbers, one.strip(most_blocks), one.steps()))
+        steps = one.steps()
+        last_stable = snapshot.partitions.column("last_stable_offset")[row].as_py()
+        sealed_end = max((segment.next_offset for segment in one.segments if segment.state == SEALED_STATE), default=0)
+        worries = partition_worries(numbers, steps, last_stable, sealed_end, now_ms)
+        views.append(PartitionView(numbers, one.strip(most_blocks), steps, worries))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
@@ -194,7 +187,9 @@ class _Partition:
         if not active:
             return StepView(ROLL, "nothing: the active segment is empty")
         if one := self.forecast.roll.get(self.row):
-            return StepView(ROLL, f"now: {', '.join(one.reasons)}", due=True)
+            return StepView(
+                ROLL, f"now: {', '.join(one.reasons)}", due=True, since_ms=int(self.forecast.idle_ms[self.row])
+            )
         at_ms, limit = int(self.forecast.idle_ms[self.row]), self.config.segment_bytes
         full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
         if at_ms == NEVER:
@@ -207,7 +202,10 @@ class _Partition:
             size = sum(self.segments[row - self.start].log_bytes for row in taken)
             reasons = ", ".join(dict.fromkeys(self.forecast.expired[row] for row in taken))
             text = f"now: {plural(len(taken), 'sealed segment')}, {human_bytes(size)}, by {reasons}"
-            return StepView(RETAIN, text, due=True)
+            oldest = self.segments[taken[0] - self.start].max_timestamp_ms
+            timed = oldest >= 0 and self.forecast.expired[taken[0]] == RETENTION_MS
+            since_ms = oldest + self.config.retention_ms if timed else NEVER
+            return StepView(RETAIN, text, due=True, since_ms=since_ms)
         if not self.config.delete:
             return StepView(RETAIN, "nothing: cleanup.policy has no delete")
         if not self.segments or self.segments[0].state != SEALED_STATE:
@@ -226,7 +224,12 @@ class _Partition:
         least = self.config.min_cleanable_dirty_ratio
         sizes = f"{human_bytes(one.cleanable_bytes)} cleanable beside {human_bytes(one.clean_bytes)} clean"
         if one.picked:
-            return StepView(COMPACT, f"now, by {one.reason}: {sizes}, ratio {ratio(one.ratio)}", due=True)
+            return StepView(
+                COMPACT,
+                f"now, by {one.reason}: {sizes}, ratio {ratio(one.ratio)}",
+                due=True,
+                since_ms=int(self.forecast.max_lag_ms[self.row]),
+            )
         text = f"{one.reason}: {sizes}, ratio {ratio(one.ratio)}, wanted is more than {least:g}"
         if not one.cleanable_bytes:
             text = f"nothing is cleanable beside {human_bytes(one.clean_bytes)} clean"
@@ -242,5 +245,5 @@ class _Partition:
         files, size = int(self.forecast.removed[self.row]), human_bytes(int(self.forecast.removed_bytes[self.row]))
         text = f"{plural(files, 'segment')} that left the log, {size}"
         if at_ms <= self.now_ms:
-            return StepView(VACUUM, f"now: {text}", due=True)
+            return StepView(VACUUM, f"now: {text}", due=True, since_ms=at_ms)
         return StepView(VACUUM, f"{text}: from {when(at_ms, self.now_ms)}, by file.delete.delay.ms", at_ms=at_ms)

@@ -71,10 +71,12 @@ def describe(
             print(f"error: {name}: {error}", file=sys.stderr)
             failed = True
     if html is not None:
+        from spark_segments.cli.page.log_state import log_worries
         from spark_segments.cli.page.render import page
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
-        text = page(log.uri, topics, time.time_ns() // 1_000_000 if now_ms is None else now_ms, kafka=log.is_kafka)
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        text = page(log.uri, topics, now_ms, kafka=log.is_kafka, worries=log_worries(log.uri))
         html.write_text(text, encoding="utf-8")
         if output is Output.TEXT:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")

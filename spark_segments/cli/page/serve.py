@@ -1,0 +1,266 @@
+"""`segments page`: the page of a log directory and a browser for its records, served to this machine alone.
+
+It only reads. A request that names another host is refused, so that no site in a browser can reach it by a name of its
+own (DNS rebinding); no page may be framed, and scripts run by their hash alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import BoundedSemaphore, Lock
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+
+from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.options import ConfiguredLogOptions, with_options
+from spark_segments.cli.page.browse import WHOLE_BYTES, browse
+from spark_segments.cli.page.log_state import log_worries, read_topics
+from spark_segments.cli.page.render import page as front_page
+from spark_segments.cli.page.render import script_hash
+from spark_segments.cli.page.render_records import error_page, record_page, records_page
+from spark_segments.cli.records.value_text import (
+    KeyFormatOption,
+    RegistryOption,
+    ValueFormatOption,
+    ValueSchemaOption,
+    format_options,
+    guessed,
+)
+from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+
+LOOPBACK = "127.0.0.1"
+REQUESTS_AT_A_TIME = 4
+_NAMES = (LOOPBACK, "localhost")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_GUESSES = 1000  # topics whose guessed formats are remembered
+
+
+@with_options
+def page(
+    location: ConfiguredLogOptions,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
+    key_format: KeyFormatOption = None,
+    value_format: ValueFormatOption = None,
+    value_schema: ValueSchemaOption = None,
+    schema_registry: RegistryOption = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="value.subject, schema.registry.… and the like."),
+    ] = None,
+) -> None:
+    """Serves the page of a log directory, always current, with a browser for its records.
+
+    It listens on 127.0.0.1 and only reads. Whoever has an account on this
+    machine can open it. Ctrl-C ends it.
+
+    Values are shown as text, as JSON, or decoded where a schema is known:
+    by --value-format, or guessed from the first records of a topic.
+
+    Example: segments page /data/log --port 8765
+    """
+    formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    if unknown:
+        raise InvalidOptionError("Unknown property", expected="an option of formats", found=unknown[0])
+    with server(location.open(), port, formats) as made:
+        print(f"Serving {location.log_dir} at http://{LOOPBACK}:{made.server_port}/ until Ctrl-C", flush=True)
+        try:
+            made.serve_forever()
+        except KeyboardInterrupt:
+            print("Ended.")
+
+
+def server(log: LogDir, port: int, formats: Mapping[str, str] | None = None) -> ThreadingHTTPServer:
+    """The server, bound to a port of 127.0.0.1 (0: any), not serving yet. Raises OSError for a port that is taken."""
+    pages = Pages(log, dict(formats or {}))
+    pages.warm()
+
+    class Bound(_Handler):
+        pages_of = pages
+
+    made = ThreadingHTTPServer((LOOPBACK, port), Bound)
+    made.daemon_threads = True
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets."""
+
+    status: HTTPStatus
+    text: str
+    policy: str = _POLICY
+
+
+@dataclass(slots=True)
+class Pages:
+    """The pages of a log directory, by path and query. Nothing is kept between requests but guesses of formats."""
+
+    log: LogDir
+    formats: dict[str, str]
+    _guesses: dict[str, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
+    _guessing: Lock = field(default_factory=Lock)
+
+    def warm(self) -> None:
+        """Reads a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
+        with contextlib.suppress(SegmentsError, OSError):
+            for topic in self.log.topics():
+                if any(start < end for start, end in self.log.offsets(topic).values()):
+                    browse(self.log, topic, min(self.log.offsets(topic)))
+                    return
+
+    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
+        """The page of a path, or the page of an error."""
+        routes: dict[str, Callable[[Mapping[str, str]], Answer]] = {
+            "/": self._front,
+            "/records": self._records,
+            "/record": self._record,
+        }
+        route = routes.get(path)
+        if route is None:
+            return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", "There is no such page."))
+        try:
+            return route(query)
+        except UnknownTopicError as error:
+            return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", str(error)))
+        except InvalidOptionError as error:
+            return Answer(HTTPStatus.BAD_REQUEST, error_page("This cannot be shown", str(error)))
+        except (SegmentsError, OSError) as error:
+            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, error_page("This cannot be read", str(error)))
+
+    def _front(self, _: Mapping[str, str]) -> Answer:
+        topics, unreadable = read_topics(self.log)
+        text = front_page(
+            self.log.uri,
+            topics,
+            _now_ms(),
+            kafka=self.log.is_kafka,
+            served=True,
+            worries=[*log_worries(self.log.uri), *unreadable],
+        )
+        return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")
+
+    def _records(self, query: Mapping[str, str]) -> Answer:
+        topic, partition = _topic(query), _number(query, "partition", 0)
+        at = query.get("time", "").strip()
+        offset = None if at or not query.get("offset", "").strip() else _number(query, "offset")
+        notes: list[str] = []
+        formats = self._formats(topic, notes)
+        found: dict[str, Any] = {
+            "timestamp_ms": timestamp_ms(at) if at else None,
+            "find": query.get("find", ""),
+        }
+        try:
+            page = browse(self.log, topic, partition, offset, formats=formats, **found)
+        except ValueFormatError as error:
+            notes.append(f"Shown as bytes: {error}")
+            page = browse(self.log, topic, partition, offset, **found)
+        return Answer(HTTPStatus.OK, records_page(self.log.uri, page, _now_ms(), notes))
+
+    def _record(self, query: Mapping[str, str]) -> Answer:
+        topic, partition, offset = _topic(query), _number(query, "partition", 0), _number(query, "offset")
+        wanted: dict[str, Any] = {"most_records": 1, "shown_bytes": WHOLE_BYTES}
+        try:
+            page = browse(self.log, topic, partition, offset, formats=self._formats(topic, []), **wanted)
+        except ValueFormatError:
+            page = browse(self.log, topic, partition, offset, **wanted)
+        if not page.rows or page.rows[0].offset != offset:
+            text = f"{topic}-{partition} has no record at offset {offset} (any more)."
+            return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", text))
+        return Answer(HTTPStatus.OK, record_page(self.log.uri, page, _now_ms()))
+
+    def _formats(self, topic: str, notes: list[str]) -> dict[str, str]:
+        """The formats that were given, with guesses for the others, which `notes` then name."""
+        with self._guessing:
+            if topic not in self._guesses:
+                if len(self._guesses) >= _GUESSES:
+                    self._guesses.clear()
+                found = guessed(self.log, topic, self.formats)
+                if not any(start < end for start, end in self.log.offsets(topic).values()):
+                    return found[0]  # nothing to guess from yet
+                self._guesses[topic] = found
+            formats, said = self._guesses[topic]
+        notes += said
+        return formats
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD; every other method is refused by the base class."""
+
+    pages_of: Pages
+    server_version = "segments"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+    _free = BoundedSemaphore(REQUESTS_AT_A_TIME)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: paths have topics and offsets, and the terminal is the user's."""
+
+    def _answer(self, *, body: bool) -> None:
+        if not self._is_for_us():
+            answer = Answer(HTTPStatus.FORBIDDEN, error_page("Refused", f"This server is {LOOPBACK} alone."))
+        else:
+            parts = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(parts.query, max_num_fields=20).items()}
+            with self._free:
+                answer = self.pages_of.answer(parts.path, query)
+        data = answer.text.encode(errors="replace")
+        self.send_response(answer.status)
+        headers = {
+            "Content-Type": "text/html; charset=utf-8",
+            "Content-Length": str(len(data)),
+            "Content-Security-Policy": answer.policy,
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
+    def _is_for_us(self) -> bool:
+        """Whether the Host header names this server: a page of another name that leads here must not read it."""
+        hosts = self.headers.get_all("Host") or []
+        name, _, port = (hosts[0] if len(hosts) == 1 else "").partition(":")
+        return name.lower() in _NAMES and port in (str(self.server.server_port), "" if self._is_http_port() else "-")  # type: ignore[attr-defined]
+
+    def _is_http_port(self) -> bool:
+        return bool(self.server.server_port == 80)  # type: ignore[attr-defined]
+
+
+def _topic(query: Mapping[str, str]) -> str:
+    if "topic" not in query:
+        raise InvalidOptionError("Which topic?", expected="topic=…", found="none")
+    return query["topic"]
+
+
+def _number(query: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = query.get(name, "" if default is None else str(default)).strip().replace(",", "")
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
+        raise InvalidOptionError(f"The {name} is no number", expected="digits", found=text[:40])
+    return min(int(text), 2**63 - 1)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

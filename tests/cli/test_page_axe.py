@@ -1,0 +1,112 @@
+"""The page and its browser for records in a real browser: axe finds nothing, nothing is too wide, links lead on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.cli.page.render import page
+from spark_segments.cli.page.serve import server
+from tests.browser import Browser, Tab
+from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition
+from tests.maintenance.rows import snapshot
+from tests.maintenance.upkeep import busy_log
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+]  # axe comes from npm, and a browser is installed where there is none
+
+AXE = "axe-core@4.14.1"
+ADDRESSES = {
+    "front": "/",
+    "records": "/records?topic=events&partition=0",
+    "found": "/records?topic=events&partition=0&find=Ada",
+    "record": "/record?topic=events&partition=0&offset=1",
+    "error": "/records",
+}
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe."""
+    directory = tmp_path_factory.mktemp("axe")
+    subprocess.run(["npm", "install", "--silent", "--no-fund", AXE], cwd=directory, check=True, timeout=300)
+    return (directory / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A log directory with work for every job, served: http://127.0.0.1:…"""
+    log = busy_log(LogDir.create(str(tmp_path_factory.mktemp("page") / "log")))
+    log.create_topic("events")
+    values = [json.dumps({"id": number, "name": f"Ada <b>{number}"}).encode() for number in range(200)]
+    log.append("events", pa.table({"key": [b"user-%d" % (number % 9) for number in range(200)], "value": values}))
+    log.append("events", pa.table({"key": [b"x"], "value": [bytes(range(256))]}))
+    made = server(log, 0)
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_port}"
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def violations(tab: Tab, axe: str) -> list[str]:
+    """What axe finds, each as its rule and the first elements."""
+    tab.call("Runtime.evaluate", expression=axe)
+    found = tab.call(
+        "Runtime.evaluate",
+        expression="axe.run().then((all) => JSON.stringify(all.violations.map((one) => "
+        "[one.id, ...one.nodes.slice(0, 3).map((node) => node.html)])))",
+        awaitPromise=True,
+        returnByValue=True,
+    )
+    return json.loads(found["result"]["value"])
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", list(ADDRESSES))
+def test_axe_finds_no_violation_and_nothing_is_too_wide(browser: Browser, served, axe, name, width, dark) -> None:
+    with browser.open(served + ADDRESSES[name], width, dark=dark) as tab:
+        tab.ask("document.querySelectorAll('details').forEach((one) => one.open = true)")
+        assert violations(tab, axe) == []
+        assert tab.ask("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_violation_in_a_page_of_worries(browser: Browser, axe, tmp_path: Path, dark) -> None:
+    rows, last = partition(0, [1 << 20] * 3, [100] * 1001, first_ms=NOW_MS - 90 * DAY_MS, step_ms=HOUR_MS)
+    made = snapshot("late", {"retention.ms": str(DAY_MS)}, rows, [last])
+    text = page("/data/log", [made], NOW_MS, worries=["the disk is nearly full: 1 GiB of 100 GiB are free"])
+    (tmp_path / "page.html").write_text(text)
+    with browser.open(tmp_path / "page.html", 390, dark=dark) as tab:
+        tab.ask("document.querySelectorAll('details').forEach((one) => one.open = true)")
+        assert violations(tab, axe) == []
+        told = tab.ask("[...document.querySelectorAll('.worries li')].map((one) => one.textContent)")
+    assert told[0].startswith("the disk is nearly full")
+    assert any(text.startswith("late-0: retain has been due for") for text in told)
+    assert any(text.startswith("late-0: 1,001 chunks") for text in told)
+
+
+def test_links_and_the_form_lead_through_the_records(browser: Browser, served) -> None:
+    """With the policy that the server sends: nothing that the page needs is blocked."""
+    with browser.open(served) as tab:
+        address = tab.ask("document.querySelector('#events-0 .browse a').href")
+    with browser.open(address) as tab:
+        assert tab.ask("document.querySelectorAll('.records tbody tr').length") == 50
+        assert tab.ask("getComputedStyle(document.querySelector('.records')).borderCollapse") == "collapse"
+        fields = "new URLSearchParams(new FormData(document.querySelector('form'))).toString()"
+        query = tab.ask(f"(document.querySelector('[name=find]').value = 'Ada <b>77', {fields})")
+    with browser.open(f"{served}/records?{query}&offset=0") as tab:
+        assert tab.ask("document.querySelector('.records td:last-child code').textContent") == (
+            json.dumps({"id": 77, "name": "Ada <b>77"})
+        )

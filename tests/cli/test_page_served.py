@@ -1,0 +1,240 @@
+"""`segments page` over HTTP: what it shows, how much it reads, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import unescape
+from urllib.parse import urlencode
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.cli.page.browse import MOST_BYTES, _rows_with, browse
+from spark_segments.cli.page.serve import server
+from tests.golden_files import GOLDEN
+
+TIME_MS = 1_700_000_000_000
+ATTACK = "<script>alert('x')</script>\"&"
+
+
+@dataclass(frozen=True)
+class Got:
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offsets of the records on the page."""
+        return [int(number.replace(",", "")) for number in re.findall(r'/record\?[^"]*">([0-9,]+)</a>', self.text)]
+
+    def link(self, name: str) -> str | None:
+        """The address of the link of this name."""
+        found = re.search(rf'<a href="([^"]*)">{name}</a>', self.text)
+        return found and unescape(found[1])
+
+
+class Client:
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def get(self, path: str, *, method: str = "GET", host: str | None = None, **query: object) -> Got:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        address = f"{path}?{urlencode(query)}" if query else path
+        connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}"})
+        answer = connection.getresponse()
+        got = Got(answer.status, dict(answer.getheaders()), answer.read().decode())
+        connection.close()
+        return got
+
+
+@pytest.fixture
+def serve() -> Iterator:
+    """Serves a log directory until the test ends."""
+    running = []
+
+    def start(log: LogDir, formats: Mapping[str, str] | None = None) -> Client:
+        made = server(log, 0, formats)
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        running.append((made, thread))
+        return Client(made.server_port)
+
+    yield start
+    for made, thread in running:
+        made.shutdown()
+        thread.join()
+        made.server_close()
+
+
+def rows(count: int, first: int = 0) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": [b"key %d" % number for number in numbers],
+            "value": [b"value %d" % number for number in numbers],
+            "timestamp": pa.array([TIME_MS + number * 1000 for number in numbers], pa.timestamp("ms", "UTC")),
+        }
+    )
+
+
+@pytest.fixture
+def orders(log: LogDir) -> LogDir:
+    log.create_topic("orders", config={"retention.ms": "-1"})
+    log.append("orders", rows(120))
+    return log
+
+
+def test_the_front_page_is_current_and_leads_to_the_records(serve, orders: LogDir) -> None:
+    client = serve(orders)
+    assert 'class="records" value="120"' in client.get("/").text
+    orders.append("orders", rows(1, 120))
+    text = client.get("/").text
+    assert 'class="records" value="121"' in text
+    link = unescape(re.search(r'<a href="(/records[^"]*)">Look at the records of orders-0</a>', text)[1])
+    assert client.get(link).offsets == list(range(71, 121))
+
+
+def test_cursors_lead_through_all_records(serve, orders: LogDir) -> None:
+    client = serve(orders)
+    newest = client.get("/records", topic="orders")
+    assert newest.offsets == list(range(70, 120)) and newest.link("later") is None
+    page, seen = client.get(client.get(newest.link("earlier")).link("oldest")), []
+    while True:
+        seen += page.offsets
+        if page.link("later") is None:
+            break
+        page = client.get(page.link("later"))
+    assert seen == list(range(120))
+    assert client.get("/records", topic="orders", time="2023-11-14T22:13:30Z").offsets[0] == 10
+    assert client.get("/records", topic="orders", offset="5").offsets[0] == 5
+
+
+def test_a_filter_finds_what_a_scan_finds(serve, orders: LogDir) -> None:
+    client = serve(orders)
+    page = client.get("/records", topic="orders", find="value 1")
+    expected = [number for number in range(120) if f"value {number}".startswith("value 1")]
+    assert page.offsets == expected
+    assert "31 records found" in page.text and "that is all up to the log end" in page.text
+    assert client.get("/records", topic="orders", find="key 77").offsets == [77]
+    assert client.get("/records", topic="orders", find=ATTACK).offsets == []
+
+
+def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None:
+    """The pages together find all, and none looks at more than its limit and a batch."""
+    log.create_topic("wide")
+    for first in range(0, 4000, 500):
+        table = rows(500, first)
+        log.append(
+            "wide", table.set_column(1, "value", pa.array([b"%08d" % n * 500 for n in range(first, first + 500)]))
+        )
+    offset, found, pages = 0, [], 0
+    limit = 2 << 20
+    while offset is not None:
+        page = browse(log, "wide", 0, offset, find="00003999", most_bytes=limit)
+        assert page.looked_at_bytes <= limit + (5 << 20)
+        found += [row.offset for row in page.rows]
+        assert page.next_offset is None or page.next_offset > offset
+        offset, pages = page.next_offset, pages + 1
+    assert found == [3999] and pages > 2
+    assert MOST_BYTES == 64 << 20
+
+
+def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDir) -> None:
+    log.create_topic("mixed")
+    values = [ATTACK.encode(), json.dumps({"a": [1, ATTACK]}).encode(), b"\x00\xff\x01", None, "é".encode() * 400, b""]
+    log.append("mixed", pa.table({"key": [ATTACK.encode()] * 6, "value": pa.array(values, pa.binary())}))
+    client = serve(log)
+    page = client.get("/records", topic="mixed")
+    kinds = re.findall(r'<td><code class="(\w+)">', page.text)
+    assert kinds[1::2] == ["text", "json", "binary", "null", "text", "text"]
+    assert "<script>" not in page.text and "&lt;script&gt;" in page.text
+    assert "00 ff 01" in page.text and "3 bytes, no text" in page.text and "800 B" in page.text
+    record = client.get("/record", topic="mixed", offset=1)
+    assert unescape(re.search(r'<pre class="json"[^>]*>(.*?)</pre>', record.text, re.DOTALL)[1]) == json.dumps(
+        {"a": [1, ATTACK]}, indent=2
+    )
+    assert "é" * 400 in client.get("/record", topic="mixed", offset=4).text
+    for address in ("/records", "/record"):
+        bad = client.get(address, topic=ATTACK, partition=ATTACK, offset=ATTACK, find=ATTACK)
+        assert bad.status in (400, 404) and "<script>" not in bad.text
+
+
+def test_values_of_a_known_schema_are_decoded(serve, log: LogDir) -> None:
+    log.create_topic("numbers")
+    log.append("numbers", pa.table({"key": [b"a"], "value": [(1234567).to_bytes(8, "big")]}))
+    assert "1234567" in serve(log, {"value.format": "long"}).get("/records", topic="numbers").text
+    wrong = serve(log, {"value.format": "json"}).get("/records", topic="numbers")
+    assert wrong.status == 200 and "Shown as bytes" in wrong.text and wrong.offsets == [0]
+
+
+def test_a_directory_of_kafkas_is_served_too(serve) -> None:
+    client = serve(LogDir.open(str(GOLDEN / "broker-data")))
+    assert "orders-0" in client.get("/").text
+    assert len(client.get("/records", topic="orders", partition=1).offsets) == 50
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", ""]
+)
+def test_another_host_is_refused(serve, orders: LogDir, host: str) -> None:
+    """A site whose name was made to lead here would send its own name: DNS rebinding."""
+    client = serve(orders)
+    refused = client.get("/records", topic="orders", host=host.format(port=client.port) or " ")
+    assert refused.status == 403 and "value 119" not in refused.text
+    assert client.get("/", host=f"localhost:{client.port}").status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_but_reading_is_offered(serve, orders: LogDir, method: str) -> None:
+    before = orders.snapshot("orders").version
+    assert serve(orders).get("/", method=method).status == 501
+    assert orders.snapshot("orders").version == before
+
+
+def test_headers_keep_other_sites_out(serve, orders: LogDir) -> None:
+    client = serve(orders)
+    for address in ("/", "/records?topic=orders", "/nothing"):
+        headers = client.get(address).headers
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+        assert headers["Cache-Control"] == "no-store" and "Access-Control-Allow-Origin" not in headers
+    assert client.get("/nothing").status == 404
+    assert client.get("/", method="HEAD").text == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ({}, 400),
+        ({"topic": "none"}, 404),
+        ({"topic": "../orders"}, 404),
+        ({"topic": "orders", "partition": "7"}, 404),
+        ({"topic": "orders", "offset": "-1"}, 400),
+        ({"topic": "orders", "time": "soon"}, 400),
+        ({"topic": "orders", "offset": "9" * 19}, 200),
+    ],
+)
+def test_a_wrong_question_gets_an_answer(serve, orders: LogDir, query: dict, status: int) -> None:
+    assert serve(orders).get("/records", **query).status == status
+
+
+@given(
+    st.lists(st.none() | st.text("ab", max_size=4).map(str.encode), max_size=8),
+    st.text("ab", min_size=1, max_size=3).map(str.encode),
+    st.integers(0, 3),
+)
+def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None], find: bytes, skipped: int) -> None:
+    array = pa.array(values, pa.binary()).slice(skipped)
+    expected = [row for row, value in enumerate(array.to_pylist()) if value is not None and find in value]
+    assert list(_rows_with(array, find, 100)) == expected
+    assert list(_rows_with(array, find, 2)) == expected[:2]
