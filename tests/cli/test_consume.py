@@ -113,6 +113,7 @@ def test_a_range_in_time_bounds_the_tail(segments, uri):
     assert ran.text == "1-1 2-1 "
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_ends_the_command_without_a_word(uri):
     LogDir.open(uri).append("orders", pa.table({"value": [b"x" * 100] * 20_000}))
     program = "from spark_segments.cli import main; main()"

@@ -207,6 +207,7 @@ def test_a_defaults_file_counts_where_a_topic_says_nothing(segments, run, old_or
     assert ran.code == 1 and "line 1" in ran.error and "Did you mean log.retention.hours?" in ran.error
 
 
+@pytest.mark.slow
 def test_the_report_of_a_roll_shows_the_first_and_last_of_many_sealed_segments(segments, tmp_path):
     uri = str(tmp_path / "many")
     log = LogDir.create(uri)

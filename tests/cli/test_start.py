@@ -39,6 +39,7 @@ def test_help_imports_no_library_for_data(arguments):
     assert not {*SLOW, *ARROW} & modules_after(*arguments)
 
 
+@pytest.mark.slow
 def test_commands_that_read_no_segment_import_no_kernel(tmp_path: Path):
     log = str(tmp_path / "log")
     for arguments in (

@@ -116,6 +116,7 @@ def test_a_range_has_the_newest_of_its_own_records(log):
             assert rows(view) == newest(inside)
 
 
+@pytest.mark.slow
 def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     histories = Histories(log, "orders", 7, partitions=3)
     histories.run(steps=10)

@@ -117,6 +117,7 @@ def test_a_cleaned_segment_hides_the_sources_that_a_crash_left(before, after, tm
     assert_copies_are_equal(tmp_path, topic, records, end)
 
 
+@pytest.mark.slow
 def test_behind_a_cleaned_segment_that_ends_early_the_source_is_read_on(tmp_path):
     _, segments = crashed_in_swap(*ENDS_EARLY, tmp_path)
     records, end = served(segments, 0)
@@ -306,6 +307,7 @@ def test_a_copy_of_segments_that_overlap_is_the_walk(segments, log_start, indexe
         assert_copies_are_equal(Path(root), TOPIC, records, max(end, log_start, segments[0].base))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 7, 30, 10**6])
 def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log, tmp_path):
     """The second segment's .txnindex speaks of transactions that end in the part that no read comes to."""

@@ -133,6 +133,7 @@ def test_pieces_without_records_do_not_let_it_run_ahead_without_end():
     batches.close()
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_a_reader_is_half_read(tmp_path):
     """Threads stop before the interpreter does; a reader that is lost only then does not wait for them."""
     log = LogDir.create(str(tmp_path / "log"))

@@ -283,7 +283,7 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_cases_39_to_69_starts(five, strategy, start, fail_on_data_loss):

@@ -381,6 +381,7 @@ def test_a_json_schema_of_an_open_type_asks_for_ddl(schema: dict[str, Any]) -> N
         json_schema.type_of_schema(json.dumps(schema))
 
 
+@pytest.mark.slow
 def test_a_protobuf_message_that_contains_itself_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="contains itself"):
         protobuf.message_of('syntax = "proto3"; message Tree { Tree left = 1; }')
