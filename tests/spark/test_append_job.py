@@ -172,7 +172,7 @@ def test_packages_that_the_user_names_are_not_replaced(tmp_path, monkeypatch):
 
 def test_a_column_that_is_not_there_is_one_clear_error(spark):
     frame = spark.range(1).toDF("id")
-    with pytest.raises(InvalidOptionError, match="no column key_ to be the key: expected one of id"):
+    with pytest.raises(InvalidOptionError, match="no column key_ for the key: expected one of id"):
         as_records(frame, key_column="key_")
     with pytest.raises(InvalidOptionError, match="cannot be a timestamp"):
         as_records(spark.sql("select array(1) as at"), timestamp_column="at")
