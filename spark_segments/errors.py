@@ -87,6 +87,10 @@ class TransactionOrderError(SegmentsError):
     """
 
 
+class VersionMismatchError(SegmentsError):
+    """Driver and executors run different versions of this package: install the same on all of them."""
+
+
 class InvalidOptionError(SegmentsError, ValueError):
     """An option, a configuration key, a name or an argument is wrong: the message says which values are right."""
 

@@ -1,6 +1,8 @@
 """Running a job's tasks: on Spark's executors where there is a session, else in the calling process.
 
-A task is a picklable value and the work a picklable function of it; results come back in the order of the tasks.
+A task is a picklable value and the work a picklable function of it; results come back in the order of the tasks. What
+travels between driver and executors carries the package's version: values with slots unpickle by the order of their
+fields, and would take on another meaning in another version.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_segments.errors import RESTORE, SegmentsError, StorageError
+from spark_segments import __version__
+from spark_segments.errors import RESTORE, SegmentsError, StorageError, VersionMismatchError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,43 @@ Result = TypeVar("Result")
 _RESULT_SCHEMA = "number int, result binary"
 
 SLOTS_OF_A_CLUSTER = 64  # assumed for a Spark Connect session, which does not say how large its cluster is
+
+
+class _VersionStamp:
+    """Unpickling this checks the version of the package, before anything that was pickled after it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _check_version, (__version__,)
+
+
+_STAMP = _VersionStamp()
+
+
+class Versioned:
+    """Base of values that travel between the driver and its executors, which must have the same version.
+
+    Unpickling such a value in a process that has another version raises VersionMismatchError.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuilt, (_STAMP, type(self), self.__getstate__())
+
+
+def _check_version(sender: str) -> _VersionStamp:
+    if sender != __version__:
+        raise VersionMismatchError(
+            "Driver and executors have different versions of spark-segments",
+            expected=f"{__version__}, which this process has",
+            found=f"{sender}, which sent the message",
+            hint="Install the same version on the driver and on all executors, and start the session again",
+        )
+    return _STAMP
+
+
+def _rebuilt(_: _VersionStamp, kind: type[Versioned], state: dict[str, Any] | None) -> Versioned:
+    value = kind.__new__(kind)
+    value.__dict__.update(state or {})
+    return value
 
 
 def run_tasks(
@@ -112,7 +152,8 @@ def _in_process(
 
 
 def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: SparkSession) -> Iterator[tuple[int, Any]]:
-    payload = [(number, pickle.dumps(task)) for number, task in enumerate(tasks)]
+    payload = [(number, pickle.dumps((_STAMP, task))) for number, task in enumerate(tasks)]
+    versioned = (_STAMP, function)
     # By range, a partition has one task; round robin would put several into some and none into others.
     frame = spark.createDataFrame(payload, "number int, task binary").repartitionByRange(len(tasks), "number")
 
@@ -121,17 +162,17 @@ def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: Spark
             for number, task in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 result: tuple[Any, Exception | None]
                 try:
-                    result = function(pickle.loads(task)), None
+                    result = versioned[1](pickle.loads(task)[1]), None
                 except (SegmentsError, FileNotFoundError) as error:
                     # Spark would retry the task, and pass on only the error's text, inside a JVM trace.
                     result = None, error
                 yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
+                    [pa.array([number], pa.int32()), pa.array([pickle.dumps((_STAMP, result))], pa.binary())],
                     names=["number", "result"],
                 )
 
     for row in frame.mapInArrow(work, _RESULT_SCHEMA).collect():
-        result, error = pickle.loads(bytes(row["result"]))
+        _, (result, error) = pickle.loads(bytes(row["result"]))
         if error is not None:
             raise error
         yield row["number"], result

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pickle
 import threading
 from dataclasses import dataclass
 
 import pytest
 
-from spark_segments.errors import CorruptBatchError, StorageError
-from spark_segments.execution import run_tasks, task_slots, try_tasks
+import spark_segments
+from spark_segments import execution
+from spark_segments.errors import CorruptBatchError, StorageError, VersionMismatchError
+from spark_segments.execution import Versioned, run_tasks, task_slots, try_tasks
 
 
 @dataclass(frozen=True)
@@ -101,3 +105,46 @@ def test_no_more_tasks_run_at_a_time_than_asked_for():
 def test_slots_are_cores_here_and_parallelism_there(spark):
     assert task_slots(None) == os.cpu_count()
     assert task_slots(spark) == spark.sparkContext.defaultParallelism
+
+
+class _Message(Versioned):
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+def _refused() -> None:
+    raise AssertionError("unpickled before the version was checked")
+
+
+class _Unpickled:
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, ()
+
+
+def test_a_message_of_another_version_is_refused_before_what_it_carries_is_read(monkeypatch):
+    assert pickle.loads(pickle.dumps(_Message(7))).value == 7
+    message = pickle.dumps(_Message(_Unpickled()))
+    monkeypatch.setattr(execution, "__version__", "9.9.9")
+    with pytest.raises(VersionMismatchError) as refused:
+        pickle.loads(message)
+    for text in ("expected 9.9.9", f"found {spark_segments.__version__}", "Install the same version"):
+        assert text in str(refused.value)
+
+
+SENT = {
+    "reader": ["Reader", "RangesPartition"],
+    "row_writer": ["RowWriter", "ChunksMessage"],
+    "streams.stream_reader": ["StreamPartition"],
+}
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in SENT.items() for name in names])
+def test_what_spark_sends_carries_the_version(monkeypatch, module, name):
+    kind = getattr(importlib.import_module(f"spark_segments.spark.{module}"), name)
+    sent = kind.__new__(kind)
+    sent.__dict__.update(_snapshots={})
+    message = pickle.dumps(sent)
+    assert type(pickle.loads(message)) is kind
+    monkeypatch.setattr(execution, "__version__", "9.9.9")
+    with pytest.raises(VersionMismatchError):
+        pickle.loads(message)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.latest import LatestPlan, LatestRange, read_latest
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 MIN_BATCH_BYTES = 1 << 20
 
 
-class RangesPartition(InputPartition):
+class RangesPartition(Versioned, InputPartition):
     """The work of one task."""
 
     def __init__(self, work: Sequence[ReadRange | LatestRange]) -> None:
         super().__init__(work)
 
 
-class Reader(DataSourceReader):
+class Reader(Versioned, DataSourceReader):
     """Reads the records of topics at pinned snapshots."""
 
     def __init__(

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
+from spark_segments.execution import Versioned
 from spark_segments.log.appending.input_columns import WRITER_SCHEMA, check_columns
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.transaction import Transaction
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class ChunksMessage(WriterCommitMessage):
+class ChunksMessage(Versioned, WriterCommitMessage):
     """The chunks that a task wrote, an entry per topic.
 
     `txn`: the transaction of the write. `repeated`: topics that held the transaction already, whose rows the task left
@@ -51,7 +52,7 @@ class ChunksMessage(WriterCommitMessage):
     repeated: tuple[str, ...] = ()
 
 
-class RowWriter:
+class RowWriter(Versioned):
     """Appends rows to topics. The driver makes it and commits, tasks write. Pickles."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

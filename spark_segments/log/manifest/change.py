@@ -30,8 +30,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic, topic_table
-from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.manifest.transaction_rows import transactions_table
+from spark_segments.log.manifest.transaction import Transaction, transactions_table
 
 APPEND = "append"
 CREATE = "create"

@@ -36,7 +36,13 @@ from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, Topic
 from spark_segments.log.manifest.transaction import AnyTransaction
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions, drop_old_versions, merge_files
+from spark_segments.log.manifest.upkeep import (
+    ORPHAN_AGE_MS,
+    DroppedVersions,
+    checkpoint,
+    drop_old_versions,
+    merge_files,
+)
 from spark_segments.storage import Storage
 
 __all__ = ["MANIFEST_DIRECTORY", "Change", "Commit", "Manifest", "Snapshot"]
@@ -272,7 +278,7 @@ class Manifest:
         if version % MERGE_VERSIONS == 0:
             self._best_effort(self.merge_files)
         elif version % CHECKPOINT_VERSIONS == 0:
-            self._best_effort(self.log.delta.checkpoint)
+            self._best_effort(lambda: checkpoint(self.log))
 
     def _best_effort(self, work: Callable[[], object]) -> None:
         try:

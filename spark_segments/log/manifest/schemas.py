@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_segments.log.manifest.rows import DELETING, PARTITION_SCHEMA, REMOVED, SEGMENT_SCHEMA
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, OLD_TOPIC_COLUMNS, TOPIC_SCHEMA
-from spark_segments.log.manifest.transaction_rows import TRANSACTION_SCHEMA
+from spark_segments.log.manifest.transaction import TRANSACTION_SCHEMA
 
 # The values of the table's partition column.
 KIND = "kind"

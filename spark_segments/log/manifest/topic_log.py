@@ -27,8 +27,7 @@ from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles,
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
-from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.manifest.transaction_rows import transactions_of
+from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import Storage
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of
+from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
@@ -48,8 +49,14 @@ def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
     if not all_files or not _overlap([file for file in files if file not in small]):
         files = small
     merged = len(files) > 1 and _merge(log, files)
-    log.delta.checkpoint()
+    checkpoint(log)
     return merged
+
+
+def checkpoint(log: TopicLog) -> None:
+    """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of what it says."""
+    log.delta.checkpoint()
+    write_recovery_copy(log)
 
 
 def _merge(log: TopicLog, files: list[RowFile]) -> bool:

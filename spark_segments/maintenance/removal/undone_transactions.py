@@ -15,8 +15,7 @@ from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.change import CREATE, RESTORE
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
-from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.manifest.transaction_rows import FORGOTTEN
+from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 
 _THREADS = 8
 

@@ -24,6 +24,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
+from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
 from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
@@ -206,6 +207,7 @@ def _delete_unreadable(
     report.figures["manifest_files"] += len(paths)
     if not dry_run:
         _delete(log, spark, [file.path for file in files])
+        drop_recovery_copies(log.storage, manifest.topic)
         for path in paths:
             log.storage.delete(path)
 

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import OffsetOutOfRangeError, SegmentsError
+from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.spark.offsets import OffsetRange
 from spark_segments.spark.option_values import TopicPartition
@@ -55,7 +56,7 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class StreamPartition(InputPartition):
+class StreamPartition(Versioned, InputPartition):
     """The work of one task: a task of the batch reader, and the decoders of its keys and values by topic."""
 
     def __init__(self, work: Any, value_readers: Mapping[str, list[Decoder]]) -> None:

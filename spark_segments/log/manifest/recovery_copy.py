@@ -1,0 +1,162 @@
+"""Recovery copies: what a manifest says at a version, outside of the manifest, for the day when that is lost.
+
+A copy is the files of the version and an index of them. Files of a manifest never change, so that a copy takes only
+those that the copies before it lack, and its cost follows the commits since then, not the size of the topic. The index
+comes last: a copy without an index is none. Chunks do not know their offsets, and files do not know whether they were
+committed, so nothing but a copy can tell; what was committed after the newest copy is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
+from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
+from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
+from spark_segments.log.manifest.transaction import Transaction, transactions_of
+from spark_segments.storage import Storage
+
+RECOVERY_DIRECTORY = "_recovery"
+
+COPIES_KEPT = 2
+"""How many copies of a topic stay. The newest is the one to use; the other is for a crash while that was written."""
+
+_INDEX_SUFFIX = ".json"
+_INDEX_VERSION = 1
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryCopy:
+    """A topic as its manifest had it: rows (removed rows and those of deleted topics too), settings, transactions."""
+
+    snapshot: Snapshot
+    transactions: list[Transaction]
+
+
+def recovery_directory(topic: str) -> str:
+    """The directory of a topic's copies, relative to the log directory."""
+    return f"{RECOVERY_DIRECTORY}/{topic}"
+
+
+def write_recovery_copy(log: TopicLog) -> None:
+    """Copies the latest version, and deletes what only copies before the last COPIES_KEPT need."""
+    state, storage, directory = log.state(), log.storage, recovery_directory(log.topic)
+    there = {info.path for info in storage.list(directory, recursive=True)}
+
+    def copy(file: RowFile) -> None:
+        storage.replace(f"{directory}/{file.path}", storage.read(f"{log.directory}/{file.path}"))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(copy, [file for file in state.files if f"{directory}/{file.path}" not in there]))
+    index: dict[str, Any] = {
+        "format.version": _INDEX_VERSION,
+        "topic": log.topic,
+        "topic_id": state.snapshot.topic_id,
+        "version": state.version,
+        "committed_ms": state.snapshot.committed_ms,
+        "files": [{"path": file.path, "kind": file.kind, "rows": file.rows} for file in state.files],
+    }
+    if state.snapshot.format_version == FIRST_FORMAT_VERSION:  # later versions have rows of them
+        index["transactions"] = {one.application: one.version for one in state.last_transactions()}
+    storage.replace(_index_path(directory, state.version), json.dumps(index).encode())
+    _drop_old_copies(storage, directory)
+
+
+def read_recovery_copy(storage: Storage, topic: str, version: int | None = None) -> RecoveryCopy:
+    """The copy of a version, by default the newest copy that is whole.
+
+    Raises LogDirError where there is none, or where a newer package wrote it.
+    """
+    directory = recovery_directory(topic)
+    versions = sorted(_indexes(storage, directory), reverse=True)
+    for number in versions if version is None else [version]:
+        try:
+            return _read(storage, directory, json.loads(storage.read(_index_path(directory, number)).to_pybytes()))
+        except (FileNotFoundError, ValueError):
+            continue
+    raise LogDirError(
+        f"There is no recovery copy of topic {topic}" + ("" if version is None else f" at version {version}"),
+        path=storage.location(directory),
+        hint=f"There are copies of versions {sorted(versions)}" if versions else None,
+    )
+
+
+def drop_recovery_copies(storage: Storage, topic: str) -> None:
+    """Deletes all copies of a topic."""
+    storage.delete([info.path for info in storage.list(recovery_directory(topic), recursive=True)])
+
+
+def _read(storage: Storage, directory: str, index: Mapping[str, Any]) -> RecoveryCopy:
+    _check_version(index["format.version"], _INDEX_VERSION, storage, directory)
+    files = [RowFile(one["path"], one["kind"], one["rows"], 0, 0, {}) for one in index["files"]]
+    tables = RowFiles(storage, directory).read_all(files)
+
+    def of(kind: str) -> list[Any]:
+        return [table for file, table in zip(files, tables, strict=True) if file.kind == kind]
+
+    topic = topic_of(of(TOPIC_KIND)[0])
+    _check_version(topic.format_version, FORMAT_VERSION, storage, directory)
+    snapshot = Snapshot(
+        index["topic"],
+        index["version"],
+        topic.topic_id,
+        dict(topic.config),
+        index["committed_ms"],
+        concat(of(PARTITION_KIND), PARTITION_KIND).sort_by("partition").combine_chunks(),
+        SegmentRows(concat(of(SEGMENT_KIND), SEGMENT_KIND)),
+        topic.deleted_ms,
+        deleted_topics=topic.deleted_topics,
+        format_version=topic.format_version,
+        states=topic.states,
+    )
+    if "transactions" in index:
+        return RecoveryCopy(snapshot, [Transaction(*one) for one in index["transactions"].items()])
+    return RecoveryCopy(snapshot, transactions_of(concat(of(TRANSACTION_KIND), TRANSACTION_KIND)))
+
+
+def _check_version(found: int, known: int, storage: Storage, directory: str) -> None:
+    if found > known:
+        raise LogDirError(
+            "A newer version of this package wrote the recovery copy",
+            path=storage.location(directory),
+            expected=f"format.version {known}",
+            found=found,
+            hint="Use a newer spark-segments",
+        )
+
+
+def _drop_old_copies(storage: Storage, directory: str) -> None:
+    """A file that an old copy and a copy yet to come have is in all copies between: nobody's file is deleted."""
+    versions = sorted(_indexes(storage, directory))
+    kept = [_paths(storage, directory, version) for version in versions[-COPIES_KEPT:]]
+    for version in versions[:-COPIES_KEPT]:
+        path = _index_path(directory, version)
+        doomed = _paths(storage, directory, version).difference(*kept)
+        storage.delete(path)  # first: a copy whose files are gone must not look whole
+        storage.delete(f"{directory}/{file}" for file in sorted(doomed))
+
+
+def _paths(storage: Storage, directory: str, version: int) -> set[str]:
+    try:
+        index = json.loads(storage.read(_index_path(directory, version)).to_pybytes())
+    except FileNotFoundError:  # another process has dropped the copy
+        return set()
+    return {file["path"] for file in index["files"]}
+
+
+def _indexes(storage: Storage, directory: str) -> list[int]:
+    names = (info.path.rpartition("/")[2] for info in storage.list(directory))
+    stems = (name.removesuffix(_INDEX_SUFFIX) for name in names if name.endswith(_INDEX_SUFFIX))
+    return [int(stem) for stem in stems if stem.isdecimal()]
+
+
+def _index_path(directory: str, version: int) -> str:
+    return f"{directory}/{version:020d}{_INDEX_SUFFIX}"

@@ -1,0 +1,145 @@
+"""Recovery copies: a checkpoint leaves all that the manifest says outside of it, in bounded time and space."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from spark_segments.errors import LogDirError
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS, Manifest
+from spark_segments.log.manifest.recovery_copy import COPIES_KEPT, read_recovery_copy
+from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest, new_partitions
+from tests.log.manifest.files import forget_cached_rows
+
+DIRECTORY = f"_recovery/{TOPIC}"
+
+
+def busy(manifest: Manifest, versions: int = CHECKPOINT_VERSIONS) -> None:
+    """Commits of several kinds, up to a version: appends with transactions, a removal, a deletion of records."""
+    while manifest.snapshot().version < versions:
+        number = manifest.snapshot().version
+        if number % 7 == 5:
+            manifest.commit(lambda at: Change("retain", replace=[at.live_of(0)[0].removed(5)]))
+        else:
+            commit_append(manifest, [new_chunk(0), new_chunk(number % 3)], (f"app-{number % 4}", number))
+
+
+def copies(manifest: Manifest) -> list[int]:
+    names = (info.path.rpartition("/")[2] for info in manifest.storage.list(DIRECTORY))
+    return sorted(int(name.removesuffix(".json")) for name in names)
+
+
+def lose_the_manifest(manifest: Manifest, monkeypatch) -> None:
+    shutil.rmtree(manifest.storage.location("_manifest"))
+    forget_cached_rows(monkeypatch)
+
+
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path, monkeypatch, format_version):
+    manifest = new_manifest(tmp_path, format_version=format_version)
+    busy(manifest)
+    state = manifest.state()
+    said, transactions = state.snapshot, state.last_transactions()
+    rows = said.source.read(None).sort_by("path").combine_chunks()
+    lose_the_manifest(manifest, monkeypatch)
+
+    copy = read_recovery_copy(manifest.storage, TOPIC)
+
+    found = copy.snapshot
+    assert (found.version, found.topic_row, found.committed_ms) == (said.version, said.topic_row, said.committed_ms)
+    assert found.partitions.equals(said.partitions)  # log starts and ends, epochs, first dirty and last stable offsets
+    assert found.source.read(None).sort_by("path").combine_chunks().equals(rows)
+    assert {one.application: one for one in copy.transactions} == {one.application: one for one in transactions}
+    assert len(copy.transactions) == 4
+
+
+def test_a_copy_has_the_rows_that_a_deleted_topic_left(manifest, monkeypatch):
+    commit_append(manifest, [new_chunk()])
+    manifest.delete()
+    manifest.create("second", {}, new_partitions(2, "second"))
+    manifest.merge_files()
+    leftovers = manifest.snapshot().leftovers
+    lose_the_manifest(manifest, monkeypatch)
+    copy = read_recovery_copy(manifest.storage, TOPIC).snapshot
+    assert copy.leftovers.equals(leftovers) and copy.leftovers.num_rows == 1
+    assert (copy.topic_id, dict(copy.deleted_topics)) == ("second", {leftovers["topic_id"][0].as_py(): ""})
+
+
+def test_few_copies_stay_and_each_is_whole(manifest):
+    busy(manifest, 5 * CHECKPOINT_VERSIONS)
+    versions = copies(manifest)
+    assert len(versions) == COPIES_KEPT and versions[-1] > 5 * CHECKPOINT_VERSIONS  # a merge came last
+    named = set()
+    for version in versions:
+        assert read_recovery_copy(manifest.storage, TOPIC, version).snapshot.version == version
+        index = json.loads(manifest.storage.read(f"{DIRECTORY}/{version:020d}.json").to_pybytes())
+        named |= {f"{DIRECTORY}/{file['path']}" for file in index["files"]}
+    there = {info.path for info in manifest.storage.list(DIRECTORY, recursive=True)}
+    assert there - named == {f"{DIRECTORY}/{version:020d}.json" for version in versions}
+
+
+def test_a_copy_takes_only_files_that_are_not_there_yet(manifest):
+    busy(manifest)
+    manifest.merge_files()
+    before = {info.path: info.mtime_ms for info in manifest.storage.list(DIRECTORY, recursive=True)}
+    manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
+    manifest.merge_files()
+    after = {info.path: info.mtime_ms for info in manifest.storage.list(DIRECTORY, recursive=True)}
+    assert len([path for path in after if "/kind=" in path and path not in before]) == 1  # the topic's row
+    assert all(after[path] == before[path] for path in after.keys() & before.keys())
+
+
+def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest, monkeypatch):
+    busy(manifest)
+    manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
+    replace = type(manifest.storage).replace
+
+    def killed(storage, path, data):
+        if path.endswith(".json") and path.startswith("_recovery/"):
+            raise KeyboardInterrupt
+        replace(storage, path, data)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(type(manifest.storage), "replace", killed)
+        manifest.merge_files()
+    assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
+
+
+def test_a_copy_that_lacks_a_file_is_passed_over(manifest, monkeypatch):
+    busy(manifest)
+    manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
+    manifest.merge_files()
+    [newest] = [file for file in manifest.log.state().files if file.kind == "topic"]
+    manifest.storage.delete(f"{DIRECTORY}/{newest.path}")
+    forget_cached_rows(monkeypatch)
+    assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
+
+
+def test_a_copy_that_cannot_be_written_fails_no_commit(manifest, monkeypatch):
+    def refused(*_):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(type(manifest.storage), "replace", refused)
+    busy(manifest)
+    assert manifest.snapshot().version == CHECKPOINT_VERSIONS and copies(manifest) == []
+
+
+def test_without_a_copy_there_is_a_clear_error(manifest):
+    with pytest.raises(LogDirError, match="There is no recovery copy of topic orders"):
+        read_recovery_copy(manifest.storage, TOPIC)
+    busy(manifest)
+    with pytest.raises(LogDirError, match=r"at version 3 .*copies of versions \[20\]"):
+        read_recovery_copy(manifest.storage, TOPIC, 3)
+
+
+def test_a_copy_of_a_newer_format_is_refused(manifest):
+    busy(manifest)
+    path = f"{DIRECTORY}/{CHECKPOINT_VERSIONS:020d}.json"
+    index = json.loads(manifest.storage.read(path).to_pybytes())
+    manifest.storage.replace(path, json.dumps({**index, "format.version": 2}).encode())
+    with pytest.raises(LogDirError, match="newer version of this package"):
+        read_recovery_copy(manifest.storage, TOPIC)
