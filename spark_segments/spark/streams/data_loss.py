@@ -41,7 +41,7 @@ class DataLoss:
     def gone(self, partition: TopicPartition, *, always_error: bool = False) -> None:
         """Reports a partition that the stream has read and that is not there any more."""
         self.report(
-            f"Partition {_name(partition)} is gone, and the stream had not read it to its end for sure",
+            f"Partition {_name(partition)} is gone: its topic was deleted, or the options name it no more",
             always_error=always_error,
         )
 

@@ -173,24 +173,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._snapshots
 
     def _states_for(self, end: Positions) -> dict[TopicPartition, PartitionState]:
-        """States of partitions that a batch up to `end` can be read from.
-
-        Those of the trigger that planned the batch, where this process saw it. Trigger.AvailableNow looks again, at
-        each batch: what it has set out to read may be gone.
+        """States of partitions that a batch up to `end` can be read from: those of the look that planned it, where this
+        process did, whose files stay there whatever retention takes meanwhile.
         """
-        if not self._is_available_now:
-            states = self._topics.states(self._snapshots)
-            if all(
-                one in states and not is_foreign(position, states[one]) and position.offset <= states[one].end
-                for one, position in end.items()
-            ):
-                return states
-        self._snapshots, pinned = self._topics.snapshots(), self._snapshots
-        states = self._topics.states(self._snapshots)
         if self._is_available_now:
-            self._check_pinned(end, states)
-            self._snapshots = pinned
-        return states
+            self._check_reachable(end, self._topics.states(self._topics.snapshots()))
+        states = self._topics.states(self._snapshots)
+        if all(
+            one in states and not is_foreign(position, states[one]) and position.offset <= states[one].end
+            for one, position in end.items()
+        ):
+            return states
+        self._snapshots = self._topics.snapshots()
+        return self._topics.states(self._snapshots)
 
     def _ranges(
         self, start: Positions, end: Positions, states: Mapping[TopicPartition, PartitionState]
@@ -230,8 +225,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._data_loss.gone(one)
         return {one: next_offset(one, start.get(one), state, self._data_loss) for one, state in states.items()}
 
-    def _check_pinned(self, end: Positions, states: Mapping[TopicPartition, PartitionState]) -> None:
-        """Raises OffsetOutOfRangeError where a batch of Trigger.AvailableNow cannot be read as it was planned."""
+    def _check_reachable(self, end: Positions, states: Mapping[TopicPartition, PartitionState]) -> None:
+        """Raises OffsetOutOfRangeError where Trigger.AvailableNow cannot reach the end that it has set out to."""
         for one, position in end.items():
             state = states.get(one)
             if state is None:

@@ -182,6 +182,14 @@ def test_retention_between_plan_and_read_takes_nothing_from_a_batch(t, add):
     assert numbers(found) == list(range(10))
 
 
+def test_available_now_reads_what_was_there_when_it_began_whatever_retention_takes_meanwhile(t, add):
+    add(range(10))
+    stream = query(t, maxOffsetsPerTrigger=4).start(available_now=True)
+    stream.trigger()
+    t.delete_records("t", {0: 7})
+    assert numbers(stream.run()) == list(range(4, 10))
+
+
 def test_gaps_that_compaction_left_are_no_loss(log):
     log.create_topic(
         "t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "400"}
