@@ -23,6 +23,8 @@ LAYERS = [
     "values",
     "log",
     "maintenance",
+    "polars",
+    "duckdb",
     "spark",
     "cli",
     "airflow",

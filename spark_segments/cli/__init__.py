@@ -44,6 +44,12 @@ COMMANDS = [
         "Records",
     ),
     LazyCommand(
+        "sql",
+        "spark_segments.cli.records.sql:sql",
+        "Runs a SQL query over topics, by DuckDB. A topic is a view, and its newest records by key are <topic>$latest.",
+        "Records",
+    ),
+    LazyCommand(
         "delete-records",
         "spark_segments.cli.records.delete_records:delete_records",
         "Moves the log start up. The next retain and vacuum delete the files.",

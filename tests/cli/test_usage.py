@@ -9,7 +9,7 @@ import spark_segments
 
 COMMANDS = [
     *(("topic", name) for name in ("create", "list", "describe", "alter", "upgrade", "delete", "history", "restore")),
-    *((name,) for name in ("offsets", "produce", "append", "consume", "delete-records")),
+    *((name,) for name in ("offsets", "produce", "append", "consume", "sql", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "maintain", "job-path")),
     *((name,) for name in ("describe", "explain", "verify", "dump", "import", "export")),
 ]

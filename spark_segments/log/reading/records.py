@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,7 +56,10 @@ def check_reading(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The records that a read is asked for; see `LogDir.read`. No bound means all that is there."""
+    """The records that a read is asked for; see `LogDir.read`. No bound means all that is there.
+
+    `offsets`, where given, is {partition: (start, end)} and stands for all other bounds.
+    """
 
     partition: int | None = None
     start_offset: int | None = None
@@ -67,6 +70,7 @@ class Wanted:
     latest: bool = False
     include_tombstones: bool = True
     value_type: str = BINARY
+    offsets: Mapping[int, tuple[int, int]] | None = None
 
 
 def record_reader(
@@ -107,14 +111,9 @@ def read_records(
         check_partition(snapshot, wanted.partition)
     if threads < 1:
         raise InvalidOptionError("A read has at least one thread", expected="threads ≥ 1", found=threads)
-    offsets = {
-        number: (
-            log_start if wanted.start_offset is None else wanted.start_offset,
-            log_end if wanted.end_offset is None else wanted.end_offset,
-        )
-        for number, (log_start, log_end) in offset_bounds(snapshot).items()
-        if wanted.partition is None or number == wanted.partition
-    }
+    offsets = wanted.offsets
+    if offsets is None:
+        offsets = _offsets(snapshot, wanted)
     columns = wanted.columns if typed is None else typed.wanted
     as_views = wanted.value_type == BINARY_VIEW
     readers: Iterable[Piece]
@@ -130,6 +129,17 @@ def read_records(
     if typed is not None:
         readers = (_Typed(typed, reader) for reader in readers)
     return read_ahead(readers, threads)
+
+
+def _offsets(snapshot: Snapshot, wanted: Wanted) -> dict[int, tuple[int, int]]:
+    return {
+        number: (
+            log_start if wanted.start_offset is None else wanted.start_offset,
+            log_end if wanted.end_offset is None else wanted.end_offset,
+        )
+        for number, (log_start, log_end) in offset_bounds(snapshot).items()
+        if wanted.partition is None or number == wanted.partition
+    }
 
 
 @dataclass(frozen=True, slots=True)

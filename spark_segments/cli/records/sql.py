@@ -1,0 +1,157 @@
+"""`segments sql`: a query over topics, by DuckDB."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import decimal
+import enum
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet
+import typer
+
+from spark_segments.cli.options import LogOptions, with_options
+from spark_segments.cli.output import print_table
+from spark_segments.cli.records.record_text import PropertyOption
+from spark_segments.cli.records.value_text import (
+    KeyFormatOption,
+    RegistryOption,
+    ValueFormatOption,
+    ValueSchemaOption,
+    format_options,
+)
+from spark_segments.errors import InvalidOptionError
+from spark_segments.log.reading.isolation import READ_UNCOMMITTED
+
+MOST_TEXT_ROWS = 1000
+"""Rows of a table for people, which is laid out as a whole. Other outputs have no limit."""
+
+
+class TableOutput(enum.StrEnum):
+    """How rows are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@with_options
+def sql(
+    location: LogOptions,
+    query: Annotated[str, typer.Argument(help="A statement of DuckDB's SQL.", metavar="QUERY")],
+    key_format: KeyFormatOption = None,
+    value_format: ValueFormatOption = None,
+    value_schema: ValueSchemaOption = None,
+    schema_registry: RegistryOption = None,
+    properties: PropertyOption = None,
+    isolation_level: Annotated[
+        str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
+    ] = READ_UNCOMMITTED,
+    output: Annotated[TableOutput, typer.Option("--output", help="How rows are printed.")] = TableOutput.TEXT,
+) -> None:
+    """Runs a SQL query over topics, by DuckDB. A topic is a view, and its newest records by key are <topic>$latest.
+
+    The columns are key, value, topic, partition, offset, timestamp,
+    timestampType and headers. "offset" is a word of SQL, so it stands in
+    quotes, and so do names of topics with a dot, a dash or a $. Only the
+    columns that the query uses are read, and no more than its LIMIT.
+
+    With --value-format (and --key-format) values have fields: value.id. Text
+    shows the first 1,000 rows; JSON has a line for each row. Bytes are shown
+    as text where they are UTF-8, else in base64. It needs the extra duckdb.
+
+    Example: segments sql /data/log 'SELECT partition, count(*) FROM orders GROUP BY ALL'
+    """
+    from spark_segments.duckdb import TopicDatabase
+
+    formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    if others:
+        raise InvalidOptionError("Unknown property", found=", ".join(others))
+    with TopicDatabase(location.open(), isolation_level=isolation_level, formats=formats) as database:
+        schema, batches = database.sql(query)
+        _WRITERS[output](schema, batches, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    rows = [list(row) for row in itertools.islice(_rows(batches), MOST_TEXT_ROWS + 1)]
+    print_table(schema.names, ([_cell(value) for value in row] for row in rows[:MOST_TEXT_ROWS]))
+    if len(rows) > MOST_TEXT_ROWS:
+        print(
+            f"There are more rows than {MOST_TEXT_ROWS:,}: --output json, csv or parquet has them all", file=sys.stderr
+        )
+
+
+def _json(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    for row in _rows(batches):
+        line = json.dumps(dict(zip(schema.names, row, strict=True)), default=_plain, ensure_ascii=False)
+        file.write(line.encode() + b"\n")
+
+
+def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    try:
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(schema.names)
+        lines.writerows(["" if value is None else _cell(value) for value in row] for row in _rows(batches))
+    finally:
+        text.detach()
+
+
+def _parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    with pa.parquet.ParquetWriter(_KeptOpen(file), schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+class _KeptOpen(io.RawIOBase):
+    """A file that Arrow's writer may close, and that stays open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+
+_WRITERS: dict[TableOutput, Callable[[pa.Schema, Iterator[pa.RecordBatch], BinaryIO], None]] = {
+    TableOutput.TEXT: _text,
+    TableOutput.JSON: _json,
+    TableOutput.CSV: _csv,
+    TableOutput.PARQUET: _parquet,
+}
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    return value if isinstance(value, (str, int, float, type(None))) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    return str(value) if isinstance(value, decimal.Decimal) else repr(value)

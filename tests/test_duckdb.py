@@ -1,0 +1,137 @@
+"""Topics as tables of DuckDB, and `segments sql`."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.cli import main
+from spark_segments.duckdb import TopicDatabase, topic_database
+from spark_segments.errors import InvalidOptionError, SegmentsError
+
+
+@pytest.fixture
+def log(tmp_path) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", 2)
+    log.create_topic("odd-name.1")
+    values = [b"%d" % number for number in range(100)]
+    keys = [b"%d" % (number % 10) for number in range(100)]
+    partitions = pa.array([number % 2 for number in range(100)], pa.int32())
+    log.append("orders", pa.table({"key": keys, "value": values, "partition": partitions}))
+    return log
+
+
+def rows(log: LogDir, query: str, **options) -> list[tuple]:
+    with TopicDatabase(log, **options) as database:
+        _, batches = database.sql(query)
+        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_topics_and_their_latest_views_are_tables(log):
+    assert rows(log, "SELECT count(*), sum(value::VARCHAR::INT) FROM orders") == [(100, 4950)]
+    assert rows(log, 'SELECT count(*), min(value::VARCHAR::INT) FROM "orders$latest"') == [(10, 90)]
+    assert rows(log, 'SELECT count(*) FROM "odd-name.1"') == [(0,)]
+
+
+def test_a_table_can_be_scanned_several_times_in_a_query(log):
+    query = """SELECT count(*) FROM orders a JOIN "orders$latest" b ON a.partition = b.partition
+               AND a."offset" = b."offset" JOIN orders c ON c.value = a.value"""
+    assert rows(log, query) == [(10,)]
+
+
+def test_whole_rows_are_those_of_a_read(log):
+    expected = [tuple(row.values()) for batch in log.read("orders") for row in batch.to_pylist()]
+    assert rows(log, 'SELECT * FROM orders ORDER BY partition, "offset"') == expected
+
+
+def test_only_the_columns_of_a_query_are_read(log, monkeypatch):
+    asked = []
+    reader = topic_database.record_reader
+    monkeypatch.setattr(
+        topic_database,
+        "record_reader",
+        lambda storage, snapshot, wanted, **more: asked.append(wanted) or reader(storage, snapshot, wanted, **more),
+    )
+    rows(log, "SELECT max(timestamp) FROM orders WHERE partition = 1")
+    assert set(asked[-1].columns) == {"timestamp", "partition"}
+
+
+def test_a_limit_does_not_read_the_whole_topic(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t", 300)
+    numbers = pa.array(range(300), pa.int32())
+    log.append("t", pa.table({"value": [bytes(100)] * 300, "partition": numbers}))
+    for number in range(100, 300):  # a read that went so far would fail
+        (chunk,) = (tmp_path / "log" / f"t-{number}").glob("*.log")
+        chunk.unlink()
+    assert len(rows(log, "SELECT value FROM t LIMIT 3", threads=2)) == 3
+    with pytest.raises(SegmentsError, match="t-1"):
+        rows(log, "SELECT count(value) FROM t", threads=2)
+
+
+def test_queries_see_what_is_appended_between_them(log):
+    with TopicDatabase(log) as database:
+        count = "SELECT count(*) AS n FROM orders"
+        before = next(database.sql(count)[1]).to_pylist()
+        log.append("orders", pa.table({"key": ["k"], "value": ["v"]}))
+        assert (before, next(database.sql(count)[1]).to_pylist()) == ([{"n": 100}], [{"n": 101}])
+
+
+def test_values_are_typed(log, tmp_path):
+    log.create_topic("typed")
+    log.append("typed", pa.table({"key": ["a"], "value": ['{"id": 7, "tags": ["x"]}']}))
+    formats = {"value.format": "json", "value.schema": "id int, tags array<string>"}
+    assert rows(log, "SELECT value.id, value.tags[1] FROM typed", formats=formats) == [(7, "x")]
+
+
+def test_a_wrong_query_is_one_clear_error(log):
+    with pytest.raises(InvalidOptionError, match="nothere"):
+        rows(log, "SELECT nothere FROM orders")
+
+
+def run(capsysbinary, *arguments: str) -> bytes:
+    with pytest.raises(SystemExit) as end:
+        main(["sql", *arguments])
+    assert not end.value.code
+    return capsysbinary.readouterr().out
+
+
+QUERY = """SELECT partition, count(*) AS n, min(value) AS least, to_timestamp(0) AT TIME ZONE 'UTC' AS t
+           FROM orders GROUP BY partition ORDER BY partition"""
+
+
+def test_the_command_prints_rows_in_every_output(log, capsysbinary):
+    text = run(capsysbinary, log.uri, QUERY).decode()
+    assert [line.split()[:3] for line in text.splitlines()] == [
+        ["partition", "n", "least"],
+        ["0", "50", "0"],
+        ["1", "50", "1"],
+    ]
+    lines = run(capsysbinary, log.uri, QUERY, "--output", "json").splitlines()
+    expected = [{"partition": n, "n": 50, "least": str(n), "t": "1970-01-01T00:00:00"} for n in (0, 1)]
+    assert [json.loads(line) for line in lines] == expected
+    table = pa.csv.read_csv(io.BytesIO(run(capsysbinary, log.uri, QUERY, "--output", "csv")))
+    assert table.select(["partition", "n", "least"]).to_pylist() == [
+        {"partition": 0, "n": 50, "least": 0},
+        {"partition": 1, "n": 50, "least": 1},
+    ]
+    parquet = run(capsysbinary, log.uri, QUERY, "--output", "parquet")
+    assert pa.parquet.read_table(io.BytesIO(parquet)).column("least").to_pylist() == [b"0", b"1"]
+
+
+def test_without_duckdb_the_error_names_the_extra(log, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    for name in ("spark_segments.duckdb", "spark_segments.duckdb.topic_database"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(SystemExit) as end:
+        main(["sql", log.uri, "SELECT 1"])
+    assert end.value.code == 1
+    assert "pip install 'spark-segments[duckdb]'" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""Topics as lazy frames of Polars: whatever is pushed down, the rows are those of a full scan."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.errors import UnknownTopicError
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.polars import scan as scanning
+from spark_segments.polars import scan_topic
+from spark_segments.polars.predicate import Bounds, bounds_of
+
+ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """Two partitions of several chunks; timestamps that do not rise; keys that repeat, and tombstones."""
+    log = LogDir.create(str(tmp_path_factory.mktemp("polars") / "log"))
+    log.create_topic("t", 2, {"index.interval.bytes": "100"})
+    for step in range(4):
+        numbers = range(step * 50, step * 50 + 50)
+        rows = pa.table(
+            {
+                "key": [b"%d" % (number % 17) for number in numbers],
+                "value": [None if number % 11 == 0 else b"v" * (number % 40) for number in numbers],
+                "partition": pa.array([number % 2 for number in numbers], pa.int32()),
+                "timestamp": pa.array([number * 7 % 60 * 1000 for number in numbers], pa.timestamp("us", "UTC")),
+            }
+        )
+        log.append("t", rows, options=ProducerOptions(("none", "zstd")[step % 2], 300))
+    return log
+
+
+def whole(log: LogDir, **options) -> pl.DataFrame:
+    return pl.DataFrame(pa.Table.from_batches(list(log.read("t", **options)), RECORD_SCHEMA))
+
+
+offsets, times = st.integers(-3, 110), st.integers(-3, 70)
+compare = st.sampled_from(["__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__ne__"])
+
+
+def compared(name, values, literal=lambda value: value):
+    ordinary = st.builds(lambda op, value: getattr(pl.col(name), op)(literal(value)), compare, values)
+    flipped = st.builds(lambda op, value: getattr(pl.lit(literal(value)), op)(pl.col(name)), compare, values)
+    between = st.builds(
+        lambda low, high, closed: pl.col(name).is_between(literal(low), literal(high), closed=closed),
+        values,
+        values,
+        st.sampled_from(["both", "left", "right", "none"]),
+    )
+    return ordinary | flipped | between
+
+
+def moment(ms: int) -> dt.datetime:
+    return ZERO + dt.timedelta(microseconds=ms * 1000 + (ms % 3) * 300)
+
+
+simple = st.one_of(
+    compared("offset", offsets),
+    compared("partition", st.integers(-1, 3)),
+    compared("timestamp", times, moment),
+    st.lists(st.integers(0, 3), max_size=3).map(lambda numbers: pl.col("partition").is_in(numbers)),
+    st.just(pl.col("value").is_null()),
+    st.just(pl.col("key") == b"3"),
+)
+predicates = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        inner.map(lambda a: ~a),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(predicate=predicates, columns=st.sampled_from([None, ["offset"], ["value", "key"], ["timestamp"]]))
+@pytest.mark.parametrize("view", [None, "latest"])
+def test_a_filtered_scan_has_the_rows_of_a_full_scan(log, view, predicate, columns):
+    expected, found = whole(log, view=view).filter(predicate), scan_topic(log.uri, "t", view=view).filter(predicate)
+    if columns is not None:
+        expected, found = expected.select(columns), found.select(columns)
+    assert found.collect().equals(expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(predicate=predicates, first=st.integers(0, 220))
+def test_the_first_rows_are_cut_before_or_after_the_filter_as_the_query_says(log, predicate, first):
+    frame, rows = scan_topic(log.uri, "t"), whole(log)
+    assert frame.head(first).filter(predicate).collect().equals(rows.head(first).filter(predicate))
+    assert frame.filter(predicate).head(first).collect().equals(rows.filter(predicate).head(first))
+
+
+def test_conditions_choose_what_is_read(log, monkeypatch):
+    asked = []
+    stream = scanning._Scan._stream
+    monkeypatch.setattr(
+        scanning._Scan, "_stream", lambda self, wanted, typed: asked.append(wanted) or stream(self, wanted, typed)
+    )
+    frame = scan_topic(log.uri, "t")
+    frame.filter((pl.col("partition") == 1) & (pl.col("offset") >= 90) & (pl.col("key") == b"1")).select(
+        "value"
+    ).collect()
+    assert asked[-1].offsets == {1: (90, 100)}
+    assert set(asked[-1].columns) == {"value", "partition", "offset", "key"}
+    frame.filter(pl.col("timestamp") >= ZERO + dt.timedelta(milliseconds=59)).collect()
+    firsts = log.offsets_for_times("t", 59)
+    assert asked[-1].offsets == {number: (first[0], 100) for number, first in firsts.items() if first}
+
+
+def test_a_condition_that_is_not_understood_bounds_nothing():
+    assert bounds_of(pl.col("offset") % 2 == 0) == Bounds()
+    assert bounds_of((pl.col("offset") + 1 > 5) & (pl.col("partition") == 1)) == Bounds(frozenset([1]))
+    assert bounds_of((pl.col("offset") > 5) | (pl.col("key") == b"x")) == Bounds()
+
+
+def test_rows_are_counted_without_columns(log):
+    assert scan_topic(log.uri, "t").select(pl.len()).collect().item() == 200
+
+
+def test_a_frame_keeps_the_log_of_the_moment_it_was_made(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    log.append("t", pa.table({"value": ["a"]}))
+    frame = scan_topic(log.uri, "t")
+    log.append("t", pa.table({"value": ["b"]}))
+    assert frame.collect()["value"].to_list() == [b"a"]
+    assert scan_topic(log.uri, "t").collect()["value"].to_list() == [b"a", b"b"]
+    with pytest.raises(UnknownTopicError):
+        scan_topic(log.uri, "nothere")
+
+
+def test_values_are_typed(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    log.append("t", pa.table({"key": ["a", "b"], "value": ['{"id": 7}', "no"]}))
+    formats = {"value.format": "json", "value.schema": "id int", "value.errors": "null", "value.raw.column": "bad"}
+    frame = scan_topic(log.uri, "t", formats=formats)
+    assert frame.select(pl.col("value").struct.field("id"), "bad").collect().rows() == [(7, None), (None, b"no")]
+    assert frame.select("bad").collect().rows() == [(None,), (b"no",)]
+    assert frame.filter(pl.col("offset") == 0).select("key").collect().rows() == [(b"a",)]
