@@ -81,7 +81,8 @@ class TopicDatabase:
         """`formats` are options such as value.format, for all topics that a query names."""
         self._log, self._isolation_level, self._formats, self._threads = log, isolation_level, formats, threads
         # DuckDB's bar of a query of two seconds goes to standard output, into the rows.
-        self._connection = duckdb.connect(config={"enable_progress_bar": "false"})
+        self._connection = duckdb.connect()
+        self._connection.execute("SET enable_progress_bar = false")
 
     def __enter__(self) -> TopicDatabase:
         return self
