@@ -76,7 +76,7 @@ class GroupTable:
         commit_id = uuid.uuid4().hex
         sent: int | None = None  # the version of the first try
         failure: Exception | None = None
-        for attempt in range(_TRIES):
+        for attempt in range(_TRIES + 1):
             if attempt:
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.02 * 2**attempt)))
             try:
@@ -88,15 +88,17 @@ class GroupTable:
                     raise
                 failure = error
                 continue
+            if attempt == _TRIES:  # the last try was looked for, and did not happen
+                break
             rows = plan(state.rows)
             if rows is None:
                 return state.rows
-            sent = state.version + 1 if sent is None else sent
+            first, sent = sent is None, state.version + 1 if sent is None else sent
             try:
                 self._send(state, rows, commit_id)
-            except SegmentsError:
-                raise
-            except _FAILURES as error:  # no error proves that the commit did not happen
+            except (SegmentsError, *_FAILURES) as error:  # no error of a commit proves that it did not happen
+                if first and isinstance(error, SegmentsError):  # the file of the rows was not written
+                    raise
                 failure = error
                 continue
             self._keep_small(state.version + 1)
@@ -105,7 +107,7 @@ class GroupTable:
             raise CommitConflictError(
                 f"Other commits to group {self._group} came first, {_TRIES} times",
                 path=self._location,
-                hint="Try again",
+                hint="Commit the positions again",
             ) from failure
         raise UnknownOutcomeError(
             f"The positions of group {self._group} may have been committed, or not: {reason(failure)}",

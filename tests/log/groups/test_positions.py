@@ -123,6 +123,18 @@ def test_a_commit_whose_reply_was_lost_is_found(orders, monkeypatch):
     assert orders.committed("audit") == {"orders": {0: 5}}
 
 
+def test_the_last_try_is_looked_for_too(orders, monkeypatch):
+    send = GroupTable._send
+
+    def lost(self, state, rows, commit_id):
+        send(self, state, rows, commit_id)
+        raise OSError("the reply was lost")
+
+    monkeypatch.setattr(group_table, "_TRIES", 1)
+    monkeypatch.setattr(GroupTable, "_send", lost)
+    assert orders.commit_offsets("audit", {"orders": {0: 3}}) == {"orders": {0: 3}}
+
+
 def test_positions_are_in_the_log_of_partitions_that_are_there(orders):
     for offset in (-1, 11):
         with pytest.raises(OffsetOutOfRangeError, match=r"orders-0.*0 to 10"):

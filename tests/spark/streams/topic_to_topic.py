@@ -41,7 +41,7 @@ def session(mode: str) -> Any:
 def start(spark: Any, uri: str, checkpoint: str, mode: str, *, end: bool) -> Any:
     """The query, begun or gone on with."""
     source = spark.readStream.format("segments").option("subscribe", "source").option("startingOffsets", "earliest")
-    rows = source.option("maxOffsetsPerTrigger", MOST_OFFSETS).load(uri)
+    rows = (source if end else source.option("maxOffsetsPerTrigger", MOST_OFFSETS)).load(uri)
     rows = rows.select("key", "value", "partition", "timestamp")
 
     if mode == "foreach":
