@@ -1,5 +1,5 @@
 """Streams on two cores: a trigger against a Python source and sink that do nothing, an idle trigger over a topic of
-very many segments, and catching up against the batch reader.
+very many segments, a trigger of the sink, and catching up against the batch reader.
 
 A trigger's time is Spark's own (`triggerExecution` of its progress), in the median. Source and nothing take turns.
 """
@@ -19,6 +19,7 @@ from spark_segments import LogDir
 from spark_segments.spark.session import spark_session
 from spark_segments.spark.source import Source
 from tests.benchmarks._nothing import NothingSource
+from tests.benchmarks._stream_sink import measure_sink
 from tests.benchmarks.plan import make_topic, segment_rows
 from tests.benchmarks.spark import noop, record_batches, settings
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--triggers", type=int, default=300)
     parser.add_argument("--segments", type=int, default=10_000, help="of the topic of the idle trigger")
     parser.add_argument("--records", type=int, default=8_000_000, help="to catch up with")
+    parser.add_argument("--versions", type=int, default=10_000, help="of the topic that a sink writes to")
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
@@ -52,6 +54,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         spark.dataSource.register(NothingSource)
         try:
             measure_triggers(spark, Path(directory, "triggers"), arguments.triggers, figures, ratios)
+            sink = Path(directory, "sink")
+            measure_sink(spark, sink, arguments.triggers, arguments.versions, figures, ratios)
             measure_catching_up(spark, Path(directory, "catching-up"), arguments.records, figures, ratios)
         finally:
             spark.stop()
