@@ -11,13 +11,12 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
-import cramjam
-import numpy as np
 import pyarrow as pa
 import zstandard
 from zlib_ng import zlib_ng
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
+from spark_segments.format.kernels.lz4 import lz4_decompress, lz4_most_bytes
 from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
 from spark_segments.format.layout import CODEC_NAMES, CODECS
 
@@ -242,69 +241,18 @@ def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
     return int(min(max(8 * buffer.size, 64 * 1024), limit))
 
 
-def lz4_into(section: memoryview, out: memoryview) -> int | None:
-    """Decompresses an LZ4 frame of Kafka's kind to the start of `out`, and returns the number of bytes written.
-
-    Small batches take a third less time in memory that is used again. Both views are of bytes. None means that the
-    caller must use `decompress`, which reads the section or raises: a frame of another kind, too little room in `out`,
-    or damage. `out` may have been written to even then.
-    """
-    blocks = _lz4_blocks(section)
-    if blocks is None or len(blocks) * LZ4_BLOCK_BYTES > len(out):
-        return None
-    try:
-        return _fill_from_lz4(section, blocks, out)
-    except (cramjam.DecompressionError, _DamagedError):
-        return None
-
-
 def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
     """None where the data must be read as a stream: a frame of another kind, a size beyond trust, or damage."""
-    section = memoryview(buffer).cast("B")
-    blocks = _lz4_blocks(section)
-    if blocks is None:
-        return None
-    most_bytes = len(blocks) * LZ4_BLOCK_BYTES
-    if most_bytes > min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
+    start, end = buffer.address, buffer.address + buffer.size
+    most_bytes = lz4_most_bytes(start, end)
+    if not 0 <= most_bytes <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
         return None
     out = pa.allocate_buffer(most_bytes, resizable=True)
-    try:
-        size = _fill_from_lz4(section, blocks, np.frombuffer(out, np.uint8).data)
-    except (cramjam.DecompressionError, _DamagedError):
+    size = lz4_decompress(start, end, out.address, out.address + most_bytes)
+    if size < 0:
         return None
     out.resize(size, shrink_to_fit=False)
     return out
-
-
-def _lz4_blocks(section: memoryview) -> list[tuple[int, int, bool]] | None:
-    """(start, end, whether it is stored uncompressed) of each block of a frame of Kafka's kind; None for others."""
-    if section[: len(LZ4_FRAME_HEADER)] != LZ4_FRAME_HEADER:
-        return None
-    blocks: list[tuple[int, int, bool]] = []
-    position, end = len(LZ4_FRAME_HEADER), len(section)
-    while position + 4 <= end:
-        size = int.from_bytes(section[position : position + 4], "little")
-        position += 4
-        if size == 0:
-            return blocks if position == end else None
-        next_position = position + (size & ~LZ4_STORED_BIT)
-        blocks.append((position, next_position, bool(size & LZ4_STORED_BIT)))
-        position = next_position
-    return None
-
-
-def _fill_from_lz4(section: memoryview, blocks: list[tuple[int, int, bool]], out: memoryview) -> int:
-    at = 0
-    for start, end, is_stored in blocks:
-        room = out[at : at + LZ4_BLOCK_BYTES]
-        if not is_stored:
-            at += cramjam.lz4.decompress_block_into(section[start:end], room, output_len=len(room))
-        elif end - start <= len(room):
-            room[: end - start] = section[start:end]
-            at += end - start
-        else:
-            raise _DamagedError("a stored block is larger than a block can be")
-    return at
 
 
 def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.compression import LZ4, SNAPPY, decompress, lz4_into
+from spark_segments.format.compression import LZ4, SNAPPY, decompress
 from spark_segments.format.decoding.record import SMALLEST_RECORD
 from spark_segments.format.decoding.record_kernels import (
     ADDRESS,
@@ -31,6 +31,7 @@ from spark_segments.format.decoding.record_kernels import (
     TIMESTAMP_STEP,
 )
 from spark_segments.format.kernels.jit import byte_view, njit
+from spark_segments.format.kernels.lz4 import lz4_decompress, lz4_most_bytes
 from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
@@ -213,42 +214,15 @@ class _Opener:
         if self._memory is None:
             self._memory = np.empty(OPENED_BYTES, np.uint8)
         address = self._memory.__array_interface__["data"][0]
-        opened = (
-            self._open_snappy(run, address, wanted_bytes)
-            if run[0, CODEC] == SNAPPY
-            else self._open_lz4(run, address, wanted_bytes)
-        )
+        opened = run[: int(_open_blocks(run, address, OPENED_BYTES, wanted_bytes))]
         if self._keep and len(opened):
             opened[:, BUFFER], opened[:, BUFFER_ADDRESS] = 1, address
             self._kept.append(pa.py_buffer(self._memory[: int(opened[-1, END]) - address]))
         return len(opened) > 0
 
-    def _open_snappy(self, run: np.ndarray, address: int, wanted_bytes: int) -> np.ndarray:
-        return run[: int(_open_snappy(run, address, OPENED_BYTES, wanted_bytes))]
-
-    def _open_lz4(self, run: np.ndarray, address: int, wanted_bytes: int) -> np.ndarray:
-        assert self._memory is not None
-        memory = self._memory.data
-        starts = (run[:, POSITION] - self._window.position + RECORDS_POSITION).tolist()
-        sizes = (run[:, END] - run[:, ADDRESS]).tolist()
-        ends = [0]
-        for start, size, codec in zip(starts, sizes, run[:, CODEC].tolist(), strict=True):
-            if codec != LZ4 or (ends[-1] >= wanted_bytes and len(ends) > 1):
-                break
-            written = lz4_into(self._bytes[start : start + size], memory[ends[-1] :])
-            if written is None:
-                break
-            ends.append(ends[-1] + written)
-        opened = run[: len(ends) - 1]
-        opened[:, ADDRESS] = ends[:-1]
-        opened[:, END] = ends[1:]
-        opened[:, [ADDRESS, END]] += address
-        opened[:, CODEC] = _OPENED
-        return opened
-
 
 @njit
-def _open_snappy(sections, memory, memory_bytes, wanted_bytes):
+def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
     """The number of leading sections that were decompressed.
 
     Stops once there are `wanted_bytes`, and before a section that has another codec, is damaged or needs more room.
@@ -256,12 +230,23 @@ def _open_snappy(sections, memory, memory_bytes, wanted_bytes):
     limit = memory + memory_bytes
     wanted = memory + wanted_bytes
     for row in range(len(sections)):
-        if sections[row, CODEC] != SNAPPY or (row > 0 and memory >= wanted):
+        codec = sections[row, CODEC]
+        if row > 0 and memory >= wanted:
             return row
         source = sections[row, ADDRESS]
         end = sections[row, END]
-        size, _, _ = snappy_size(source, end)
-        if size < 0 or size > limit - memory or snappy_decompress(source, end, memory, memory + size) != size:
+        size = np.int64(-1)
+        if codec == LZ4:
+            most = lz4_most_bytes(source, end)
+            if 0 <= most <= limit - memory:
+                size = lz4_decompress(source, end, memory, memory + most)
+        elif codec == SNAPPY:
+            most, _, _ = snappy_size(source, end)
+            if 0 <= most <= limit - memory:
+                size = snappy_decompress(source, end, memory, memory + most)
+                if size != most:
+                    return row
+        if size < 0:
             return row
         sections[row, ADDRESS] = memory
         sections[row, END] = memory + size

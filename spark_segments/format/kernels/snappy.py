@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from spark_segments.format.kernels.block_copies import WORD_BYTES, copy_literals, copy_match
 from spark_segments.format.kernels.jit import (
     CHUNK_BYTES,
     MEMORY,
     copy_chunk,
     load_i32,
     load_i64,
-    load_native_i64,
     load_u8,
     load_u16_le,
     load_u32_le,
-    memcpy,
     njit,
-    store_i8,
-    store_native_i64,
 )
 
 _XERIAL_MAGIC = np.int64(np.uint64(0x82_53_4E_41_50_50_59_00).view(np.int64))  # \x82SNAPPY\0
@@ -29,43 +26,6 @@ _XERIAL_HEADER_BYTES = 16
 SNAPPY_MAX_RATIO = 32  # a three-byte copy gives at most 64 bytes
 
 _DAMAGED = np.int64(-1)
-_WORD_BYTES = 8
-
-
-@njit(forceinline=True)
-def _copy_literals(out, limit, source, size, end):
-    """Copies bytes that lie apart, in whole chunks where there is room for them."""
-    if size + CHUNK_BYTES <= limit - out and size + CHUNK_BYTES <= end - source:
-        copy_chunk(MEMORY, out, MEMORY, source)  # nearly always all of it, and then no question which
-        done = CHUNK_BYTES
-        while done < size:
-            copy_chunk(MEMORY, out + done, MEMORY, source + done)
-            done += CHUNK_BYTES
-    else:
-        memcpy(MEMORY, out, MEMORY, source, size)
-
-
-@njit(forceinline=True)
-def _copy_match(out, limit, distance, size):
-    """Appends `size` bytes from `distance` before; the source may overlap the bytes that this copy writes."""
-    end = out + size
-    if size + CHUNK_BYTES > limit - out or distance < _WORD_BYTES:
-        while out < end:
-            store_i8(MEMORY, out, load_u8(MEMORY, out - distance))
-            out += 1
-        return
-    for word in range(3):
-        at = out + word * _WORD_BYTES
-        store_native_i64(MEMORY, at, load_native_i64(MEMORY, at - distance))
-    out += 3 * _WORD_BYTES
-    if distance >= CHUNK_BYTES:
-        while out < end:
-            copy_chunk(MEMORY, out, MEMORY, out - distance)
-            out += CHUNK_BYTES
-    else:
-        while out < end:
-            store_native_i64(MEMORY, out, load_native_i64(MEMORY, out - distance))
-            out += _WORD_BYTES
 
 
 @njit(forceinline=True)
@@ -90,7 +50,7 @@ def _snappy_next(source, end, framed):
         return np.int64(source), np.int64(end)
     while source < end:
         # xerial's reader takes streams that were put one after another.
-        if end - source >= _WORD_BYTES and load_i64(MEMORY, source) == _XERIAL_MAGIC:
+        if end - source >= WORD_BYTES and load_i64(MEMORY, source) == _XERIAL_MAGIC:
             if end - source < _XERIAL_HEADER_BYTES:
                 return _DAMAGED, np.int64(end)
             source += _XERIAL_HEADER_BYTES
@@ -107,7 +67,7 @@ def _snappy_next(source, end, framed):
 
 @njit(forceinline=True)
 def _is_xerial(source, end):
-    return end - source >= _WORD_BYTES and load_i64(MEMORY, source) == _XERIAL_MAGIC
+    return end - source >= WORD_BYTES and load_i64(MEMORY, source) == _XERIAL_MAGIC
 
 
 @njit
@@ -180,7 +140,7 @@ def _snappy_elements(source, end, begin, limit, room):
                 source += width
             if size > end - source or size > limit - out:
                 return False
-            _copy_literals(out, room, source, size, end)
+            copy_literals(out, room, source, size, end)
             source += size
         else:
             width = np.int64(4) if kind == 3 else kind
@@ -196,7 +156,7 @@ def _snappy_elements(source, end, begin, limit, room):
             source += width
             if distance == 0 or distance > out - begin or size > limit - out:
                 return False
-            _copy_match(out, room, distance, size)
+            copy_match(out, room, distance, size)
         out += size
 
 
