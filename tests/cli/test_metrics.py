@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from spark_segments import LogDir
 from spark_segments.maintenance.metrics.openmetrics import Family, Sample, openmetrics_text
+from tests.golden_files import GOLDEN
 from tests.maintenance.upkeep import busy_log
 
 
@@ -100,3 +101,25 @@ def test_any_text_in_a_label_comes_back() -> None:
     [family] = text_string_to_metric_families(written)
     [sample] = family.samples
     assert (family.documentation, family.unit, sample.labels, sample.value) == (text, "bytes", {"b": text}, 1.5)
+
+
+def test_the_lag_of_a_group_has_kafka_exporters_name(segments, log: LogDir, tmp_path: Path) -> None:
+    busy_log(log)
+    log.commit_offsets("billing", {"orders": {0: 30, 1: 40}})
+    segments("describe", log.uri, "--metrics", tmp_path / "log.prom")
+    found = samples(tmp_path / "log.prom")
+    labels = [(("consumergroup", "billing"), ("partition", number), ("topic", "orders")) for number in "01"]
+    assert [found["kafka_consumergroup_lag", one] for one in labels] == [10, 0]
+    assert [found["kafka_consumergroup_current_offset", one] for one in labels] == [30, 40]
+
+
+def test_an_import_and_an_export_say_what_they_copied(segments, tmp_path: Path) -> None:
+    segments("import", GOLDEN / "broker-data", tmp_path / "log", "--topic", "orders", "--metrics", tmp_path / "i.prom")
+    segments("export", tmp_path / "log", tmp_path / "kafka", "--metrics", tmp_path / "e.prom")
+    log = LogDir.open(str(tmp_path / "log"))
+    records = sum(one["records"] for one in log.describe("orders")["partitions"])
+    assert records > 0
+    for job, file in (("import", "i.prom"), ("export", "e.prom")):
+        found = samples(tmp_path / file)
+        assert found["segments_job_copied_records", (("job", job), ("topic", "orders"))] == records
+        assert found["segments_job_copied_bytes", (("job", job), ("topic", "orders"))] > 0

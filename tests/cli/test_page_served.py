@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.cli.page.browse import MOST_BYTES, _rows_with, browse
 from spark_segments.cli.page.serve import server
+from spark_segments.cli.page.worries import OVERDUE_MS, group_worries
+from spark_segments.log.groups.lag import group_lags
 from tests.golden_files import GOLDEN
 
 TIME_MS = 1_700_000_000_000
@@ -238,3 +240,17 @@ def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None],
     expected = [row for row, value in enumerate(array.to_pylist()) if value is not None and find in value]
     assert list(_rows_with(array, find, 100)) == expected
     assert list(_rows_with(array, find, 2)) == expected[:2]
+
+
+def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
+    orders.commit_offsets("billing", {"orders": {0: 30}})
+    [lag] = group_lags(orders, [orders.snapshot("orders")])
+    assert group_worries([lag], lag.committed_ms + OVERDUE_MS) == []
+    [text] = group_worries([lag], lag.committed_ms + OVERDUE_MS + 1)
+    assert text == "group billing in orders-0: a lag of 90 offsets, and no commit for 1 d"
+    orders.delete_records("orders", {0: 50})
+    [text] = group_worries(group_lags(orders, [orders.snapshot("orders")]), lag.committed_ms)
+    assert text == "group billing in orders-0: 20 offsets left the log before it read them"
+    orders.delete_topic("orders")
+    orders.create_topic("orders")
+    assert group_lags(orders, [orders.snapshot("orders")]) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from spark_segments.cli.options import (
     ConfigOption,
     ConfiguredLogOptions,
+    MetricsOption,
     OutputOption,
     SparkOptions,
     with_options,
@@ -43,6 +45,7 @@ def import_(
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
+    metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,
 ) -> None:
     """Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.
@@ -66,6 +69,8 @@ def import_(
             spark=spark.session("import"),
             progress=progress,
         )
+    if metrics is not None:
+        _write_metrics(metrics, log.uri, "import", imported)
     if output is Output.JSON:
         print_json({"job": "import", "topics": imported})
         return
@@ -88,6 +93,7 @@ def export(
     ],
     topic: ImportedTopicOption = None,
     output: OutputOption = Output.TEXT,
+    metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,
 ) -> None:
     """Writes topics as partition directories that a Kafka broker serves.
@@ -103,6 +109,8 @@ def export(
             spark=spark.session("export"),
             progress=progress,
         )
+    if metrics is not None:
+        _write_metrics(metrics, log.uri, "export", exported)
     if output is Output.JSON:
         print_json({"job": "export", "topics": exported})
         return
@@ -115,6 +123,13 @@ def export(
         "The cluster's metadata must name the topics with the ids in partition.metadata; else the broker takes the "
         "directories for strays."
     )
+
+
+def _write_metrics(path: Path, uri: str, job: str, topics: list[dict[str, Any]]) -> None:
+    from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+
+    records, copied_bytes = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes"))
+    write_copy_metrics(path, uri, job, records, copied_bytes)
 
 
 def _print_topics(topics: list[dict[str, Any]]) -> None:

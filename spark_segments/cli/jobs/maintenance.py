@@ -194,7 +194,7 @@ def _write_metrics(
 
     now_ms = time.time_ns() // 1_000_000
     families = job_metrics(log.uri, [report.to_dict() for report in reports], now_ms)
-    write_metrics(path, openmetrics_text([*families, *(log_metrics(log.uri, state) if state else [])]))
+    write_metrics(path, openmetrics_text([*families, *(log_metrics(log, state) if state else [])]))
 
 
 def _exit(reports: Sequence[Report]) -> None:

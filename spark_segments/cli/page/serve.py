@@ -111,11 +111,12 @@ class Pages:
     _guessing: Lock = field(default_factory=Lock)
 
     def warm(self) -> None:
-        """Reads a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
+        """Makes a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
         with contextlib.suppress(SegmentsError, OSError):
             for topic in self.log.topics():
-                if any(start < end for start, end in self.log.offsets(topic).values()):
-                    browse(self.log, topic, min(self.log.offsets(topic)))
+                offsets = self.log.offsets(topic)
+                if any(start < end for start, end in offsets.values()):
+                    self._records({"topic": topic, "partition": str(min(offsets))})
                     return
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:
@@ -138,14 +139,16 @@ class Pages:
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, error_page("This cannot be read", str(error)))
 
     def _front(self, _: Mapping[str, str]) -> Answer:
+        now_ms = _now_ms()
         topics, unreadable = read_topics(self.log)
+        worries = log_worries(self.log, [snapshot for snapshot, _ in topics], now_ms)
         text = front_page(
             self.log.uri,
             topics,
-            _now_ms(),
+            now_ms,
             kafka=self.log.is_kafka,
             served=True,
-            worries=[*log_worries(self.log.uri), *unreadable],
+            worries=[*worries, *unreadable],
         )
         return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")
 

@@ -1,12 +1,13 @@
-"""What somebody should look into: jobs that do not run, logs that cannot be cleaned, a disk that is nearly full."""
+"""What somebody should look into: jobs that do not run, readers that stand still, a disk that is nearly full."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_segments.cli.page.steps import StepView
 from spark_segments.cli.page.words import count, duration, human_bytes
+from spark_segments.log.groups.lag import GroupLag
 
 OVERDUE_MS = 86_400_000
 """A job that has been due for longer than a day is overdue: schedules run by the hour."""
@@ -32,6 +33,19 @@ def partition_worries(
             "read_committed readers go no further"
         )
     return tuple(found)
+
+
+def group_worries(lags: Iterable[GroupLag], now_ms: int) -> list[str]:
+    """Sentences about groups whose readers stand still while there are records, or came too late for some."""
+    found = []
+    for one in lags:
+        name = f"group {one.group} in {one.topic}-{one.partition}"
+        if one.gone:
+            found.append(f"{name}: {count(one.gone)} offsets left the log before it read them")
+        if one.lag and now_ms - one.committed_ms > OVERDUE_MS:
+            still = duration(now_ms - one.committed_ms)
+            found.append(f"{name}: a lag of {count(one.lag)} offsets, and no commit for {still}")
+    return found
 
 
 def disk_worry(free_bytes: int, total_bytes: int) -> str | None:

@@ -15,6 +15,7 @@ from spark_segments.cli.options import (
     CompressionOption,
     ConfigOption,
     LogOptions,
+    MetricsOption,
     OutputOption,
     SparkOptions,
     TopicArgument,
@@ -118,6 +119,7 @@ def append(
     value_schema: ValueSchemaOption = None,
     schema_registry: RegistryOption = None,
     output: OutputOption = Output.TEXT,
+    metrics: MetricsOption = None,
 ) -> None:
     """Appends JSON lines, CSV, Parquet, a Delta table or lines of text to a topic, all in one commit.
 
@@ -186,15 +188,20 @@ def append(
             for partition, end in sorted(ends_after(log, topic, ends_before).items())
         ],
     }
+    lines = report["partitions"]
+    grown = None
+    if all(line["log_end_offset"] is not None for line in lines):
+        grown = sum(line["log_end_offset"] - line["log_end_offset_before"] for line in lines)
+    if metrics is not None:
+        from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+
+        write_copy_metrics(metrics, log.uri, "append", {topic: grown})
     if output is Output.JSON:
         print_json(report)
         return
-    print_table(list(report["partitions"][0]), [list(line.values()) for line in report["partitions"]])
-    lines = report["partitions"]
-    grown = "an unknown number of"
-    if all(line["log_end_offset"] is not None for line in lines):
-        grown = f"{sum(line['log_end_offset'] - line['log_end_offset_before'] for line in lines):,}"
-    print(f"append: {topic} has grown by {grown} records in {report['seconds']:.1f} s")
+    print_table(list(lines[0]), [list(line.values()) for line in lines])
+    records_text = "an unknown number of" if grown is None else f"{grown:,}"
+    print(f"append: {topic} has grown by {records_text} records in {report['seconds']:.1f} s")
 
 
 def ends_after(log: LogDir, topic: str, ends_before: Mapping[int, int]) -> Mapping[int, int | None]:

@@ -76,7 +76,8 @@ def describe(
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        text = page(log.uri, topics, now_ms, kafka=log.is_kafka, worries=log_worries(log.uri))
+        snapshots = [snapshot for snapshot, _ in topics]
+        text = page(log.uri, topics, now_ms, kafka=log.is_kafka, worries=log_worries(log, snapshots, now_ms))
         html.write_text(text, encoding="utf-8")
         if output is Output.TEXT:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
@@ -84,7 +85,7 @@ def describe(
         from spark_segments.maintenance.metrics.log_metrics import log_metrics
         from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
 
-        write_metrics(metrics, openmetrics_text(log_metrics(log.uri, topics)))
+        write_metrics(metrics, openmetrics_text(log_metrics(log, topics)))
     if (html is None and metrics is None) or output is Output.JSON:
         _print(topics, output, single=topic is not None)
     if failed:

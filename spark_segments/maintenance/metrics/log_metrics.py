@@ -6,16 +6,20 @@ kafka.log:type=Log,name=Size becomes kafka_log_log_size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.log.description import describe
+from spark_segments.log.groups.lag import GroupLag, group_lags
 from spark_segments.log.manifest.rows import REMOVED
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.metrics.openmetrics import Family, Sample
+
+if TYPE_CHECKING:
+    from spark_segments.log.topics import Topics
 
 Value = Callable[[Mapping[str, Any]], float | None]
 
@@ -46,9 +50,9 @@ _PARTITION: tuple[tuple[str, str, str, Value], ...] = (
 )
 
 
-def log_metrics(log_dir: str, topics: Iterable[tuple[Snapshot, TopicConfig]]) -> list[Family]:
-    """Metrics of the partitions of topics, and of the log directory as a whole."""
-    described = []
+def log_metrics(log: Topics, topics: Sequence[tuple[Snapshot, TopicConfig]]) -> list[Family]:
+    """Metrics of the partitions of topics, of the groups that read them, and of the log directory as a whole."""
+    log_dir, described = log.uri, []
     waiting: list[Sample] = []
     for snapshot, config in topics:
         described.append(describe(snapshot, config))
@@ -72,7 +76,26 @@ def log_metrics(log_dir: str, topics: Iterable[tuple[Snapshot, TopicConfig]]) ->
         dirtiest = (Sample({"logDirectory": log_dir}, 100 * max(ratios)),)
         text = "The highest dirty ratio of the compacted partitions, in percent."
         families.append(Family("kafka_log_logcleanermanager_max_dirty_percent", text, dirtiest, "percent"))
-    return families
+    return families + _group_metrics(log_dir, group_lags(log, [snapshot for snapshot, _ in topics]))
+
+
+def _group_metrics(log_dir: str, lags: Sequence[GroupLag]) -> list[Family]:
+    """The metrics of groups, under the names of kafka_exporter, which most dashboards of lag know."""
+    labels = [
+        {"log_dir": log_dir, "consumergroup": one.group, "topic": one.topic, "partition": str(one.partition)}
+        for one in lags
+    ]
+    return [
+        Family(name, text, tuple(Sample(one, value) for one, value in zip(labels, values, strict=True)))
+        for name, text, values in (
+            ("kafka_consumergroup_lag", "Offsets that the group has not read.", [one.lag for one in lags]),
+            (
+                "kafka_consumergroup_current_offset",
+                "The next offset that the group reads.",
+                [one.offset for one in lags],
+            ),
+        )
+    ]
 
 
 def _by_partition(log_dir: str, lines: Sequence[tuple[str, Mapping[str, Any]]], value: Value) -> tuple[Sample, ...]:

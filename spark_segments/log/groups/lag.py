@@ -1,0 +1,59 @@
+"""How far the readers of groups are behind: their positions beside the ends of the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_segments.log.groups.positions import Committed
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import offset_bounds
+
+
+class Log(Protocol):
+    """The part of a log directory that this module uses."""
+
+    def groups(self) -> list[str]: ...
+
+    def committed(self, group: str) -> Committed: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The position of a group in a partition, and the ends of its log. `committed_ms`: by the reader's clock."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    log_start_offset: int
+    log_end_offset: int
+    committed_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the group has not read."""
+        return max(0, self.log_end_offset - self.offset)
+
+    @property
+    def gone(self) -> int:
+        """Offsets that left the log before the group read them."""
+        return max(0, self.log_start_offset - self.offset)
+
+
+def group_lags(log: Log, snapshots: Iterable[Snapshot]) -> list[GroupLag]:
+    """The positions of all groups in these topics, by group, topic and partition.
+
+    A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
+    """
+    topics = {snapshot.topic: (snapshot.topic_id, offset_bounds(snapshot)) for snapshot in snapshots}
+    found = []
+    for group in log.groups():
+        for (topic, partition), position in sorted(log.committed(group).positions.items()):
+            topic_id, bounds = topics.get(topic, (None, {}))
+            if topic_id == position.topic_id and partition in bounds:
+                found.append(
+                    GroupLag(group, topic, partition, position.offset, *bounds[partition], position.committed_ms)
+                )
+    return found
