@@ -1,0 +1,110 @@
+"""Every engine in this process gives the same rows: on each golden directory, and on random histories of a topic.
+
+`python -m tests.test_engines N` compares N histories. Here there are 40; Sail and Spark have tests of their own.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.duckdb import TopicDatabase
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.maintenance import compact, retain, roll
+from spark_segments.polars import scan_topic
+from spark_segments.storage import Storage
+from tests.golden_files import GOLDEN
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def plain(log: LogDir, topic: str, **options) -> pa.Table:
+    return pa.Table.from_batches(list(log.read(topic, **options)), RECORD_SCHEMA)
+
+
+def by_duckdb(log: LogDir, topic: str, view: str | None, isolation_level: str) -> pa.Table:
+    name = topic if view is None else f"{topic}${view}"
+    with TopicDatabase(log, isolation_level=isolation_level, threads=2) as database:
+        schema, batches = database.sql(f'SELECT * FROM "{name}" ORDER BY partition, "offset"')
+        found = pa.Table.from_batches(list(batches), schema)
+    return in_schema(found)
+
+
+def by_polars(log: LogDir, topic: str, view: str | None, isolation_level: str) -> pa.Table:
+    frame = scan_topic(log.uri, topic, view=view, isolation_level=isolation_level, threads=2)
+    return in_schema(frame.collect().to_arrow())
+
+
+def in_schema(table: pa.Table) -> pa.Table:
+    """The rows in the types of a read: DuckDB's timestamps have the zone of its session, Polars has large lists."""
+    return table.cast(RECORD_SCHEMA)
+
+
+def assert_same(log: LogDir, topic: str, view: str | None, isolation_level: str) -> None:
+    expected = plain(log, topic, view=view, isolation_level=isolation_level)
+    threads = plain(log, topic, view=view, isolation_level=isolation_level, threads=2)
+    streamed = log.reader(topic, view=view, isolation_level=isolation_level, value_type="binary_view").read_all()
+    assert threads == expected
+    assert in_schema(streamed) == expected
+    assert by_duckdb(log, topic, view, isolation_level) == expected
+    assert by_polars(log, topic, view, isolation_level) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_engines_agree_on_golden_directories(isolation_level):
+    log = LogDir(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {})))
+    topics = log.topics()
+    assert len(topics) > 15
+    for topic in topics:
+        assert_same(log, topic, None, isolation_level)
+
+
+def compare_history(seed: int) -> None:
+    """A random history: appends of all codecs and sizes, deletions of records, rolls, compactions, retentions."""
+    choose = random.Random(seed)
+    with tempfile.TemporaryDirectory() as directory:
+        log = LogDir.create(f"{directory}/log")
+        config = {"cleanup.policy": "compact,delete", "segment.bytes": "3000", "index.interval.bytes": "200"}
+        log.create_topic("t", choose.randint(1, 3), config | {"min.cleanable.dirty.ratio": "0", "retention.ms": "-1"})
+        for _ in range(choose.randint(1, 6)):
+            rows = choose.randint(1, 80)
+            times = [choose.randint(0, 10**9) * 1000 for _ in range(rows)]
+            table = {
+                "key": [b"%d" % choose.randint(0, 20) for _ in range(rows)],
+                "value": [choose.choice([None, b"", choose.randbytes(choose.randint(1, 90))]) for _ in range(rows)],
+                "timestamp": pa.array(times, pa.timestamp("us", "UTC")),
+                "headers": pa.array(
+                    [[{"key": "h", "value": b"x"}] * choose.randint(0, 2) for _ in range(rows)],
+                    RECORD_SCHEMA.field("headers").type,
+                ),
+            }
+            options = ProducerOptions(choose.choice(CODECS), choose.choice([200, 2000, 100_000]))
+            log.append("t", pa.table(table), options=options)
+            job = choose.choice([None, roll, compact, retain, "delete"])
+            if job == "delete":
+                log.delete_records("t", {0: choose.randint(0, log.offsets("t")[0][1])})
+            elif job is not None:
+                job(log)
+        for view in (None, "latest"):
+            assert_same(log, "t", view, "read_uncommitted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_engines_agree_on_random_histories(first):
+    for seed in range(first, first + 10):
+        compare_history(seed)
+
+
+if __name__ == "__main__":
+    for number in range(int(sys.argv[1])):
+        compare_history(number)
+    print(f"{sys.argv[1]} histories: all engines agree")
