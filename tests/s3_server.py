@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 BUCKET = "bucket"
@@ -18,6 +20,13 @@ BUCKET = "bucket"
 @contextlib.contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """Storage options for an S3 service that holds one empty bucket, `BUCKET`."""
+    with counting_s3_server() as (options, _):
+        yield options
+
+
+@contextlib.contextmanager
+def counting_s3_server() -> Iterator[tuple[dict[str, str], Callable[[], dict[str, int]]]]:
+    """The same, and a function that says how many requests there were so far: {"GET": 3, "PUT": 1, …}."""
     command = [sys.executable, "-m", "tests.s3_server"]
     root = Path(__file__).resolve().parents[1]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -26,23 +35,41 @@ def s3_server() -> Iterator[dict[str, str]]:
         assert port, "the S3 server did not start"
         endpoint = f"http://127.0.0.1:{port}"
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")).close()
-        yield {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ALLOW_HTTP": "true",
-        }
+
+        def counts() -> dict[str, int]:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            found: dict[str, int] = json.loads(process.stdout.readline())
+            return found
+
+        yield (
+            {
+                "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+                "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": endpoint,
+                "AWS_ALLOW_HTTP": "true",
+            },
+            counts,
+        )
         process.stdin.close()  # the server ends when nobody holds its standard input
 
 
 def _serve() -> None:
     from moto.server import ThreadedMotoServer
+    from werkzeug.serving import WSGIRequestHandler
 
+    requests: Counter[str] = Counter()
+
+    def count(handler: WSGIRequestHandler, *_: object) -> None:
+        requests[handler.command] += 1
+
+    WSGIRequestHandler.log_request = count  # type: ignore[method-assign]
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     print(server.get_host_and_port()[1], flush=True)
-    sys.stdin.read()
+    for _ in sys.stdin:
+        print(json.dumps(requests), flush=True)
     server.stop()
 
 

@@ -558,7 +558,7 @@ class ManagedLog:
             return b""
         if segment.get("index_position") is None:
             data = (self._directory / (segment["path"].removesuffix("log") + suffix)).read_bytes()[:size]
-        else:  # a shared file: the row's batches, and elsewhere its .index entries with the .timeindex entries behind
+        else:  # a shared object: the row's batches, and elsewhere its .index entries with the .timeindex entries behind
             index = segment["index_position"]
             at = {"log": segment["position"], "index": index, "timeindex": index + segment["index_bytes"]}[suffix]
             data = (self._directory / segment["path"]).read_bytes()[at : at + size]
@@ -575,7 +575,7 @@ def shift_of(segment: dict[str, Any]) -> int:
 def name_offset(segment: dict[str, Any]) -> int:
     """What the relative offsets of a segment's sidecars count from."""
     if segment.get("index_position") is not None:
-        return 0  # chunks alone are in shared files
+        return 0  # chunks alone are in shared objects
     return int(segment["path"].rpartition("/")[2][:20])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import CHUNK, SEALED
@@ -13,13 +14,17 @@ from spark_segments.log.manifest.snapshot import Snapshot
 
 
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
-    """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio."""
+    """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio.
+
+    `shared`: how many shared objects the log has a part of, and the .log bytes of that part.
+    """
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
     live = snapshot.live
     owner = _owner_rows(snapshot, live)
     state = live.column("state").to_numpy(zero_copy_only=False)
     log_bytes = live.column("log_bytes").to_numpy()
+    is_shared = pc.is_valid(live.column("index_position"))
 
     def by_row(weights: np.ndarray) -> list[int]:
         return [int(n) for n in np.bincount(owner, weights=weights, minlength=count)]
@@ -33,6 +38,10 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
         "topic_id": snapshot.topic_id,
         "version": snapshot.version,
         "config": config.effective(),
+        "shared": {
+            "objects": pc.count_distinct(live.column("path").filter(is_shared)).as_py(),
+            "size_bytes": int(log_bytes[is_shared.to_numpy()].sum()),
+        },
         "partitions": [
             {
                 "partition": row["partition"],

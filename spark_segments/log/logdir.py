@@ -81,7 +81,8 @@ class LogDir(Topics, TypedLog, TopicReads):
 
     def _target(self, snapshot: Snapshot) -> Target:
         config = topic_config(snapshot.config, self.defaults)
-        return Target(snapshot.topic, snapshot.topic_id, snapshot.partitions.num_rows, config)
+        count = snapshot.partitions.num_rows
+        return Target(snapshot.topic, snapshot.topic_id, count, config, format_version=snapshot.format_version)
 
     def commit_chunks(self, chunks: Sequence[Chunks], txn: AnyTransaction | None = None) -> dict[int, tuple[int, int]]:
         """Gives the chunks of one topic their offsets, in the order given; chunks without records record `txn` alone.

@@ -243,7 +243,7 @@ def warn_of_unread_columns(schema: StructType) -> None:
 
 def warn_of_small_chunks(topic: str, chunks: Sequence[Chunks]) -> None:
     """Warns once where a write left very many small chunks, and says how the next write leaves fewer."""
-    sizes = [segment.log_bytes for one in chunks for segment in one.segments]
+    sizes = [segment.log_bytes for one in chunks for segment in one.segments if not segment.is_shared]
     if len(sizes) >= MANY_CHUNKS and sum(sizes) < SMALL_CHUNK_BYTES * len(sizes):
         _log.warning(
             "The write left %d chunks of %d KiB on average in topic %s: one for each task and partition. Fewer tasks "

@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks codec|libraries|spark|compact|latest|plan|copy|memory|values|streams|compare: figures.
+"""python -m tests.benchmarks NAME: prints figures. --help lists the names.
 
 A benchmark is a module here with `run(arguments) -> result` (measure.py says what that is), and
 `add_arguments(parser)` where it takes any of its own.

@@ -134,6 +134,7 @@ def segment_rows(storage: MadeUpPartition) -> pa.Table:
                 "created_ms": START_MS,
                 "state": SEALED,
                 "removed_ms": None,
+                "position": 0,
             }
         )
     return pa.Table.from_pylist(rows, schema=SEGMENT_SCHEMA)

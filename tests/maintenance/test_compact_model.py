@@ -1,4 +1,7 @@
-"""Compaction, retention and rolling in any order, against a plain model that is told only where segments end."""
+"""Compaction, retention, rolling and vacuum in any order, against a plain model that is told only where segments end.
+
+Appends go to files of their own or to shared objects, which a second partition always has a part of.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, contents, live, under_policy
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
@@ -43,9 +46,11 @@ steps = st.lists(
     st.tuples(
         pauses,
         st.one_of(
-            st.tuples(st.just("append"), rows),
-            st.tuples(st.just("append"), rows),
+            st.tuples(st.just("append"), rows, st.booleans()),
+            st.tuples(st.just("append"), rows, st.booleans()),
             st.tuples(st.just("seal")),
+            st.tuples(st.just("roll")),
+            st.tuples(st.just("vacuum")),
             st.tuples(st.just("compact"), maps, st.none() | rows),
             st.tuples(st.just("retain"), st.sampled_from([0, 0, 1, 3])),
         ),
@@ -73,23 +78,37 @@ class Work:
             "retention.ms": rules.retention_ms or -1,
             "segment.bytes": segment_bytes,
             "compression.type": compression,
+            "file.delete.delay.ms": 500,
         }
-        self.log.create_topic("t", config={name: str(value) for name, value in config.items()})
+        self.log.create_topic("t", 2, {name: str(value) for name, value in config.items()})
 
     def sealed(self) -> list[tuple[int, int]]:
         return [(one.base_offset, one.next_offset) for one in live(self.log, "t") if one.state == "sealed"]
 
-    def append(self, rows: Sequence[Record]) -> None:
-        keys, values = zip(*rows, strict=True)
-        times = pa.array([self.now_ms] * len(rows), pa.timestamp("ms", "UTC"))
-        table = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "timestamp": times}
-        with under_policy(self.log, "t", "delete") if None in keys else contextlib.nullcontext():
+    def append(self, rows: Sequence[Record], shared: bool = True) -> None:
+        """Appends to partition 0, and a record to partition 1. `shared`: both into one object."""
+        keys, values = zip(*rows, (b"other", b"1"), strict=True)
+        table = {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "timestamp": pa.array([self.now_ms] * len(keys), pa.timestamp("ms", "UTC")),
+            "partition": pa.array([0] * len(rows) + [1], pa.int32()),
+        }
+        fewest = mock.patch("spark_segments.log.appending.appender.FEWEST_RUNS", 1 if shared else 3)
+        with fewest, under_policy(self.log, "t", "delete") if None in keys else contextlib.nullcontext():
             self.log.append("t", pa.table(table))
         self.model.append(rows, self.now_ms)
         self.written += rows
 
     def seal(self) -> None:
         roll(self.log, now_ms=self.now_ms + 8 * DAY_MS)
+
+    def roll(self) -> None:
+        """Merges chunks, and seals those whose time has come."""
+        roll(self.log)
+
+    def vacuum(self) -> None:
+        vacuum(self.log)
 
     def retain(self, delete_before: int = 0) -> None:
         """Retention, after so many further records were deleted by their offsets."""
@@ -105,7 +124,7 @@ class Work:
         """Compaction where it is due; `meanwhile` is appended after the last look at the log, before the commit."""
         log = LogDir.open(self.log.uri, defaults={"log.cleaner.dedupe.buffer.size": str(map_bytes)})
         bound, is_due = self.model.cleanable(self.sealed(), self.now_ms)
-        plan = compact(log, dry_run=True).partitions
+        plan = [line for line in compact(log, dry_run=True).partitions if line["partition"] == 0]
         picked = any(line["action"] == "compact" for line in plan)
         assert picked == is_due or is_due is None
         assert [line["first_uncleanable_offset"] for line in plan] in ([], [bound])
@@ -118,17 +137,17 @@ class Work:
             return commit(manifest, *arguments, **options)
 
         with mock.patch.object(Manifest, "commit", commit_late):
-            lines = compact(log).partitions
+            lines = [line for line in compact(log).partitions if line["partition"] == 0]
         assert [line["action"] for line in lines] == ["compact"] * picked
         if picked:
             self.model.clean(bound, self.now_ms)
 
     def check(self) -> None:
-        (found,) = self.log.describe("t")["partitions"]
+        found = self.log.describe("t")["partitions"][0]
         model = self.model
         there = {
             row["offset"]: (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))
-            for row in contents(self.log, "t")
+            for row in contents(self.log, "t", partition=0)
         }
         assert there == model.visible()
         assert (found["log_start_offset"], found["log_end_offset"]) == (model.start_offset, len(self.written))

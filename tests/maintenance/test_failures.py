@@ -17,7 +17,7 @@ from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 DAMAGED = 1
-ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
+COPIES = sys.modules["spark_segments.maintenance.rolling.copies"]
 PLAN = sys.modules["spark_segments.maintenance.compaction.plan"]
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_segment_stops_the_compaction_of_its_partition_only(orders, se
 
 
 def test_an_error_of_programming_is_raised(orders, monkeypatch):
-    monkeypatch.setattr(ROLL, "copy_batches", lambda *_, **__: None + 1)
+    monkeypatch.setattr(COPIES, "copy_batches", lambda *_, **__: None + 1)
     with pytest.raises(TypeError):
         roll(orders, now_ms=GOLDEN_MS)
 
@@ -152,14 +152,14 @@ def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_no_failure(orders, monkeypatch):
-    copy_batches = ROLL.copy_batches
+    copy_batches = COPIES.copy_batches
 
     def then_delete(*arguments, **options):
         if "orders" in orders.topics():
             orders.delete_topic("orders")
         return copy_batches(*arguments, **options)
 
-    monkeypatch.setattr(ROLL, "copy_batches", then_delete)
+    monkeypatch.setattr(COPIES, "copy_batches", then_delete)
     report = roll(orders, now_ms=GOLDEN_MS)
     assert set(actions(report).values()) == {"lost to another job"} and report.failed == []
 

@@ -128,16 +128,15 @@ def test_a_dry_run_opens_no_segment_and_says_why(log, monkeypatch):
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
     """Has `work` done after the job has copied, before it commits."""
-    try_tasks = ROLL.try_tasks
+    copied = ROLL.copied
 
-    def run(function, tasks, spark=None, **options):
-        done = try_tasks(function, tasks, spark, **options)
-        if type(function).__name__ == "_CopyToFile":
-            monkeypatch.setattr(ROLL, "try_tasks", try_tasks)
-            work()
+    def run(*arguments, **options):
+        done = copied(*arguments, **options)
+        monkeypatch.setattr(ROLL, "copied", copied)
+        work()
         return done
 
-    monkeypatch.setattr(ROLL, "try_tasks", run)
+    monkeypatch.setattr(ROLL, "copied", run)
 
 
 def test_records_appended_meanwhile_follow_what_was_rolled(log, monkeypatch):

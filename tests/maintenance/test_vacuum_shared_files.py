@@ -27,7 +27,7 @@ FIRST, SECOND = (f"orders-shared/{0:020d}.{name}.log" for name in ("5e0c", "77aa
 
 @pytest.fixture
 def shared(log: LogDir) -> LogDir:
-    """Topic orders: two shared files, each with a run of either partition."""
+    """Topic orders: two shared objects, each with a run of either partition."""
     log.create_topic("orders", 2, {"file.delete.delay.ms": "60000"})
     topic_id = log.snapshot("orders").topic_id
     chunks = []

@@ -108,6 +108,9 @@ def _topic(topic: TopicView, now_ms: int, kafka: bool, served: bool) -> str:
         plural(sum(row["records"] for row in rows), "record"),
         f'version <data class="version" value="{described["version"]}">{count(described["version"])}</data>',
     ]
+    shared = described["shared"]
+    if shared["objects"]:
+        facts.append(f"{plural(shared['objects'], 'shared object')} with {human_bytes(shared['size_bytes'])} of it")
     policy = described["config"]["cleanup.policy"]
     least = float(described["config"]["min.cleanable.dirty.ratio"])
     largest = max((row["size_bytes"] for row in rows), default=0)

@@ -149,7 +149,7 @@ class _Partition:
             sum(max(one.tombstones, 0) for one in segments),  # -1: not known
             min(first, default=-1),
             max(one.max_timestamp_ms for one in segments),
-            segments[0].path if len(segments) == 1 else None,
+            segments[0].place if len(segments) == 1 else None,
             goes,
         )
 

@@ -99,11 +99,12 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         return
     for one, (_, config) in zip(described, topics, strict=True):
         sources = config.sources()
+        shared = one["shared"]
         own = [f"{name}={value}" for name, value in one["config"].items() if sources[name] != "default"]
-        print(
-            f"Topic: {one['topic']}  TopicId: {one['topic_id']}  Version: {one['version']}",
-            f"Configs: {', '.join(own) or '-'}",
-            sep="  ",
-        )
+        line = f"Topic: {one['topic']}  TopicId: {one['topic_id']}  Version: {one['version']}"
+        line += f"  Configs: {', '.join(own) or '-'}"
+        if shared["objects"]:
+            line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
+        print(line)
         columns = list(one["partitions"][0])
         print_table(columns, (list(row.values()) for row in one["partitions"]))

@@ -46,7 +46,7 @@ class Encoded:
 
 
 def encode_records(
-    records: pa.RecordBatch | Mapping[str, Any],
+    records: RecordColumns | pa.RecordBatch | Mapping[str, Any],
     rows: np.ndarray | None,
     *,
     codec: int,
@@ -60,15 +60,16 @@ def encode_records(
     """Rows of `records` as record batches with dense offsets from `base_offset`.
 
     `records` has the columns value, timestamp (int64 ms, or a timestamp, rounded down to ms) and, if wanted, key and
-    headers (list of struct key, value). Null keys, values and header values are Kafka's own nulls; a null header list
-    means no headers. `rows` (int64[n]) says which rows in which order; None means all.
+    headers (list of struct key, value). RecordColumns are a view of them that several calls can share. Null keys,
+    values and header values are Kafka's own nulls; a null header list means no headers. `rows`
+    (int64[n]) says which rows in which order; None means all.
 
     A batch ends before the record that would make it larger than `batch_bytes`, uncompressed. A larger record is alone
     in its batch. Raises RecordTooLargeError where a batch as stored has more than `max_message_bytes`, and
     InvalidOptionError for columns of wrong types, null timestamps and header keys, and timestamps before 1970. With
     LOG_APPEND_TIME all records of a batch get the latest timestamp of its rows.
     """
-    columns = RecordColumns.of(records)
+    columns = records if isinstance(records, RecordColumns) else RecordColumns.of(records)
     selected = _ALL_ROWS if rows is None else readonly(np.ascontiguousarray(rows, np.int64))
     total = columns.count if rows is None else len(selected)
     record_bytes, tombstones = kernels.measure(

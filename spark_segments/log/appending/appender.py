@@ -16,20 +16,35 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError
+from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from spark_segments.log.appending.input_columns import check_columns, normalize
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.appending.waiting import WaitingRun
+from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment
 from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.writer import ChunkWriter
 from spark_segments.storage import Storage
 
 DEFAULT_BATCH_BYTES = 131072
-BUFFER_BYTES = 32 << 20
+BUFFER_BYTES = 64 << 20
 # A partition's last batch in a buffer is half full on average. With this many batches before it, that costs little.
 BUFFERED_BATCHES = 16
 MAX_OPEN_CHUNKS = 256
+
+WAITING_BYTES = 64 << 20
+"""Upper bound on the encoded batches that wait for a shared object, and about its size."""
+
+LARGE_RUN_BYTES = WAITING_BYTES // 64
+CHUNK_BYTES = 4 << 20
+"""A run of this size has files of its own. So has a run of LARGE_RUN_BYTES where more is to come after WAITING_BYTES:
+a partition that gets much becomes one large chunk and not a run in each of many objects."""
+
+FEWEST_RUNS = 8
+"""Fewer runs than this get files of their own: an object would save few requests."""
+
 DEFAULT_ZSTD_LEVEL = 1
 NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's epoch
 
@@ -46,6 +61,12 @@ class Target:
     partitions: int
     config: TopicConfig
     repeated: bool = False
+    format_version: int = 1
+
+    @property
+    def chunk_bytes(self) -> int:
+        """From this size on, the run of a partition becomes a chunk with files of its own."""
+        return min(CHUNK_BYTES, self.config.segment_bytes // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +101,18 @@ class _Open:
     sticky_partition: int
     sticky_bytes: int = 0
     writers: dict[int, ChunkWriter] = field(default_factory=dict)
+    waiting: dict[int, WaitingRun] = field(default_factory=dict)
     finished: list[Segment] = field(default_factory=list)
     row_without_key: int | None = None
 
 
 class Appender:
-    """Buffers rows, then encodes them partition by partition into open chunks.
+    """Buffers rows, then encodes them partition by partition into open chunks and runs of shared objects.
 
     A buffer has BUFFERED_BATCHES batches for each partition, and BUFFER_BYTES at most: a smaller buffer stays in the
-    processor's cache.
+    processor's cache. Encoded batches wait in memory, WAITING_BYTES at most, and then go into a shared object, a run
+    for each partition. A partition that gets much has a chunk open instead. In a topic of format version 1, and where
+    the object would be shared by few, all have chunks.
 
     At most MAX_OPEN_CHUNKS chunks are open at a time. Where a topic has more partitions, the chunk that was written to
     least recently is closed, and its partition gets a new chunk later.
@@ -115,6 +139,7 @@ class Appender:
         self._pending_bytes = 0
         self._flushed_rows = 0
         self._topics: dict[str, _Open] = {}
+        self._waiting_bytes = 0
         self._checked: pa.Schema | None = None
 
     def __enter__(self) -> Appender:
@@ -135,6 +160,8 @@ class Appender:
         if self._checked is not batch.schema and self._checked != batch.schema:
             check_columns(batch.schema, topic_given=self._topic is not None)
             self._checked = batch.schema
+        if self._topic is not None:
+            self._open(self._topic)  # its number of partitions decides how much is buffered
         rows_bytes = max(1, batch.nbytes // batch.num_rows)
         step = max(1, self._buffer_bytes // rows_bytes)
         for start in range(0, batch.num_rows, step):
@@ -146,7 +173,7 @@ class Appender:
 
     @property
     def _wanted_bytes(self) -> int:
-        """Bytes of BUFFERED_BATCHES batches of every partition of the topics seen so far. Looks no topic up."""
+        """Bytes of BUFFERED_BATCHES batches of every partition of the topics seen so far."""
         partitions = sum(opened.target.partitions for opened in self._topics.values())
         return BUFFERED_BATCHES * self._options.batch_bytes * max(partitions, 1)
 
@@ -154,6 +181,7 @@ class Appender:
         """Writes the buffered rows, finishes all chunks and returns them, an entry for each topic."""
         self._flush()
         for opened in self._topics.values():
+            self._write_object(opened)
             for partition in list(opened.writers):
                 self._close_chunk(opened, partition)
         return [
@@ -225,21 +253,28 @@ class Appender:
         partitions = self._partitions(opened, batch)
         order, starts = group_rows(partitions, opened.target.partitions)
         config = opened.target.config
-        for partition in np.flatnonzero(np.diff(starts)):
-            chunk = self._chunk(opened, int(partition))
+        columns = RecordColumns.of(batch)
+        for partition in np.flatnonzero(np.diff(starts)).tolist():
+            writer = self._writer(opened, partition)
             encoded = encode_records(
-                batch,
+                columns,
                 order[starts[partition] : starts[partition + 1]],
                 codec=opened.codec,
                 level=opened.level,
                 # As in Kafka, no batch is larger than a segment.
                 batch_bytes=min(self._options.batch_bytes, config.segment_bytes),
                 max_message_bytes=min(config.max_message_bytes, config.segment_bytes),
-                base_offset=chunk.next_offset,
+                base_offset=writer.next_offset,
                 timestamp_type=opened.timestamp_type,
                 leader_epoch=NO_LEADER_EPOCH,
             )
-            chunk.append(encoded)
+            writer.append(encoded)
+            if isinstance(writer, WaitingRun):
+                self._waiting_bytes += encoded.buffer.size
+                if writer.log_bytes >= opened.target.chunk_bytes:
+                    self._open_chunk(opened, partition)
+                elif self._waiting_bytes >= WAITING_BYTES:
+                    self._write_waiting()
 
     def _partitions(self, opened: _Open, batch: pa.RecordBatch) -> np.ndarray:
         """int32[rows]: the partition column where it is set, else murmur2 of the key, else the sticky partition."""
@@ -274,22 +309,57 @@ class Appender:
         values: np.ndarray = ((opened.sticky_partition + turns) % opened.target.partitions).astype(np.int32)
         return values
 
-    def _chunk(self, opened: _Open, partition: int) -> ChunkWriter:
+    def _writer(self, opened: _Open, partition: int) -> ChunkWriter | WaitingRun:
+        """The open chunk of a partition, else the run that waits."""
         writer = opened.writers.pop(partition, None)
-        if writer is None:
-            if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
-                fullest = max(self._topics.values(), key=lambda other: len(other.writers))
-                self._close_chunk(fullest, next(iter(fullest.writers)))
-            config = opened.target.config
-            writer = ChunkWriter(
-                self._storage,
-                opened.target.topic,
-                opened.target.topic_id,
-                partition,
-                limits=SegmentLimits.of(config),
-            )
-        opened.writers[partition] = writer  # last in the dict: written to most recently
+        if writer is not None:
+            opened.writers[partition] = writer  # last in the dict: written to most recently
+            return writer
+        if opened.target.format_version < SHARED_FORMAT_VERSION:
+            return self._open_chunk(opened, partition)
+        return opened.waiting.setdefault(partition, WaitingRun())
+
+    def _open_chunk(self, opened: _Open, partition: int) -> ChunkWriter:
+        """Opens a chunk for a partition, and puts its run that waits into the chunk."""
+        if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
+            fullest = max(self._topics.values(), key=lambda other: len(other.writers))
+            self._close_chunk(fullest, next(iter(fullest.writers)))
+        target = opened.target
+        limits = SegmentLimits.of(target.config)
+        writer = ChunkWriter(self._storage, target.topic, target.topic_id, partition, limits=limits)
+        opened.writers[partition] = writer
+        run = opened.waiting.pop(partition, None)
+        if run is not None:
+            self._waiting_bytes -= run.log_bytes
+            for encoded in run.parts:
+                writer.append(encoded)
         return writer
+
+    def _write_waiting(self) -> None:
+        """Makes room: large runs get chunks, which stay open; where that is not enough, the others go into objects."""
+        for opened in self._topics.values():
+            for partition in [number for number, run in opened.waiting.items() if run.log_bytes >= LARGE_RUN_BYTES]:
+                self._open_chunk(opened, partition)
+        if self._waiting_bytes >= WAITING_BYTES // 2:
+            for opened in self._topics.values():
+                self._write_object(opened)
+
+    def _write_object(self, opened: _Open) -> None:
+        """Writes the runs that wait into a shared object, or into chunks where they are few."""
+        target = opened.target
+        if len(opened.waiting) < FEWEST_RUNS:
+            for partition in list(opened.waiting):
+                self._open_chunk(opened, partition)
+                self._close_chunk(opened, partition)
+            return
+        limits, now_ms = SegmentLimits.of(target.config), self._storage.now_ms()
+        with SharedObjectWriter(self._storage, target.topic, target.topic_id, limits) as writer:
+            for partition, run in sorted(opened.waiting.items()):
+                run.write(writer, partition, now_ms)
+            rows = writer.close()
+        self._waiting_bytes -= sum(run.log_bytes for run in opened.waiting.values())
+        opened.waiting = {}
+        opened.finished.extend(rows)
 
     @staticmethod
     def _close_chunk(opened: _Open, partition: int) -> None:

@@ -142,9 +142,9 @@ def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:
 
 def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
     """Raises CommitConflictError for a chunk whose .log is not there."""
+    files = {chunk.path: chunk for chunk in chunks}
     with ThreadPoolExecutor(_THREADS) as pool:
-        there = pool.map(storage.exists, [chunk.path for chunk in chunks])
-        for chunk, exists in zip(chunks, there, strict=True):
+        for chunk, exists in zip(files.values(), pool.map(storage.exists, files), strict=True):
             if not exists:
                 raise CommitConflictError(
                     "The file of a chunk is gone: its records were appended and left the log, or the file was lost",

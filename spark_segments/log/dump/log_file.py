@@ -18,6 +18,7 @@ from spark_segments.format.kernels.crc import crc32c
 from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import ATTRIBUTES_POSITION, CODEC_NAMES, MAGIC_POSITION, NO_SEQUENCE
 from spark_segments.format.legacy.message_sets import read_messages
+from spark_segments.format.shared_object import MAGIC, TRAILER_BYTES, Footer, footer_size, parse_footer
 from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after
 from spark_segments.format.window import Window
 from spark_segments.log.dump.entry import (
@@ -40,24 +41,45 @@ _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
-    """Batches, each followed by its records; then the bytes behind the last batch, and gaps between offsets."""
+    """Batches, each followed by its records; then the bytes behind the last batch, and gaps between offsets.
+
+    Of a shared object, what its footer says of each run, followed by the batches of the run.
+    """
     name = plain_path(path).rsplit("/", 1)[-1]
     if name.endswith(".log"):
         yield {"kind": "log", "startingOffset": base_offset_of(path)}
     elif snapshot := re.fullmatch(r"(\d+)-(\d+)\.checkpoint", name):
         yield {"kind": "KRaft snapshot", "endOffset": int(snapshot[1]), "epoch": int(snapshot[2])}
     size = source.size(path)
+    footer = None
+    try:
+        footer = shared_footer(source, path, size) if name.endswith(".log") else None
+    except CorruptBatchError as damaged:  # the batches are shown all the same
+        yield error_entry(damaged)
+    if footer is None:
+        yield from _dump_batches(source, path, options, 0, size)
+        return
+    yield {"kind": "shared object", "topicId": footer.topic_id, "runs": len(footer.runs)}
+    for run in footer.runs:
+        values = {field: run[field].item() for field in footer.runs.dtype.names or ()}
+        yield {"kind": "run", **values}
+        yield from _dump_batches(source, path, options, values["position"], values["position"] + values["log_bytes"])
+
+
+def _dump_batches(source: DumpSource, path: str, options: DumpOptions, start: int, end: int) -> Iterator[Entry]:
+    """The batches in [start, end) of a file, as `dump_log` gives them."""
     if options.max_bytes is not None:
-        size = min(size, options.max_bytes)
+        end = min(end, start + options.max_bytes)
     gaps = Complaints("non-consecutive offsets", path, ("offset", "next"))
     last_offset = -1
-    position = 0
+    position = start
     error: CorruptBatchError | None = None
 
-    def read(start: int, length: int) -> np.ndarray:
-        return byte_view(source.read(path, start, length))
+    def read(first: int, length: int) -> np.ndarray:
+        return byte_view(source.read(path, first, length))
 
-    for step in walk(read, path, size, most_window_bytes=WINDOW_BYTES, check_crc=False):
+    steps = walk(read, path, end, start_position=start, most_window_bytes=WINDOW_BYTES, check_crc=False)
+    for step in steps:
         error = step.error
         for group in _groups(step.window.batches):
             for batch, records in with_records(step.window.with_batches(group), options.deep_iteration):
@@ -69,12 +91,21 @@ def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[En
                             gaps.add(last_offset, record["offset"])
                         last_offset = record["offset"]
                     yield record
-    if position < size:
+    if position < end:
         if error is not None:
             yield error_entry(error)
         if options.max_bytes is None:
-            yield {"kind": "invalid bytes", "file": path, "bytes": size - position}
+            yield {"kind": "invalid bytes", "file": path, "bytes": end - position}
     yield from gaps.entries()
+
+
+def shared_footer(source: DumpSource, path: str, size: int) -> Footer | None:
+    """The footer of a shared object, None for any other .log. Raises CorruptBatchError where it is damaged."""
+    trailer = bytes(source.read(path, max(0, size - TRAILER_BYTES), TRAILER_BYTES))
+    if not trailer.endswith(MAGIC):
+        return None
+    footer_bytes = footer_size(trailer, size, path=path)
+    return parse_footer(source.read(path, size - footer_bytes, footer_bytes), size, path=path)
 
 
 def _groups(batches: BatchTable) -> Iterator[BatchTable]:

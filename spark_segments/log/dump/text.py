@@ -146,6 +146,11 @@ _LINES: dict[str, Callable[[Entry], Iterator[str]]] = {
     "error": _form("{message}"),
     "log": _form("Log starting offset: {startingOffset}"),
     "KRaft snapshot": _form("Snapshot end offset: {endOffset}, epoch: {epoch}"),
+    "shared object": _form("Shared object of topic id {topicId}: {runs} runs"),
+    "run": _form(
+        "Partition {partition}: position: {position} size: {log_bytes} records: {records} batches: {batches}"
+        " indexPosition: {index_position} indexSize: {index_bytes} timeIndexSize: {time_index_bytes}"
+    ),
     "batch": _batch,
     "invalid bytes": _invalid_bytes,
     "non-consecutive offsets": _complaints("Non-consecutive offsets in {file}", "  {offset} is followed by {next}"),

@@ -23,6 +23,9 @@ DELETING = "deleting"  # out of the log, and vacuum has begun to delete the file
 
 OUT_OF_LOG = (REMOVED, DELETING)
 
+SHARED_FORMAT_VERSION = 2
+"""Topics from this format on may have shared objects."""
+
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
@@ -83,7 +86,7 @@ class Segment:
     timestamp, or as the offset of a timestamp, means that no record has a timestamp. `delete_horizon_ms` is the
     earliest delete horizon of the file's batches, None where no batch has a horizon.
 
-    Most rows have a `.log` file to themselves: `position` is 0 then, and `index_position` is None. A shared file holds
+    Most rows have a `.log` file to themselves: `position` is 0 then, and `index_position` None. A shared object holds
     the runs of many rows: the row's batches lie at [position, +log_bytes), its .index entries at [index_position,
     +index_bytes), and its .timeindex entries right after these. Such a row has no .txnindex.
     """
@@ -132,17 +135,32 @@ class Segment:
         return int(self.path.rpartition("/")[2][:BASE_OFFSET_DIGITS])
 
     @property
+    def place(self) -> str:
+        """The path, and for a run of a shared object its position: `<path>:<position>`. No other live row has it."""
+        return f"{self.path}:{self.position}" if self.is_shared else self.path
+
+    @property
     def stem(self) -> str:
         """The path without `.log`."""
         return self.path.removesuffix(LOG_SUFFIX)
 
     @property
+    def end_position(self) -> int:
+        """The position in the file behind the row's last batch."""
+        return self.position + self.log_bytes
+
+    @property
     def index_path(self) -> str:
-        return self._sidecar(INDEX_SUFFIX)
+        return self.path if self.is_shared else self._sidecar(INDEX_SUFFIX)
 
     @property
     def time_index_path(self) -> str:
-        return self._sidecar(TIME_INDEX_SUFFIX)
+        return self.path if self.is_shared else self._sidecar(TIME_INDEX_SUFFIX)
+
+    @property
+    def time_index_position(self) -> int:
+        """Where the .timeindex entries begin in the file at `time_index_path`."""
+        return 0 if self.index_position is None else self.index_position + self.index_bytes
 
     @property
     def txn_index_path(self) -> str:
@@ -242,7 +260,7 @@ def _rows(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
 def row_keys(segments: pa.Table) -> pa.ChunkedArray:
     """string[rows]: the identity of each row, comparable between tables.
 
-    It is the path where the file has a single row, so that large topics without shared files pay nothing for it.
+    It is the path where the file has a single row, so that large topics without shared objects pay nothing for it.
     """
     shared, paths = pc.is_valid(segments.column("index_position")), segments.column("path")
     if not pc.any(shared).as_py():

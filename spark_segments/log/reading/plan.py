@@ -26,6 +26,7 @@ from spark_segments.log.reading.isolation import (
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
+RUN_COST_BYTES = 64 << 10  # cost of a request within a shared object
 
 PARALLEL_TASKS = 64
 """Partitions share a task only as far as so many tasks are left: a planner does not know the size of its cluster."""
@@ -34,7 +35,7 @@ PARALLEL_TASKS = 64
 @dataclass(frozen=True, slots=True)
 class ReadRange:
     """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in
-    [start_position, end_position).
+    [start_position, end_position) of its file.
 
     `begin_position`: the position of a batch at or before the first wanted batch, known without the .index; 0 where not
     known. `transactions`: for read_committed, the indexes that list the aborted transactions of this piece.
@@ -60,7 +61,7 @@ class ReadRange:
     @property
     def cost_bytes(self) -> int:
         """The cost of the read as that of reading so many bytes."""
-        return self.size_bytes + OPEN_COST_BYTES
+        return self.size_bytes + (RUN_COST_BYTES if self.segment.is_shared else OPEN_COST_BYTES)
 
     @property
     def offsets(self) -> int:
@@ -115,8 +116,8 @@ def read_ranges(
                 segment,
                 max(start, segment.base_offset),
                 min(end, segment.next_offset),
-                0,
-                segment.log_bytes,
+                segment.position,
+                segment.end_position,
                 transactions=_from(transactions, segment.base_offset),
             )
             ranges.extend(cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes))

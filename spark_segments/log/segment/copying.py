@@ -18,6 +18,7 @@ from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment.files import read_file, read_txn_index
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.storage import Storage
@@ -54,25 +55,51 @@ def copy_batches(
         limits=limits,
         stem=stem,
     ) as writer:
-        for source in sources:
-            start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
-            known = source.tombstones >= 0
-            whole = (start, end) == (source.base_offset, source.next_offset)
-            copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
-            if whole and copied != source.records and source.file_base_offset == source.name_offset:
-                raise CorruptBatchError(
-                    "The file does not hold the records of its row",
-                    path=source.path,
-                    expected=f"{source.records} records",
-                    found=f"{copied} records",
-                    hint=RESTORE,
-                )
-            if whole and known:
-                writer.add_tombstones(source.tombstones)
-            writer.add_aborted(aborted_in(storage, source, start, end))
+        _copy_all(storage, writer, sources, base_offset, next_offset, leader_epoch)
         created_ms = _created_ms(sources, sealed)
         row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
+
+
+def copy_run(
+    storage: Storage,
+    writer: SharedObjectWriter,
+    sources: Sequence[Segment],
+    base_offset: int,
+    next_offset: int,
+    *,
+    leader_epoch: int | None,
+) -> None:
+    """As `copy_batches`, but into a run of a shared object: an active segment's batches, with offsets from 0."""
+    writer.begin(sources[0].partition, _created_ms(sources, sealed=False))
+    moved = [source.at(source.base_offset - base_offset) for source in sources]
+    _copy_all(storage, writer, moved, 0, next_offset - base_offset, leader_epoch)
+
+
+def _copy_all(
+    storage: Storage,
+    writer: SegmentWriter | SharedObjectWriter,
+    sources: Sequence[Segment],
+    base_offset: int,
+    next_offset: int,
+    leader_epoch: int | None,
+) -> None:
+    for source in sources:
+        start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+        known = source.tombstones >= 0
+        whole = (start, end) == (source.base_offset, source.next_offset)
+        copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
+        if whole and copied != source.records and source.file_base_offset == source.name_offset:
+            raise CorruptBatchError(
+                "The file does not hold the records of its row",
+                path=source.path,
+                expected=f"{source.records} records",
+                found=f"{copied} records",
+                hint=RESTORE,
+            )
+        if whole and known:
+            writer.add_tombstones(source.tombstones)
+        writer.add_aborted(aborted_in(storage, source, start, end))
 
 
 def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
@@ -96,7 +123,7 @@ def aborted_in(storage: Storage, source: Segment, start: int, end: int) -> Abort
 
 def _copy(
     storage: Storage,
-    writer: SegmentWriter,
+    writer: SegmentWriter | SharedObjectWriter,
     source: Segment,
     start: int,
     end: int,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import MissingFileError
+from spark_segments.errors import CorruptBatchError, MissingFileError
+from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.storage import Storage
 
 
@@ -17,6 +23,32 @@ def read_file(
         return storage.read(path, offset, length, writable=writable)
     except FileNotFoundError as error:
         raise missing_file(storage.location(path)) from error
+
+
+def read_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    """The .index of a segment as `parse_offset_index` gives it. Raises CorruptBatchError, or MissingFileError."""
+    position = segment.index_position or 0
+    data = read_file(storage, segment.index_path, position, segment.index_bytes)
+    with errors_from(position):
+        return parse_offset_index(data, path=segment.index_path)
+
+
+def read_time_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    """The .timeindex of a segment as `parse_time_index` gives it. Raises CorruptBatchError, or MissingFileError."""
+    position = segment.time_index_position
+    data = read_file(storage, segment.time_index_path, position, segment.time_index_bytes)
+    with errors_from(position):
+        return parse_time_index(data, path=segment.time_index_path)
+
+
+@contextlib.contextmanager
+def errors_from(position: int) -> Iterator[None]:
+    """Errors within, whose positions count from byte `position` of a file, get positions of the file."""
+    try:
+        yield
+    except CorruptBatchError as error:
+        error.position = position + (error.position or 0)
+        raise
 
 
 def read_txn_index(storage: Storage, path: str, size_bytes: int, offset_shift: int) -> AbortedTransactions:

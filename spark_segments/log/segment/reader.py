@@ -17,38 +17,52 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.legacy.message_sets import with_first_offsets
-from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index, position_for_offset
+from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.files import read_file, read_index, read_time_index
 from spark_segments.log.segment.walk import WINDOW_BYTES, walk
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
 
+SMALL_RUN_BYTES = 1 << 20
+"""Up to this size a run of a shared object is read whole: its index would be a request more."""
+
 
 def locate(storage: Storage, segment: Segment, offset: int) -> int:
-    """The position of a batch at or before the batch that holds log offset `offset`: 0 where the index has nothing
-    closer.
+    """The position in the file of a batch at or before the batch that holds log offset `offset`: the segment's first
+    where the index has nothing closer.
     """
     return seek(storage, segment, offset)[0]
 
 
 def seek(storage: Storage, segment: Segment, offset: int) -> tuple[int, int]:
-    """(position, size) of bytes of the .log that begin with a batch and contain the batch that holds `offset`.
+    """(position, size) of bytes of the file that begin with a batch and contain the batch that holds `offset`.
 
     `offset` is an offset of the log. The size is FIRST_WINDOW_BYTES at least; where the index does not know the end of
-    the batch, more bytes may be needed.
+    the batch, more bytes may be needed. A small run of a shared object is read whole, without its index.
     """
     relative_offset = offset - segment.offset_shift - segment.name_offset
-    if segment.index_bytes == 0 or relative_offset <= 0:
-        return 0, FIRST_WINDOW_BYTES
+    if segment.index_bytes == 0 or relative_offset <= 0 or _is_small(segment):
+        return segment.position, first_read_bytes(segment)
     return _between(segment, _offset_index(storage, segment), relative_offset, relative_offset)
 
 
+def first_read_bytes(segment: Segment) -> int:
+    """How much of a segment is read at first. Of a shared object, where each read is a request, a run's window."""
+    return WINDOW_BYTES if segment.is_shared else FIRST_WINDOW_BYTES
+
+
+def _is_small(segment: Segment) -> bool:
+    return segment.is_shared and segment.log_bytes <= SMALL_RUN_BYTES
+
+
 def _offset_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    return parse_offset_index(read_file(storage, segment.index_path, 0, segment.index_bytes), path=segment.index_path)
+    """(relative offsets, positions in the file)"""
+    offsets, positions = read_index(storage, segment)
+    return offsets, positions.astype(np.int64) + segment.position if segment.position else positions
 
 
 def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int, last: int | None) -> tuple[int, int]:
@@ -57,50 +71,47 @@ def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int,
     An entry names the last offset of the append that it points to. So an offset above an entry's lies in the append of
     the next entry at the latest. That append ends where the entry after the next points.
     """
-    position = position_for_offset(index, first)
+    position = max(position_for_offset(index, first), segment.position)
     after = len(index[0]) if last is None else int(np.searchsorted(index[0], last, side="left")) + 1
-    end = int(index[1][after]) if after < len(index[1]) else segment.log_bytes
-    return position, min(max(end - position, FIRST_WINDOW_BYTES), WINDOW_BYTES)
+    end = int(index[1][after]) if after < len(index[1]) else segment.end_position
+    return position, min(max(end - position, first_read_bytes(segment)), WINDOW_BYTES)
 
 
 def locate_position(storage: Storage, segment: Segment, position: int) -> int:
-    """The greatest indexed batch position at or before byte `position` of the .log."""
-    if segment.index_bytes == 0 or position <= 0:
-        return 0
+    """The greatest indexed batch position of the file at or before byte `position`, the segment's first at least."""
+    if segment.index_bytes == 0 or position <= segment.position or _is_small(segment):
+        return segment.position
     _, positions = _offset_index(storage, segment)
     entry = int(np.searchsorted(positions, position, side="right")) - 1
-    return int(positions[entry]) if entry >= 0 else 0
+    return int(positions[entry]) if entry >= 0 else segment.position
 
 
 def positions_between(storage: Storage, segment: Segment, start_offset: int, end_offset: int) -> tuple[int, int]:
     """(start, end): the log offsets [start_offset, end_offset) are in batches that begin in [start, end).
 
-    A batch begins at `start`. The positions are as close as the .index has them: 0 and the file's end without it.
+    A batch begins at `start`. The positions are as close as the .index has them: without it, those of the segment.
     """
-    if segment.index_bytes == 0:
-        return 0, segment.log_bytes
+    if segment.index_bytes == 0 or _is_small(segment):
+        return segment.position, segment.end_position
     before = segment.offset_shift + segment.name_offset
     index = _offset_index(storage, segment)
-    start = position_for_offset(index, start_offset - before) if start_offset > before else 0
+    start = max(position_for_offset(index, start_offset - before), segment.position)
     after = int(np.searchsorted(index[0], end_offset - 1 - before, side="left")) + 1  # as in `_between`
-    return start, int(index[1][after]) if after < len(index[1]) else segment.log_bytes
+    return start, int(index[1][after]) if after < len(index[1]) else segment.end_position
 
 
 def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
-    """(position, size) of the bytes of the .log in which to look for the first record not older than `timestamp_ms`.
+    """(position, size) of the bytes of the file in which to look for the first record not older than `timestamp_ms`.
 
     No record before them has a timestamp ≥ `timestamp_ms`. They contain the first such record, as far as the indexes
     know its place. A time index entry holds the largest timestamp so far. So all records before the last entry below
     the target are older than the target, in whatever order the timestamps are; the next entry's record is not older.
     """
-    if segment.time_index_bytes == 0:
-        return 0, FIRST_WINDOW_BYTES
-    data = read_file(storage, segment.time_index_path, 0, segment.time_index_bytes)
-    timestamps, relative_offsets = parse_time_index(data, path=segment.time_index_path)
+    if segment.time_index_bytes == 0 or segment.index_bytes == 0 or _is_small(segment):
+        return segment.position, first_read_bytes(segment)
+    timestamps, relative_offsets = read_time_index(storage, segment)
     after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
     first = int(relative_offsets[after - 1]) if after else -1
-    if segment.index_bytes == 0:
-        return 0, FIRST_WINDOW_BYTES
     last = int(relative_offsets[after]) if after < len(timestamps) else None
     return _between(segment, _offset_index(storage, segment), first, last)
 
@@ -111,23 +122,24 @@ def windows(
     start_position: int = 0,
     end_position: int | None = None,
     *,
-    first_window_bytes: int = FIRST_WINDOW_BYTES,
+    first_window_bytes: int | None = None,
     check_crc: bool = True,
     writable: bool = False,
 ) -> Iterator[Window]:
-    """The batches that begin in [start_position, end_position) of a .log, in windows that grow to WINDOW_BYTES.
+    """The batches of a segment that begin in [start_position, end_position) of its file.
 
-    `start_position` must be the start of a batch. `writable`: their data can be changed in place. Raises
+    They come in windows that grow from `first_window_bytes` to WINDOW_BYTES. `start_position` must be the start of a
+    batch; a position before the segment's means its first. `writable`: their data can be changed in place. Raises
     CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
     """
-    path, log_bytes = segment.path, segment.log_bytes
+    path, end = segment.path, segment.end_position
     for step in walk(
         partial(read_file, storage, path, writable=writable),
         path,
-        log_bytes,
-        start_position=start_position,
+        end,
+        start_position=max(start_position, segment.position),
         end_position=end_position,
-        first_window_bytes=first_window_bytes,
+        first_window_bytes=first_window_bytes or first_read_bytes(segment),
         offset_shift=segment.offset_shift,
         check_crc=check_crc,
     ):
@@ -137,7 +149,7 @@ def windows(
                 "The file is shorter than the log says",
                 path=path,
                 position=file_bytes,
-                expected=f"{log_bytes} bytes",
+                expected=f"{end} bytes",
                 found=f"{file_bytes} bytes",
                 hint=RESTORE,
             )
@@ -152,7 +164,7 @@ def windows(
                 path=path,
                 position=step.end_position,
                 expected=f"{step.needed_bytes} bytes",
-                found=f"{log_bytes - step.end_position} bytes",
+                found=f"{end - step.end_position} bytes",
                 hint=RESTORE,
             )
 
@@ -183,7 +195,8 @@ def read_segment(
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
-    begin, window_bytes = begin_position, first_window_bytes
+    begin = max(begin_position, segment.position)
+    window_bytes = max(first_window_bytes, first_read_bytes(segment))
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
         found, found_bytes = seek(storage, segment, start_offset)
         begin, window_bytes = max(begin, found), max(window_bytes, found_bytes)

@@ -15,7 +15,6 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.patch import rebase
-from spark_segments.format.sidecars.index import IndexBuilder
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import (
@@ -26,6 +25,7 @@ from spark_segments.log.manifest.rows import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from spark_segments.log.segment.figures import SegmentFigures
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
@@ -61,18 +61,19 @@ class SegmentWriter:
         self._base_offset = base_offset
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
-        self._index = IndexBuilder(
-            base_offset, interval_bytes=limits.index_interval_bytes, index_bytes=limits.segment_index_bytes
-        )
+        self._figures = SegmentFigures(base_offset, limits)
         self._log: WriteStream | None = None
-        self.log_bytes = 0
-        self.next_offset = base_offset
-        self._records = 0
-        self._batches = 0
-        self._tombstones = 0
-        self._first_batch_max_timestamp_ms = -1
-        self._delete_horizon_ms: int | None = None
         self._aborted: list[AbortedTransactions] = []
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the .log so far."""
+        return self._figures.log_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last one appended, in the file's offsets."""
+        return self._figures.next_offset
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -85,7 +86,7 @@ class SegmentWriter:
 
     def add_tombstones(self, count: int) -> None:
         """Counts `count` of the appended records as tombstones (null values)."""
-        self._tombstones += count
+        self._figures.tombstones += count
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
         """Adds entries to the .txnindex: transactions whose abort marker is in this segment."""
@@ -98,50 +99,27 @@ class SegmentWriter:
             return
         if self._log is None:
             self._log = self._storage.create(self._stem + LOG_SUFFIX)
-            self._first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
         self._log.write(data)
-        positions = self.log_bytes + np.cumsum(batches.size) - batches.size
-        self._index.add(dataclasses.replace(batches, position=positions))
-        self.log_bytes += int(batches.size.sum())
-        self.next_offset = int(batches.last_offset[-1]) + 1
-        self._records += int(batches.count.sum())
-        self._batches += len(batches)
-        horizons = batches.base_timestamp[batches.has_delete_horizon]
-        if len(horizons):
-            earliest = int(horizons.min())
-            self._delete_horizon_ms = (
-                earliest if self._delete_horizon_ms is None else min(earliest, self._delete_horizon_ms)
-            )
+        self._figures.add(batches)
 
     def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
         if self._log is None:
             self._log = self._storage.create(self._stem + LOG_SUFFIX)
         self._log.close()
-        index, time_index = self._index.finish()
+        index, time_index = self._figures.finish()
         self._storage.write(self._stem + INDEX_SUFFIX, index)
         self._storage.write(self._stem + TIME_INDEX_SUFFIX, time_index)
         txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
         if txn_index:
             self._storage.write(self._stem + TXN_INDEX_SUFFIX, txn_index)
-        return Segment(
-            topic_id=topic_id,
-            partition=self._partition,
-            base_offset=self._base_offset,
-            next_offset=self.next_offset,
-            path=self._stem + LOG_SUFFIX,
-            file_base_offset=self._base_offset,
-            log_bytes=self.log_bytes,
+        return self._figures.row(
+            topic_id,
+            self._partition,
+            self._stem + LOG_SUFFIX,
             index_bytes=len(index),
             time_index_bytes=len(time_index),
             txn_index_bytes=len(txn_index),
-            records=self._records,
-            batches=self._batches,
-            first_batch_max_timestamp_ms=self._first_batch_max_timestamp_ms,
-            max_timestamp_ms=self._index.max_timestamp,
-            offset_of_max_timestamp=self._index.offset_of_max_timestamp,
-            tombstones=self._tombstones,
-            delete_horizon_ms=self._delete_horizon_ms,
             created_ms=created_ms,
             state=state,
         )
@@ -150,10 +128,11 @@ class SegmentWriter:
 def discard(storage: Storage, segments: Iterable[Segment]) -> None:
     """Deletes files that the caller has made and whose rows were never given to a commit.
 
+    Shared objects stay: other runs of them may be in the log. Vacuum takes an object that no row names.
     A caller that is not sure (a commit that raised may have happened) must leave the files to vacuum. Files that cannot
     be deleted now are left to vacuum, too.
     """
-    _delete(storage, [segment.stem for segment in segments])
+    _delete(storage, [segment.stem for segment in segments if not segment.is_shared])
 
 
 def _delete(storage: Storage, stems: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ Missing indexes and indexes of a wrong size are found where files are compared w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,10 +21,18 @@ from spark_segments.format.sidecars.index import (
     parse_time_index,
 )
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.files import errors_from
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.segment.walk import WalkStep
 from spark_segments.log.verification.findings import WARNING, Findings
+
+
+def segment_index(segment: Segment, is_time_index: bool) -> tuple[str, int, int]:
+    """(path of the file with the index entries, position of the first, bytes of each)"""
+    if is_time_index:
+        return segment.time_index_path, segment.time_index_position, TIME_ENTRY_BYTES
+    return segment.index_path, segment.index_position or 0, OFFSET_ENTRY_BYTES
 
 
 class IndexLook:
@@ -58,34 +67,39 @@ class IndexLook:
         offsets = times = None
         try:
             if self._index is not None:
-                offsets = parse_offset_index(self._index, path=segment.index_path)
+                with errors_from(segment.index_position or 0):
+                    offsets = parse_offset_index(self._index, path=segment.index_path)
                 self._index_check = OffsetIndexCheck(offsets, segment.name_offset)
-                self._check_used(segment.index_path, self._index, len(offsets[0]) * OFFSET_ENTRY_BYTES)
+                self._check_used(False, self._index, len(offsets[0]))
             if self._time_index is not None:
-                times = parse_time_index(self._time_index, path=segment.time_index_path)
+                with errors_from(segment.time_index_position):
+                    times = parse_time_index(self._time_index, path=segment.time_index_path)
                 if self._time_index == bytes(TIME_ENTRY_BYTES):  # the row names it: an entry, and no tail of zeros
                     times = np.zeros(1, np.int64), np.zeros(1, np.int32)
                 self._time_index_check = TimeIndexCheck(times, segment.name_offset)
-                self._check_used(segment.time_index_path, self._time_index, len(times[0]) * TIME_ENTRY_BYTES)
+                self._check_used(True, self._time_index, len(times[0]))
         except CorruptBatchError as error:
-            self._findings.add_error(error, rebuilds=segment.path)
+            self._findings.add_error(error, rebuilds=segment.place)
         if offsets is not None and times is not None:
             self._look_up_check = TimeLookUpCheck(times, offsets)
 
-    def _check_used(self, path: str, content: bytes, used_bytes: int) -> None:
+    def _check_used(self, is_time_index: bool, content: bytes, entries: int) -> None:
         """Only an index that a broker is writing to ends in zeros. A row counts the used bytes alone."""
+        path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
+        used_bytes = entries * entry_bytes
         if used_bytes != len(content):
             self._findings.add(
                 "The index does not end with an entry",
                 path=path,
-                position=used_bytes,
+                position=first_position + used_bytes,
                 expected=f"entries up to byte {len(content)}",
                 found="zeros, or a part of an entry",
-                rebuilds=self._segment.path,
+                rebuilds=self._segment.place,
             )
 
     def add(self, batches: BatchTable) -> None:
         """Adds the next batches of the file. Raises CorruptBatchError for a batch that no index can hold."""
+        batches = self._of_segment(batches)
         for check in (self._index_check, self._time_index_check, self._look_up_check):
             if check is not None:
                 check.add(batches)
@@ -96,29 +110,35 @@ class IndexLook:
                 self._builder = None
                 raise
 
+    def _of_segment(self, batches: BatchTable) -> BatchTable:
+        """The batches with positions that count from the segment's first byte, as those of its index entries do."""
+        position = self._segment.position
+        return replace(batches, position=batches.position - position) if position else batches
+
     def check_entries(self) -> bool:
         """Whether both indexes are there and all their entries are true for the batches seen."""
-        segment, before = self._segment, len(self._findings.found)
+        before = len(self._findings.found)
         if self._index_check is not None:
             message = "An entry of the offset index is not true"
-            self._untrue(message, segment.index_path, self._index_check.untrue(), OFFSET_ENTRY_BYTES)
+            self._untrue(message, False, self._index_check.untrue())
         if self._time_index_check is not None:
             message = "An entry of the time index is not true"
-            self._untrue(message, segment.time_index_path, self._time_index_check.untrue(), TIME_ENTRY_BYTES)
+            self._untrue(message, True, self._time_index_check.untrue())
         if self._look_up_check is not None and len(self._findings.found) == before:
             message = "A look-up by this entry begins behind a record that is not older"
-            self._untrue(message, segment.time_index_path, self._look_up_check.misled(), TIME_ENTRY_BYTES)
+            self._untrue(message, True, self._look_up_check.misled())
         return len(self._findings.found) == before and self._index is not None and self._time_index is not None
 
-    def _untrue(self, message: str, path: str, numbers: np.ndarray, entry_bytes: int) -> None:
+    def _untrue(self, message: str, is_time_index: bool, numbers: np.ndarray) -> None:
+        path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
         for number in numbers:
             self._findings.add(
                 message,
                 path=path,
-                position=int(number) * entry_bytes,
+                position=first_position + int(number) * entry_bytes,
                 expected="what a scan of the .log finds",
                 found="something else",
-                rebuilds=self._segment.path,
+                rebuilds=self._segment.place,
             )
 
     def check_rebuilt(self, max_timestamp_ms: int, *, by_broker: bool, steps: Iterable[WalkStep]) -> None:
@@ -131,27 +151,29 @@ class IndexLook:
         """
         if self._builder is None or self._index is None or self._time_index is None:
             return
-        segment, said = self._segment, (self._index, self._time_index)
+        said = (self._index, self._time_index)
         rebuilt = self._builder.finish()
         if rebuilt == said:
             return
         if not self._time_index and max_timestamp_ms >= 0:
-            self._not_rebuilt(segment.time_index_path, "at least one entry", "none")
+            self._not_rebuilt(True, "at least one entry", "none")
         if by_broker or said in self._rebuilt_with_others(len(self._index), len(self._time_index), steps):
             return
-        for path, true, there in zip((segment.index_path, segment.time_index_path), rebuilt, said, strict=True):
+        for is_time_index, true, there in zip((False, True), rebuilt, said, strict=True):
             if true != there:
-                self._not_rebuilt(path, f"{len(true)} bytes as the .log gives them", f"{len(there)} other bytes")
+                expected = f"{len(true)} bytes as the .log gives them"
+                self._not_rebuilt(is_time_index, expected, f"{len(there)} other bytes")
 
-    def _not_rebuilt(self, path: str, expected: str, found: str) -> None:
+    def _not_rebuilt(self, is_time_index: bool, expected: str, found: str) -> None:
+        path, position, _ = segment_index(self._segment, is_time_index)
         self._findings.add(
             "The index is not what its .log gives",
             severity=WARNING,
             path=path,
-            position=0,
+            position=position,
             expected=expected,
             found=found,
-            rebuilds=self._segment.path,
+            rebuilds=self._segment.place,
         )
 
     def _rebuilt_with_others(
@@ -172,5 +194,5 @@ class IndexLook:
         ]
         for step in steps:
             for builder in builders:
-                builder.add(step.window.batches)
+                builder.add(self._of_segment(step.window.batches))
         return [builder.finish() for builder in builders]

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
 from spark_segments.format.layout import BATCH_OVERHEAD
@@ -24,6 +25,7 @@ from spark_segments.log.manifest.rows import (
     partitions_of,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.log.verification.findings import WARNING, Findings
 from spark_segments.storage import FileInfo
 
@@ -135,7 +137,7 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     report(first > highest, "A row's largest timestamp is below that of its first batch", "≤ the largest", first)
     known = ~np.isin(column["state"].astype(str), [CHUNK, SEALED])
     report(known, "A row has an unknown state", ", ".join((CHUNK, SEALED, *OUT_OF_LOG)), column["state"])
-    names = _names(snapshot.topic, paths, column["partition"])
+    names = _names(snapshot.topic, live)
     report(names < 0, "A row's path is not one of its partition", _path_rule(snapshot.topic), paths)
     report(
         (names >= 0) & (file_base < names), "A row's file base offset is below the file's name", "≥ the name", file_base
@@ -143,7 +145,7 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     where = column["offset_of_max_timestamp"]
     outside = (where >= 0) & (file_base == names) & ((where < base) | (where >= end))
     report(outside, "A row's offset of the largest timestamp lies outside the segment", "an offset of it", where)
-    unique, counts = np.unique(paths.astype(str), return_counts=True)
+    unique, counts = np.unique(_own_files(live).column("path").to_numpy().astype(str), return_counts=True)
     for path in unique[counts > 1]:
         findings.add("Two rows name the same file", path=str(path), expected="one row", found="several")
 
@@ -215,8 +217,8 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
 
     A file that left the log after `kept_since_ms` must still be there for the readers of older snapshots.
     """
+    live = _own_files(snapshot.live)
     for name, suffix in _SUFFIXES.items():
-        live = snapshot.live
         for log_path, size, partition in zip(
             live.column("path").to_pylist(),
             live.column(name).to_pylist(),
@@ -262,8 +264,12 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
 def well_named(snapshot: Snapshot) -> set[str]:
     """The paths of live rows that are valid segment paths of the row's partition."""
     paths = snapshot.live.column("path").to_numpy(zero_copy_only=False)
-    names = _names(snapshot.topic, paths, snapshot.live.column("partition").to_numpy())
-    return set(paths[names >= 0].tolist())
+    return set(paths[_names(snapshot.topic, snapshot.live) >= 0].tolist())
+
+
+def _own_files(rows: pa.Table) -> pa.Table:
+    """The rows whose batches are not in a shared object."""
+    return rows.filter(pc.is_null(rows.column("index_position")))
 
 
 def _lately_removed(segments: pa.Table, since_ms: int) -> Iterator[tuple[str, int]]:
@@ -273,17 +279,19 @@ def _lately_removed(segments: pa.Table, since_ms: int) -> Iterator[tuple[str, in
 
 
 def _path_rule(topic: str) -> str:
-    return f"{topic}-<partition>/<base offset>.<unique>.log"
+    return f"{topic}-<partition>/<base offset>.<unique>.log, or {shared_directory(topic)}/… for a shared object"
 
 
-def _names(topic: str, paths: np.ndarray, partitions: np.ndarray) -> np.ndarray:
+def _names(topic: str, rows: pa.Table) -> np.ndarray:
     """int64[]: the base offset in each file's name, -1 for a path that is not a path of the partition."""
     name = re.compile(r"(\d{20})(\.[A-Za-z0-9_-]+)?\.log")
-    found = np.full(len(paths), -1, np.int64)
-    for row, (path, partition) in enumerate(zip(paths, partitions, strict=True)):
+    found = np.full(rows.num_rows, -1, np.int64)
+    columns = (rows.column(column).to_pylist() for column in ("path", "partition", "index_position"))
+    for row, (path, partition, index_position) in enumerate(zip(*columns, strict=True)):
         directory, _, file = path.rpartition("/")
         match = name.fullmatch(file)
-        if match and directory == f"{topic}-{partition}":
+        own = f"{topic}-{partition}" if index_position is None else shared_directory(topic)
+        if match and directory == own:
             found[row] = int(match[1])
     return found
 

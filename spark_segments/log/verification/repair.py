@@ -63,8 +63,8 @@ class Rebuilder:
             if self.storage.exists(producers):
                 copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
                 copy_file(self.storage, producers, self.storage, copied, self.storage.size(producers))
-        sizes = ("path", "index_bytes", "time_index_bytes", "txn_index_bytes")
-        return dataclasses.replace(segment, **{name: getattr(new, name) for name in sizes})
+        fields = ("path", "position", "index_position", "index_bytes", "time_index_bytes", "txn_index_bytes")
+        return dataclasses.replace(segment, **{name: getattr(new, name) for name in fields})
 
 
 def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:

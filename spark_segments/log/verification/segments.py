@@ -88,7 +88,7 @@ class _SegmentLook:
         self._segment = segment = task.segment
         self._findings = Findings(task.topic, segment.partition, segment.path)
         self._damaged = False
-        self._position = 0
+        self._position = segment.position
         # The file as a scan sees it, in the file's own offsets.
         self._seen = replace(
             segment,
@@ -113,18 +113,18 @@ class _SegmentLook:
 
     def run(self) -> SegmentFacts:
         segment = self._segment
-        index = self._read(segment.index_path, segment.index_bytes)
-        time_index = self._read(segment.time_index_path, segment.time_index_bytes)
+        index = self._read(segment.index_path, segment.index_bytes, segment.index_position or 0)
+        time_index = self._read(segment.time_index_path, segment.time_index_bytes, segment.time_index_position)
         indexes = IndexLook(segment, self._task.limits, index, time_index, self._findings)
         for window in self._windows():
             self._add(window, indexes)
         if not self._damaged:
             self._check_row()
             if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
-                steps = self._walk(partial(read_file, self._storage), check_crc=False)
+                steps = self._walk(partial(read_file, self._storage), segment.position, check_crc=False)
                 indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
         transactions = SegmentTransactions(
-            segment.path, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
+            segment.place, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
         )
         return SegmentFacts(
             segment,
@@ -132,14 +132,14 @@ class _SegmentLook:
             self._findings.left_out,
             transactions,
             self._damaged,
-            self._position,
+            self._position - segment.position,
         )
 
     # Bytes
 
     def _windows(self) -> Iterator[Window]:
         """Windows of good batches up to the end of the .log; bad batches are reported, not given."""
-        end = self._segment.log_bytes
+        end = self._segment.end_position
         while self._position < end:
             try:
                 for step in self._walk(self._storage.read, self._position):
@@ -163,12 +163,12 @@ class _SegmentLook:
                 self._damage("The file is missing", self._position, f"{end} bytes", "no file")
                 return
 
-    def _walk(self, read: Callable[..., pa.Buffer], position: int = 0, *, check_crc: bool = True) -> Iterator[WalkStep]:
+    def _walk(self, read: Callable[..., pa.Buffer], position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
         segment = self._segment
         return walk(
             partial(read, segment.path),
             segment.path,
-            segment.log_bytes,
+            segment.end_position,
             start_position=position,
             offset_shift=segment.offset_shift,
             check_crc=check_crc,
@@ -327,12 +327,12 @@ class _SegmentLook:
 
     # Sidecars
 
-    def _read(self, path: str, size: int) -> bytes | None:
+    def _read(self, path: str, size: int, position: int = 0) -> bytes | None:
         """The bytes of a sidecar, None where it is missing or shorter than the row says."""
         if size == 0 and self._task.by_kafka:
             return b""
         try:
-            data = self._storage.read(path, 0, size).to_pybytes()
+            data = self._storage.read(path, position, size).to_pybytes()
         except FileNotFoundError:
             return None  # found by comparing files with rows
         return data if len(data) == size else None
@@ -343,7 +343,7 @@ class _SegmentLook:
             data = self._read(segment.txn_index_path, segment.txn_index_bytes) if segment.txn_index_bytes else b""
             said = parse_txn_index(data or b"", path=segment.txn_index_path)
         except CorruptBatchError as error:
-            self._findings.add_error(error, rebuilds=segment.path)
+            self._findings.add_error(error, rebuilds=segment.place)
             return AbortedTransactions.of()
         return said.shifted(segment.offset_shift)
 

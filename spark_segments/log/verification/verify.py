@@ -30,6 +30,7 @@ from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.log.verification.manifest_rows import check_files, check_rows, well_named
 from spark_segments.log.verification.repair import Rebuild, Rebuilder, commit_repairs
 from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
+from spark_segments.log.verification.shared_objects import check_footers, check_objects
 from spark_segments.log.verification.transactions import aborted_by, check_transactions
 from spark_segments.storage import FileInfo, Storage
 
@@ -159,9 +160,11 @@ def _verify_managed(
     check_rows(snapshot, findings)
     kept_since_ms = log.storage.now_ms() - config.file_delete_delay_ms
     check_files(snapshot, files, findings, kept_since_ms=kept_since_ms)
+    objects = check_objects(snapshot, files, findings)
     _count(report, topic, snapshot)
     if report.deep:
         try:
+            check_footers(log.storage, topic, objects, findings, spark)
             facts = _look_deep(log, snapshot, config, files, report, findings, spark)
             if repair:
                 report.repaired += _repair(log, snapshot, config, facts, findings, spark)
@@ -349,12 +352,12 @@ def _repair(
         for one in segments:
             # Only all segments together show which transactions the markers of a segment abort.
             known = whole or not one.transactions.events.has_aborts
-            if one.segment.path in wanted and not one.damaged and known:
+            if one.segment.place in wanted and not one.damaged and known:
                 tasks.append(
                     Rebuild(
                         snapshot.topic,
                         one.segment,
-                        aborted[one.segment.path],
+                        aborted[one.segment.place],
                         SegmentLimits.of(config),
                     )
                 )

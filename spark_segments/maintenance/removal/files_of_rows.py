@@ -24,7 +24,7 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODU
 def files_to_delete(rows: pa.Table, all_rows: pa.Table) -> list[str]:
     """The files of `rows`, which are being deleted. `all_rows`: all rows of the manifest at that version or later.
 
-    A shared file is among them only if every row that names it is being deleted: no state follows that one, so nobody
+    A shared object is among them only if every row that names it is being deleted: no state follows that one, so nobody
     can need the file again. Of two vacuums that delete the last rows of a file at the same time, the later one sees it.
     """
     shared = pc.is_valid(rows.column("index_position"))
@@ -38,7 +38,7 @@ def files_to_delete(rows: pa.Table, all_rows: pa.Table) -> list[str]:
 
 
 def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
-    """The files that belong to no row: neither a row's .log or shared file nor a file beside a .log."""
+    """The files that belong to no row: neither a row's .log or shared object nor a file beside a .log."""
     files = list(files)
     if not files:
         return []

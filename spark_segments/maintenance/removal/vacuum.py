@@ -2,7 +2,7 @@
 
 A removed row goes when file.delete.delay.ms has passed. First it is marked as being deleted, so that no restore takes
 it back. Then its files are deleted, then the row: a crash in between leaves rows that say what is still to be done. The
-row of a shared file goes without the file while other rows need the file.
+row of a shared object goes without the file while other rows need the file.
 Files that no row names are deleted once they are older than any writer may be. Old versions of the manifest go last.
 """
 
@@ -44,7 +44,7 @@ DIRECTORIES_A_TASK = 20
 SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
 _DELAY_KEY = "file.delete.delay.ms"
-_DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-([0-9]+|shared)")  # of a partition, or of shared files
+_DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-([0-9]+|shared)")  # of a partition, or of shared objects
 THREADS = 16  # of this process: on an object store, listing and deleting is mostly waiting
 
 
@@ -288,7 +288,7 @@ def _delete_orphans(
         return []
     owners = [_partition_of(path) for path in directories]
     partitions = {owner for owner in owners if owner is not None}
-    # Rows of any partition may name a shared file.
+    # Rows of any partition may name a shared object.
     stray = orphans(old, manifest.snapshot(deleted=True).source.read(None if None in owners else partitions))
     if not dry_run:
         _delete(log, spark, [file.path for file in stray])
@@ -301,7 +301,7 @@ def all_rows(snapshot: Snapshot) -> pa.Table:
 
 
 def _partition_of(path: str) -> int | None:
-    """The number of the partition whose directory this is, or is in. None for the directory of shared files."""
+    """The number of the partition whose directory this is, or is in. None for the directory of shared objects."""
     number = path.partition("/")[0].rpartition("-")[2]
     return int(number) if number.isdecimal() else None
 

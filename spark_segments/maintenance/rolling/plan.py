@@ -26,6 +26,7 @@ SEGMENT_INDEX_BYTES = "segment.index.bytes"
 OFFSET_OVERFLOW = "offset overflow"
 IDLE = "idle"
 MERGE = "merge"
+SHARED_OBJECT = "shared object"
 
 MERGE_CHUNKS = 8
 """The least number of neighbouring chunks that are merged: a record is copied a logarithmic number of times before it
@@ -33,6 +34,22 @@ is sealed."""
 
 SMALL_SHARE = 1 / 16
 """A chunk is merged only if it is smaller than this part of segment.bytes: copying larger chunks gains little."""
+
+
+MOST_CHUNKS = 10_000
+"""While a topic has more chunks than this, two neighbours are enough for a merge: the manifest's rows stay few."""
+
+LIVE_SHARE = 1 / 4
+"""A shared object of which no more than this part is in the log is emptied: the runs that are left move elsewhere, so
+that a few idle partitions do not keep the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRules:
+    """Which chunks are merged: runs of `least_chunks`, and each chunk in a shared object that is to be `emptied`."""
+
+    least_chunks: int = MERGE_CHUNKS
+    emptied: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +119,7 @@ class PartitionToRoll:
     @property
     def needs_headers(self) -> bool:
         """Whether a segment may end within a chunk. Then batch headers must be read."""
-        return not {IDLE, MERGE}.issuperset(self.reasons)
+        return not {IDLE, MERGE, SHARED_OBJECT}.issuperset(self.reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,7 @@ class RollPlan:
 
     chunks: pa.Table
     partitions: list[PartitionToRoll]
+    merge: MergeRules = MergeRules()
 
     def chunks_of(self, one: PartitionToRoll) -> tuple[Segment, ...]:
         return tuple(segments_of(self.chunks.slice(one.first_row, one.rows)))
@@ -150,9 +168,12 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
         IDLE: idle,
         MERGE: np.zeros(len(first), bool),
     }
-    for row in np.flatnonzero(rows >= MERGE_CHUNKS):
+    merge = _merge_rules(chunks)
+    for row in np.flatnonzero(rows >= merge.least_chunks):
         sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
-        found[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes))
+        found[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes, merge.least_chunks))
+    emptied = pc.is_in(chunks.column("path"), pa.array(sorted(merge.emptied), pa.string()))
+    found[SHARED_OBJECT] = np.logical_or.reduceat(emptied.to_numpy(zero_copy_only=False), first)
     names = list(found)
     flags = np.column_stack(list(found.values())) & (size > 0)[:, None]
     found_partitions = [
@@ -166,25 +187,35 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
         )
         for row in np.flatnonzero(flags.any(axis=1))
     ]
-    return RollPlan(chunks, found_partitions)
+    return RollPlan(chunks, found_partitions, merge)
 
 
-def runs_to_merge(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
+def _merge_rules(chunks: pa.Table) -> MergeRules:
+    least_chunks = MERGE_CHUNKS if chunks.num_rows <= MOST_CHUNKS else 2
+    shared = chunks.filter(pc.is_valid(chunks.column("index_position")))
+    objects = shared.group_by("path").aggregate([("log_bytes", "sum"), ("index_position", "max")])
+    # The index entries lie behind all runs of an object: their position is at least the size of all runs.
+    most_bytes = pc.multiply(pc.cast(objects.column("index_position_max"), pa.float64()), LIVE_SHARE)
+    mostly_dead = pc.less_equal(pc.cast(objects.column("log_bytes_sum"), pa.float64()), most_bytes)
+    return MergeRules(least_chunks, frozenset(objects.filter(mostly_dead).column("path").to_pylist()))
+
+
+def runs_to_merge(sizes: Sequence[int], segment_bytes: int, least_chunks: int = MERGE_CHUNKS) -> list[tuple[int, int]]:
     """The [start, end) runs of chunks that are merged into one chunk each. `sizes`: the bytes of each chunk.
 
-    A run has MERGE_CHUNKS or more small neighbours, none of which is larger than all others of the run together. So a
+    A run has `least_chunks` or more small neighbours, none of which is larger than all others of the run together. So a
     chunk is merged only with at least its own size in other chunks, and a byte is copied O(log(segment.bytes)) times.
     """
     limit = segment_bytes * SMALL_SHARE
     runs = []
     end = len(sizes)
-    while end >= MERGE_CHUNKS:
+    while end >= least_chunks:
         total, largest, start = 0, 0, end
-        while start > 0 and sizes[start - 1] < limit and (end - start < MERGE_CHUNKS or sizes[start - 1] <= total):
+        while start > 0 and sizes[start - 1] < limit and (end - start < least_chunks or sizes[start - 1] <= total):
             start -= 1
             total += sizes[start]
             largest = max(largest, sizes[start])
-        if end - start >= MERGE_CHUNKS and largest * 2 <= total:
+        if end - start >= least_chunks and largest * 2 <= total:
             runs.append((start, end))
             end = start
         else:

@@ -10,7 +10,7 @@ from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.reader import windows
-from spark_segments.maintenance.rolling.plan import RollRules, runs_to_merge
+from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
 from spark_segments.storage import Storage
 
 FULL_SHARE = 0.9
@@ -32,9 +32,13 @@ class PlannedSegment:
 
     @property
     def is_one_chunk(self) -> bool:
-        """Whether a chunk is this file already."""
+        """Whether a chunk is this file already. A run of a shared object is no file."""
         chunk = self.chunks[0]
-        return len(self.chunks) == 1 and (chunk.base_offset, chunk.next_offset) == (self.base_offset, self.next_offset)
+        return (
+            not chunk.is_shared
+            and len(self.chunks) == 1
+            and (chunk.base_offset, chunk.next_offset) == (self.base_offset, self.next_offset)
+        )
 
     @property
     def log_bytes(self) -> int:
@@ -85,7 +89,13 @@ class _LastSegment:
     exact: bool = True
 
 
-def plan_segments(storage: Storage, chunks: Sequence[Segment], rules: RollRules, now_ms: int) -> list[PlannedSegment]:
+def plan_segments(
+    storage: Storage,
+    chunks: Sequence[Segment],
+    rules: RollRules,
+    now_ms: int,
+    merge: MergeRules = MergeRules(),  # noqa: B008 - it is frozen
+) -> list[PlannedSegment]:
     """The segments that a partition's active segment becomes at `now_ms`, and the chunks that are to be merged in the
     part that stays active. `chunks` are the active segment's, in order. A chunk that is in no planned segment stays as
     it is.
@@ -104,10 +114,14 @@ def plan_segments(storage: Storage, chunks: Sequence[Segment], rules: RollRules,
         return planned
     rest = planned.pop()
     starts = [max(chunk.base_offset, rest.base_offset) for chunk in rest.chunks]
-    runs = runs_to_merge([_bytes_within(chunk, rest.base_offset, end) for chunk in rest.chunks], rules.segment_bytes)
+    sizes = [_bytes_within(chunk, rest.base_offset, end) for chunk in rest.chunks]
+    runs = runs_to_merge(sizes, rules.segment_bytes, merge.least_chunks)
     if starts[0] > rest.chunks[0].base_offset and (not runs or runs[0][0] > 0):
         # The rest of a chunk whose beginning was sealed is copied, so that a row with exact figures names it.
         runs.insert(0, (0, 1))
+    merged_rows = {row for first, stop in runs for row in range(first, stop)}
+    left = [row for row, chunk in enumerate(rest.chunks) if chunk.path in merge.emptied and row not in merged_rows]
+    runs = sorted([*runs, *((row, row + 1) for row in left)])
     stops = [*starts[1:], end]
     merged = [_planned(chunks, starts[first], stops[stop - 1], sealed=False) for first, stop in runs]
     return planned + merged
@@ -178,6 +192,8 @@ def fills_a_segment(chunk: Segment, rules: RollRules) -> bool:
     """Whether a chunk can be sealed by its row: it fills a segment so far that another batch like its own would hardly
     fit, and no segment has to end within it.
     """
+    if chunk.is_shared:
+        return False
     room = rules.segment_bytes - chunk.log_bytes
     enough = max(rules.segment_bytes * (1 - FULL_SHARE), 1.5 * chunk.log_bytes / max(1, chunk.batches))
     if room > enough or 2 * chunk.log_bytes < rules.segment_bytes or chunk.log_bytes >= rules.full_index_bytes:

@@ -18,12 +18,12 @@ from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.bins import in_bins
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
+from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report, first_and_last
-from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
+from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
+from spark_segments.maintenance.rolling.plan import MergeRules, PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment, RolledPartition, plan_segments
 from spark_segments.maintenance.selection import check_commit_age, selected_topics
 from spark_segments.storage import Storage
@@ -46,37 +46,10 @@ class _PlanSegments:
     storage: Storage
     rules: RollRules
     now_ms: int
+    merge: MergeRules
 
     def __call__(self, chunks: Sequence[Segment]) -> list[PlannedSegment]:
-        return plan_segments(self.storage, chunks, self.rules, self.now_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class _CopyTask:
-    planned: PlannedSegment
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class _CopyToFile:
-    """Task function: copies the batches of a planned segment into its file and returns the file's row."""
-
-    storage: Storage
-    topic: str
-    rules: RollRules
-
-    def __call__(self, task: _CopyTask) -> Segment:
-        planned = task.planned
-        return copy_batches(
-            self.storage,
-            self.topic,
-            planned.chunks,
-            planned.base_offset,
-            planned.next_offset,
-            sealed=planned.sealed,
-            leader_epoch=task.leader_epoch,
-            limits=self.rules.limits,
-        )
+        return plan_segments(self.storage, chunks, self.rules, self.now_ms, self.merge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +188,7 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
 def _segments_of_wave(job: _RollJob, wave: _Wave) -> list[RolledPartition]:
     """The planned segments of each partition that has any. Partitions that fail are noted and left out."""
     chunks = {one.partition: wave.plan.chunks_of(one) for one in wave.partitions}
-    plan = _PlanSegments(job.log.storage, wave.rules, job.now_ms)
+    plan = _PlanSegments(job.log.storage, wave.rules, job.now_ms, wave.plan.merge)
     by_headers = [one.partition for one in wave.partitions if one.needs_headers]
     found = dict(zip(by_headers, try_tasks(plan, [chunks[number] for number in by_headers], job.spark), strict=True))
     rolled = []
@@ -235,18 +208,18 @@ def _copied(
     """The partitions, with their segments written out. Partitions that fail are noted and left out."""
     partitions = wave.snapshot.partitions
     epochs = dict(zip(*(partitions.column(name).to_pylist() for name in ("partition", "leader_epoch")), strict=True))
-    tasks = [
-        _CopyTask(planned, epochs[one.partition])
+    copies = [
+        CopyTask(planned, epochs[one.partition])
         for one in rolled
         for planned in one.planned
         if not (planned.sealed and planned.is_one_chunk)
     ]
-    tasks.sort(key=lambda task: -task.planned.log_bytes)  # the longest first, so that no slot waits for it at the end
-    copy = _CopyToFile(job.log.storage, wave.snapshot.topic, wave.rules)
-    rows = try_tasks(copy, tasks, job.spark, progress=progress)
+    copy = CopySegments(job.log.storage, wave.snapshot.topic, wave.rules)
+    with_objects = wave.snapshot.format_version >= SHARED_FORMAT_VERSION
+    rows = copied(copy, copies, job.spark, with_objects=with_objects, progress=progress)
     by_partition = {one.partition: one for one in rolled}
     failed: dict[int, SegmentsError] = {}
-    for task, row in zip(tasks, rows, strict=True):
+    for task, row in zip(copies, rows, strict=True):
         if isinstance(row, SegmentsError):
             failed.setdefault(task.planned.partition, row)
         else:

@@ -96,7 +96,7 @@ def test_vacuum_marks_rows_of_version_1_in_the_old_way(old, monkeypatch):
         lambda _: Change("append", add=[dataclasses.replace(new_chunk(), position=3)]),
         lambda snapshot: Change("mirror", topic=dataclasses.replace(snapshot.topic_row, states={"role": "follower"})),
     ],
-    ids=["shared file", "position", "states"],
+    ids=["shared object", "position", "states"],
 )
 def test_what_needs_version_2_is_refused_below_it(old, change):
     with pytest.raises(FormatVersionError, match=r"segments topic upgrade LOG_DIR orders") as refused:

@@ -1,0 +1,159 @@
+"""Shared objects: a file with the runs of many partitions of a topic, one request where each had been three.
+
+A run is a segment whose batches lie at a position of the file, with its index entries behind all runs.
+docs/format/shared-objects.md has the layout; the footer's bytes are format.shared_object's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import SegmentsError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.shared_object import (
+    RUN_DTYPE,
+    TRAILER_BYTES,
+    Footer,
+    footer_bytes,
+    footer_size,
+    parse_footer,
+)
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.manifest.rows import BASE_OFFSET_DIGITS, CHUNK, LOG_SUFFIX, Segment
+from spark_segments.log.segment.figures import SegmentFigures
+from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.storage import Storage, WriteStream
+
+_FOOTER_READ_BYTES = 128 << 10
+
+
+def shared_directory(topic: str) -> str:
+    """The directory of a topic's shared objects. No partition has this name: those end in a number."""
+    return f"{topic}-shared"
+
+
+@dataclass(slots=True)
+class _Run:
+    partition: int
+    position: int
+    created_ms: int
+    figures: SegmentFigures
+
+
+class SharedObjectWriter:
+    """Writes runs of record batches, each partition's one after another, into a file of a new name.
+
+    A run's offsets begin at 0, as a chunk's do. Readers see nothing before a commit names the runs. As a context
+    manager it deletes the file where an error comes before `close` has returned.
+    """
+
+    def __init__(self, storage: Storage, topic: str, topic_id: str, limits: SegmentLimits) -> None:
+        self._storage = storage
+        self._topic_id = topic_id
+        self._limits = limits
+        self._path = f"{shared_directory(topic)}/{0:0{BASE_OFFSET_DIGITS}d}.{uuid.uuid4().hex}{LOG_SUFFIX}"
+        self._stream: WriteStream | None = None
+        self._runs: list[_Run] = []
+
+    def __enter__(self) -> SharedObjectWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._stream is not None:
+            self._stream.__exit__(kind, error, trace)
+            if kind is not None:
+                with contextlib.suppress(SegmentsError, OSError):  # the first error is the one to show
+                    self._storage.delete(self._path)
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all runs so far."""
+        return 0 if self._stream is None else self._stream.bytes_written
+
+    def begin(self, partition: int, created_ms: int) -> None:
+        """Begins the run of a partition; what is appended from now on is its. `created_ms`: the time in its row."""
+        if self._stream is None:
+            self._stream = self._storage.create(self._path)
+        self._runs.append(_Run(partition, self.log_bytes, created_ms, SegmentFigures(0, self._limits)))
+
+    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
+        """Appends whole batches to the run. `data` holds exactly their bytes; positions in `batches` are ignored."""
+        if len(batches):
+            assert self._stream is not None, "a run was begun"
+            self._stream.write(data)
+            self._runs[-1].figures.add(batches)
+
+    def add_tombstones(self, count: int) -> None:
+        """Counts `count` of the run's records as tombstones (null values)."""
+        self._runs[-1].figures.tombstones += count
+
+    def add_aborted(self, aborted: AbortedTransactions) -> None:
+        """A run has no .txnindex: segments with aborted transactions have files of their own."""
+        assert not len(aborted)
+
+    def close(self) -> list[Segment]:
+        """Ends the file and returns a row for each run, at the offsets in the file's bytes."""
+        if self._stream is None:
+            return []
+        indexes = [run.figures.finish() for run in self._runs]
+        position = self.log_bytes
+        rows = []
+        for run, (index, time_index) in zip(self._runs, indexes, strict=True):
+            rows.append(
+                run.figures.row(
+                    self._topic_id,
+                    run.partition,
+                    self._path,
+                    index_bytes=len(index),
+                    time_index_bytes=len(time_index),
+                    txn_index_bytes=0,
+                    created_ms=run.created_ms,
+                    state=CHUNK,
+                    position=run.position,
+                    index_position=position,
+                )
+            )
+            position += len(index) + len(time_index)
+        self._stream.write(b"".join(part for both in indexes for part in both))
+        created_ms = max(run.created_ms for run in self._runs)
+        self._stream.write(footer_bytes(self._topic_id, created_ms, footer_runs(rows)))
+        self._stream.close()
+        return rows
+
+
+def footer_runs(rows: Sequence[Segment]) -> np.ndarray:
+    """RUN_DTYPE[n]: what the footer of an object says of these rows, which are all its runs in order."""
+    return np.array(
+        [
+            (
+                row.partition,
+                row.position,
+                row.log_bytes,
+                row.index_position,
+                row.index_bytes,
+                row.time_index_bytes,
+                row.next_offset - row.base_offset,
+                row.records,
+                row.batches,
+            )
+            for row in rows
+        ],
+        RUN_DTYPE,
+    )
+
+
+def read_footer(storage: Storage, path: str, object_bytes: int) -> Footer:
+    """The footer of an object of this size. Raises CorruptBatchError where it is damaged, MissingFileError."""
+    begin = max(0, object_bytes - _FOOTER_READ_BYTES)
+    data = read_file(storage, path, begin, object_bytes - begin)
+    size = footer_size(bytes(data[max(0, data.size - TRAILER_BYTES) :]), object_bytes, path=path)
+    if size > data.size:
+        data = read_file(storage, path, object_bytes - size, size)
+    return parse_footer(data[data.size - size :], object_bytes, path=path)

@@ -1,0 +1,120 @@
+"""Whether shared objects are there, whole, and what the rows that name their runs say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from spark_segments.errors import CorruptBatchError, MissingFileError
+from spark_segments.execution import run_tasks
+from spark_segments.format.shared_object import RUN_DTYPE
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.shared_object import footer_runs, read_footer
+from spark_segments.log.verification.findings import Finding, Findings
+from spark_segments.storage import FileInfo, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What a row says as the footer does. A row's offsets may end in a gap, or be cut.
+_FIELDS = [name for name in RUN_DTYPE.names or () if name not in ("partition", "position", "offsets")]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedObject:
+    """An object and the rows of a topic's log that name it, by position."""
+
+    path: str
+    size: int
+    rows: tuple[Segment, ...]
+
+
+def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Findings) -> list[SharedObject]:
+    """Checks that objects are there and long enough, and that no two rows share bytes. Returns those that are there."""
+    live = snapshot.live
+    rows = segments_of(live.filter(pc.is_valid(live.column("index_position"))))
+    found = []
+    for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.position)), lambda row: row.path):
+        runs = list(group)
+        for before, after in pairwise(runs):
+            if after.position < before.end_position:
+                findings.add(
+                    "Two rows share bytes of a shared object",
+                    partition=after.partition,
+                    path=path,
+                    position=after.position,
+                    expected=f"a position from {before.end_position} on",
+                    found=after.position,
+                )
+        there = files.get(path)
+        needed = max(row.time_index_position + row.time_index_bytes for row in runs)
+        if there is None or there.size <= needed:
+            message = "A shared object is missing" if there is None else "A shared object is shorter than its rows say"
+            findings.add(
+                message,
+                partition=runs[0].partition,
+                path=path,
+                expected=f"more than {needed} bytes, for {len(runs)} rows",
+                found="no file" if there is None else f"{there.size} bytes",
+            )
+        else:
+            found.append(SharedObject(path, there.size, tuple(runs)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckFooter:
+    """Task function: the findings of one object's footer."""
+
+    storage: Storage
+    topic: str
+
+    def __call__(self, one: SharedObject) -> list[Finding]:
+        findings = Findings(self.topic, path=one.path)
+        try:
+            footer = read_footer(self.storage, one.path, one.size)
+        except (CorruptBatchError, MissingFileError) as error:
+            findings.add_error(error)
+            return findings.found
+        if footer.topic_id != one.rows[0].topic_id:
+            findings.add(
+                "A shared object is another topic's",
+                position=footer.position,
+                expected=one.rows[0].topic_id,
+                found=footer.topic_id,
+            )
+        said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
+        for row, true in zip(one.rows, footer_runs(one.rows), strict=True):
+            run = said.get((row.partition, row.position))
+            if run is None:
+                findings.add(
+                    "A row names a run that its shared object does not have",
+                    partition=row.partition,
+                    position=row.position,
+                    expected=f"a run of partition {row.partition}",
+                    found="none in the footer",
+                )
+                continue
+            wrong = [name for name in _FIELDS if run[name] != true[name]]
+            if wrong:
+                findings.add(
+                    "A row and the footer of its shared object differ",
+                    partition=row.partition,
+                    position=row.position,
+                    expected=", ".join(f"{name} {run[name]}" for name in wrong),
+                    found=", ".join(f"{name} {true[name]}" for name in wrong),
+                )
+        return findings.found
+
+
+def check_footers(
+    storage: Storage, topic: str, objects: Sequence[SharedObject], findings: Findings, spark: SparkSession | None
+) -> None:
+    """Reads the footer of each object and compares it with the rows."""
+    for found in run_tasks(_CheckFooter(storage, topic), objects, spark):
+        findings.found += found

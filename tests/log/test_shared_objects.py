@@ -1,0 +1,370 @@
+"""Shared objects: one file for many partitions, read, checked and repaired as files of their own are."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
+from spark_segments.log.appending.appender import Appender, ProducerOptions
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.dump import dump_entries
+from spark_segments.log.dump.text import dump_text
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.segment.shared_object import read_footer
+from spark_segments.log.verification.verify import verify
+from spark_segments.storage import Storage, WriteStream
+from tests.specification_reader import ManagedLog
+
+PARTITIONS = 12
+TIME_MS = 1_700_000_000_000
+
+
+def table(records: list[tuple[int, int]], *, size: int = 20) -> pa.Table:
+    """Records of (partition, timestamp in ms); the value says which it is."""
+    return pa.table(
+        {
+            "value": [(b"%d " % number).ljust(size, b".") for number in range(len(records))],
+            "partition": pa.array([partition for partition, _ in records], pa.int32()),
+            "timestamp": pa.array([time_ms for _, time_ms in records], pa.timestamp("ms")),
+        }
+    )
+
+
+def spread(count: int) -> list[tuple[int, int]]:
+    return [(number % PARTITIONS, TIME_MS + number) for number in range(count)]
+
+
+@pytest.fixture
+def log(tmp_path) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", PARTITIONS, {"index.interval.bytes": "100"})
+    return log
+
+
+def append(log: LogDir, records: list[tuple[int, int]], **options: int) -> None:
+    log.append("orders", table(records, **options), options=ProducerOptions("none", 200))
+
+
+def live(log: LogDir) -> list[Segment]:
+    return segments_of(log.snapshot("orders").live)
+
+
+def contents(log: LogDir, **where: object) -> list[dict]:
+    return [row for batch in log.read("orders", **where) for row in batch.to_pylist()]
+
+
+def data_files(log: LogDir) -> list[str]:
+    return [info.path for info in log.storage.list(recursive=True) if info.path.startswith("orders-")]
+
+
+def assert_sound(log: LogDir) -> None:
+    report = verify(log, deep=True)
+    assert report.ok, report.findings
+
+
+def overwrite(log: LogDir, path: str, position: int, data: bytes) -> None:
+    with open(log.storage.location(path), "r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+# Writing
+
+
+def test_little_in_many_partitions_is_one_object(log):
+    append(log, spread(120))
+    (path,) = data_files(log)
+    assert path.startswith("orders-shared/00000000000000000000.") and path.endswith(".log")
+    rows = live(log)
+    assert [row.partition for row in rows] == list(range(PARTITIONS))
+    assert {row.path for row in rows} == {path}
+    assert all(row.is_shared and row.state == "chunk" and row.name_offset == 0 for row in rows)
+    assert_sound(log)
+
+
+def test_few_partitions_have_files_of_their_own(log):
+    append(log, [(0, TIME_MS), (1, TIME_MS)])
+    assert not any(row.is_shared for row in live(log))
+    assert len(data_files(log)) == 6
+
+
+def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
+    log.alter_topic("orders", {"segment.bytes": "100000"})
+    append(log, [*spread(120), *[(3, TIME_MS)] * 600], size=100)
+    rows = {row.partition: row for row in live(log)}
+    assert [number for number, row in rows.items() if not row.is_shared] == [3]
+    assert len({row.path for row in rows.values()}) == 2
+    assert_sound(log)
+
+
+def test_a_topic_of_version_1_has_files_of_its_own(log):
+    target = dataclasses.replace(log.target("orders"), format_version=1)
+    with Appender(log.storage, lambda _: target, topic="orders") as appender:
+        for batch in table(spread(120)).to_batches():
+            appender.write(batch)
+        rows = appender.close()[0].segments
+    assert not any(row.is_shared for row in rows)
+
+
+def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
+    with mock.patch("spark_segments.log.appending.appender.WAITING_BYTES", 3000):
+        target = log.target("orders")
+        with Appender(log.storage, lambda _: target, topic="orders", buffer_bytes=1000) as appender:
+            for batch in table(spread(600)).to_batches():
+                appender.write(batch)
+            (chunks,) = appender.close()
+    assert len({row.path for row in chunks.segments}) > 2
+    commit_append(log.manifest("orders"), chunks.segments)
+    for number in range(PARTITIONS):
+        values = [int(row["value"].split()[0]) for row in contents(log, partition=number)]
+        assert values == list(range(number, 600, PARTITIONS))
+    assert_sound(log)
+
+
+def test_a_task_that_fails_in_mid_object_deletes_it(log, monkeypatch):
+    write = WriteStream.write
+
+    def full(stream: WriteStream, data: object) -> int:
+        if stream.bytes_written > 1000:
+            raise SegmentsError("no space left")
+        return write(stream, data)
+
+    monkeypatch.setattr(WriteStream, "write", full)
+    with pytest.raises(SegmentsError, match="no space left"):
+        append(log, spread(600))
+    assert data_files(log) == []
+
+
+def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody(log):
+    append(log, spread(120))
+    before = contents(log)
+    (path,) = data_files(log)
+    whole = log.storage.read(path).to_pybytes()
+    log.storage.write(path.replace("0.", "0.killed"), whole[:1000])
+    assert contents(log) == before
+    assert_sound(log)
+
+
+def test_an_object_is_added_to_the_log_once(log):
+    append(log, spread(120))
+    rows = [dataclasses.replace(row.at(0), removed_ms=None) for row in live(log)]
+    with pytest.raises(SegmentsError, match="once only"):
+        commit_append(log.manifest("orders"), rows)
+
+
+def test_topics_whose_names_look_like_directories_of_objects_stay_apart(log):
+    for name in ("orders-shared", "orders-shared-0"):
+        log.create_topic(name, PARTITIONS)
+        log.append(name, table(spread(24)))
+    append(log, spread(120))
+    assert [sum(batch.num_rows for batch in log.read(name)) for name in log.topics()] == [120, 24, 24]
+    assert_sound(log)
+
+
+# Reading
+
+
+class CountingStorage(Storage):
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.reads: list[tuple[str, int, int | None]] = []
+
+    def read(self, path, offset=0, length=None, *, writable=False):
+        self.reads.append((path, offset, length))
+        return super().read(path, offset, length, writable=writable)
+
+
+@pytest.mark.parametrize("start", [0, 5, 4000, None])
+@pytest.mark.parametrize("size", [50, 400])
+def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, start, size):
+    """A small run is read whole; a run above a MiB by its index and from there on."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", PARTITIONS)
+    count = 5000 * PARTITIONS
+    log.append("orders", table(spread(count), size=size), options=ProducerOptions("none"))
+    assert {row.is_shared for row in live(log)} == {True}
+    storage = CountingStorage(log.uri)
+    where = {} if start is None else {"start_offset": start}
+    counted = LogDir(storage)
+    storage.reads.clear()
+    rows = contents(counted, partition=3, **where)
+    assert len(rows) == 5000 - (start or 0)
+    assert len([read for read in storage.reads if "shared" in read[0]]) <= 2
+
+
+records = st.lists(st.tuples(st.integers(0, 8), st.integers(TIME_MS - 20, TIME_MS + 20)), min_size=1, max_size=120)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(
+    appends=st.lists(records, min_size=1, max_size=4),
+    start=st.integers(0, 60),
+    count=st.integers(0, 60),
+    target=st.integers(TIME_MS - 25, TIME_MS + 25),
+    partition=st.integers(0, 8),
+)
+def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, target, partition):
+    with tempfile.TemporaryDirectory() as directory:
+        log = LogDir.create(directory + "/log")
+        log.create_topic("orders", 9, {"index.interval.bytes": "100"})
+        model: list[int] = []
+        fewest = mock.patch("spark_segments.log.appending.appender.FEWEST_RUNS", 1)
+        whole = mock.patch("spark_segments.log.segment.reader.SMALL_RUN_BYTES", 0)
+        with fewest, whole:
+            for rows in appends:
+                append(log, rows)
+                model += [time_ms for number, time_ms in rows if number == partition]
+            assert all(row.is_shared for row in live(log))
+            read = contents(log, partition=partition, start_offset=start, end_offset=start + count)
+            assert [row["offset"] for row in read] == list(range(len(model)))[start : start + count]
+            found = next(((offset, time_ms) for offset, time_ms in enumerate(model) if time_ms >= target), None)
+            assert log.offsets_for_times("orders", target)[partition] == found
+            by_specification = ManagedLog(Path(directory) / "log")
+            snapshot = by_specification.snapshot("orders")
+            seen = by_specification.records(snapshot, partition, start, start + count)
+            assert [record.offset for record in seen] == [row["offset"] for row in read]
+            assert by_specification.offset_for_time(snapshot, partition, target) == found
+
+
+# Damage
+
+
+def test_a_damaged_run_is_named_by_its_position_in_the_file_and_stops_no_other(log):
+    append(log, spread(120))
+    row = live(log)[5]
+    overwrite(log, row.path, row.position + 70, b"\xff\xff\xff")
+    with pytest.raises(CorruptBatchError) as error:
+        contents(log, partition=5)
+    assert (error.value.position, row.path in str(error.value)) == (row.position, True)
+    assert len(contents(log, partition=4)) == len(contents(log, partition=6)) == 10
+    (finding,) = verify(log, deep=True).findings
+    assert (finding.partition, finding.path, finding.position) == (5, row.path, row.position)
+
+
+def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copied_out(log):
+    append(log, spread(600))
+    before, row = contents(log), live(log)[5]
+    assert row.index_bytes > 8
+    overwrite(log, row.path, row.index_position + 8, b"\0\0\0\1\0\0\0\1")
+    report = verify(log, deep=True)
+    assert {finding.partition for finding in report.findings} == {5}
+    assert {finding.path for finding in report.findings} == {row.path}
+    assert all(row.index_position <= finding.position < row.time_index_position for finding in report.findings)
+    (repaired,) = verify(log, repair=True).repaired
+    assert repaired["partition"] == 5 and repaired["new_path"].startswith("orders-5/")
+    assert contents(log) == before
+    assert sum(one.is_shared for one in live(log)) == PARTITIONS - 1
+    assert_sound(log)
+
+
+@pytest.mark.parametrize("size", [0, 10, 1000, -1])
+def test_an_object_that_is_cut_or_gone_is_found(log, size):
+    append(log, spread(120))
+    path = live(log)[0].path
+    whole = log.storage.read(path).to_pybytes()
+    log.storage.delete(path)
+    if size:
+        log.storage.write(path, whole[:size])
+    report = verify(log, deep=True)
+    assert not report.ok and {finding.path for finding in report.findings} == {path}
+
+
+def test_a_row_that_is_not_what_the_footer_says_is_found(log):
+    append(log, spread(120))
+    row = live(log)[3]
+    wrong = dataclasses.replace(row, records=row.records + 1)
+    log.manifest("orders").commit(lambda _: Change("test", replace=[wrong]))
+    messages = {finding.message for finding in verify(log, deep=True).findings}
+    assert "A row and the footer of its shared object differ" in messages
+
+
+def runs_of(sizes: list[tuple[int, int, int]]) -> np.ndarray:
+    runs = np.zeros(len(sizes), RUN_DTYPE)
+    position = 0
+    for number, (size, _, _) in enumerate(sizes):
+        runs[number]["partition"], runs[number]["position"], runs[number]["log_bytes"] = number, position, size
+        position += size
+    for number, (_, index, times) in enumerate(sizes):
+        runs[number]["index_position"] = position
+        runs[number]["index_bytes"], runs[number]["time_index_bytes"] = index, times
+        position += index + times
+    return runs
+
+
+sizes = st.lists(st.tuples(st.integers(61, 1 << 20), st.integers(0, 800), st.integers(0, 800)), min_size=1, max_size=30)
+
+
+@given(sizes=sizes, topic_id=st.text(max_size=30), created_ms=st.integers(0, 1 << 50))
+def test_a_footer_reads_as_it_was_written(sizes, topic_id, created_ms):
+    runs = runs_of(sizes)
+    data = footer_bytes(topic_id, created_ms, runs)
+    size = sum(map(sum, sizes)) + len(data)
+    assert footer_size(data[-TRAILER_BYTES:], size, path="f") == len(data)
+    footer = parse_footer(data, size, path="f")
+    assert (footer.topic_id, footer.created_ms, footer.runs.tolist()) == (topic_id, created_ms, runs.tolist())
+
+
+@given(sizes=sizes, data=st.data())
+def test_no_changed_byte_of_a_footer_is_taken_for_a_good_one(sizes, data):
+    content = bytearray(footer_bytes("id", 5, runs_of(sizes)))
+    size = sum(map(sum, sizes)) + len(content)
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CorruptBatchError):
+        length = footer_size(bytes(content[-TRAILER_BYTES:]), size, path="f")
+        parse_footer(bytes(content[-length:]).rjust(length, b"\0"), size, path="f")
+
+
+def test_runs_that_overlap_are_refused():
+    runs = runs_of([(100, 8, 12), (100, 8, 12)])
+    runs[1]["position"] = 99
+    data = footer_bytes("id", 5, runs)
+    with pytest.raises(CorruptBatchError, match="overlap or leave a gap"):
+        parse_footer(data, 240 + len(data), path="f")
+
+
+# Looking
+
+
+def test_a_dump_shows_what_an_object_holds(log):
+    append(log, spread(120))
+    (path,) = data_files(log)
+    entries = list(dump_entries(log.storage, [path]))
+    runs = [entry for entry in entries if entry["kind"] == "run"]
+    assert [(run["partition"], run["position"]) for run in runs] == [(row.partition, row.position) for row in live(log)]
+    assert sum(entry["kind"] == "record" for entry in entries) == 120
+    assert not any(entry["kind"] in ("error", "invalid bytes") for entry in entries)
+    lines = list(dump_text(log.storage, [path]))
+    assert lines[2] == f"Shared object of topic id {log.snapshot('orders').topic_id}: {PARTITIONS} runs"
+    assert sum(line.startswith("Partition ") for line in lines) == PARTITIONS
+
+
+def test_a_description_counts_what_is_shared(log):
+    assert log.describe("orders")["shared"] == {"objects": 0, "size_bytes": 0}
+    append(log, spread(120))
+    append(log, spread(120))
+    append(log, [(0, TIME_MS)])
+    size_bytes = sum(row.log_bytes for row in live(log) if row.is_shared)
+    assert log.describe("orders")["shared"] == {"objects": 2, "size_bytes": size_bytes}
+
+
+def test_the_footer_is_what_the_rows_say(log):
+    append(log, spread(120))
+    (path,) = data_files(log)
+    footer = read_footer(log.storage, path, log.storage.size(path))
+    said = [tuple(run)[:6] for run in footer.runs.tolist()]
+    fields = ("partition", "position", "log_bytes", "index_position", "index_bytes", "time_index_bytes")
+    assert said == [tuple(getattr(row, name) for name in fields) for row in live(log)]
+    assert footer.topic_id == log.snapshot("orders").topic_id
