@@ -111,7 +111,7 @@ def test_a_chunk_with_fewer_records_than_its_row_says_is_not_copied(storage):
     [row] = write(storage, [[b"v"] * 10])
     wrong = dataclasses.replace(row, records=11)
     with pytest.raises(CorruptBatchError, match="11 records"):
-        copy_batches(storage, "orders", [wrong], 0, 10, sealed=True, leader_epoch=0, limits=LIMITS)
+        copy_batches(storage, "orders", [wrong], 0, 10, sealed=True, leader_epochs=None, limits=LIMITS)
 
 
 def test_a_flipped_byte_is_not_copied(storage, tmp_path):
@@ -121,5 +121,5 @@ def test_a_flipped_byte_is_not_copied(storage, tmp_path):
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptBatchError, match="CRC") as caught:
-        copy_batches(storage, "orders", [row], 0, 10, sealed=True, leader_epoch=0, limits=LIMITS)
+        copy_batches(storage, "orders", [row], 0, 10, sealed=True, leader_epochs=None, limits=LIMITS)
     assert row.path in str(caught.value)

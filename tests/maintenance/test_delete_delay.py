@@ -78,7 +78,7 @@ def do_repair(log: LogDir, now_ms: int) -> None:
     old = live(log, "orders")[0]
     limits = SegmentLimits(1 << 30, index_interval_bytes=4096, segment_index_bytes=1 << 20)
     offsets = (old.base_offset, old.next_offset)
-    new = copy_batches(log.storage, "orders", [old], *offsets, sealed=True, leader_epoch=0, limits=limits)
+    new = copy_batches(log.storage, "orders", [old], *offsets, sealed=True, leader_epochs=None, limits=limits)
     assert commit_repairs(log.manifest("orders"), [old], [new]) == [new]
 
 

@@ -87,7 +87,7 @@ def test_a_rolled_segment_is_as_old_as_its_newest_chunk(log):
     append_one_by_one(log, "orders", records(3))
     chunks = [dataclasses.replace(one, created_ms=GOLDEN_MS + n) for n, one in enumerate(live(log, "orders"))]
     limits = SegmentLimits(1 << 30, index_interval_bytes=4096, segment_index_bytes=1 << 20)
-    row = copy_batches(log.storage, "orders", chunks, 0, 3, sealed=True, leader_epoch=0, limits=limits)
+    row = copy_batches(log.storage, "orders", chunks, 0, 3, sealed=True, leader_epochs=None, limits=limits)
     assert row.created_ms == GOLDEN_MS + 2
 
 

@@ -48,6 +48,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_batches, copy_file
 from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.storage import Storage
@@ -60,10 +61,10 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True)
 class _ExportedSegment:
-    """A segment to be written: its rows, and the epoch for batches without an epoch (None: they stay without)."""
+    """A segment to be written: its rows, and the epochs for batches without an epoch (None: they stay without)."""
 
     rows: tuple[Segment, ...]
-    leader_epoch: int | None
+    leader_epochs: LeaderEpochs | None
 
     @property
     def base_offset(self) -> int:
@@ -108,7 +109,7 @@ class _Write:
                 output.base_offset,
                 output.rows[-1].next_offset,
                 sealed=False,
-                leader_epoch=output.leader_epoch,
+                leader_epochs=output.leader_epochs,
                 limits=self.limits,
                 target=self.target,
                 stem=stem,
@@ -130,7 +131,7 @@ def _look(source: Storage, output: _ExportedSegment) -> _HeaderLook:
     found = _HeaderLook(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
     for one in output.rows:
         for window in windows(source, one):
-            if output.leader_epoch is not None and (window.batches.leader_epoch < 0).any():
+            if output.leader_epochs is not None and (window.batches.leader_epoch < 0).any():
                 found.as_it_is = False
             found.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
             found.records += int(window.batches.count.sum())
@@ -245,13 +246,13 @@ def _export(
 
 def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:
     """The segments to write: each sealed row by itself, chunks together up to segment.bytes."""
-    leader_epoch = row.leader_epoch if row.leader_epochs else None
+    leader_epochs = LeaderEpochs.of(row) if row.leader_epochs else None
 
     def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
         return SEALED in (rows[-1].state, segment.state) or total + segment.log_bytes > config.segment_bytes
 
     for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
-        yield _ExportedSegment(tuple(rows), leader_epoch)
+        yield _ExportedSegment(tuple(rows), leader_epochs)
 
 
 def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:

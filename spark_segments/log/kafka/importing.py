@@ -81,7 +81,7 @@ class _Copy:
                 max(task.base_offset, row.base_offset),
                 row.next_offset,
                 sealed=row.state != CHUNK,
-                leader_epoch=None,
+                leader_epochs=None,
                 target=self.target,
                 limits=self.limits,
             )

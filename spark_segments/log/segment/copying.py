@@ -16,6 +16,7 @@ from spark_segments.format.trim import batch_from
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment.files import read_file, read_txn_index
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.shared_object import SharedObjectWriter
@@ -34,7 +35,7 @@ def copy_batches(
     next_offset: int,
     *,
     sealed: bool,
-    leader_epoch: int | None,
+    leader_epochs: LeaderEpochs | None,
     limits: SegmentLimits,
     target: Storage | None = None,
     stem: str | None = None,
@@ -42,9 +43,9 @@ def copy_batches(
     """Writes the batches of `sources` with log offsets in [base_offset, next_offset) as one segment with absolute
     offsets.
 
-    Every batch's CRC is checked on the way. `leader_epoch`, where given, is written into batches that have none (a
-    writer's, as a producer's, say -1). Returns the new file's row; raises CorruptBatchError where the sources hold
-    fewer records than their rows say.
+    Every batch's CRC is checked on the way. Batches without an epoch (a writer's, as a producer's, say -1) get that of
+    their offset, where `leader_epochs` are given. Returns the new file's row; raises CorruptBatchError where the
+    sources hold fewer records than their rows say.
     """
     first = sources[0]
     with SegmentWriter(
@@ -55,7 +56,7 @@ def copy_batches(
         limits=limits,
         stem=stem,
     ) as writer:
-        _copy_all(storage, writer, sources, base_offset, next_offset, leader_epoch)
+        _copy_all(storage, writer, sources, base_offset, next_offset, leader_epochs)
         created_ms = _created_ms(sources, sealed)
         row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
@@ -68,12 +69,13 @@ def copy_run(
     base_offset: int,
     next_offset: int,
     *,
-    leader_epoch: int | None,
+    leader_epochs: LeaderEpochs | None,
 ) -> None:
     """As `copy_batches`, but into a run of a shared object: an active segment's batches, with offsets from 0."""
     writer.begin(sources[0].partition, _created_ms(sources, sealed=False))
     moved = [source.at(source.base_offset - base_offset) for source in sources]
-    _copy_all(storage, writer, moved, 0, next_offset - base_offset, leader_epoch)
+    moved_epochs = None if leader_epochs is None else leader_epochs.counted_from(base_offset)
+    _copy_all(storage, writer, moved, 0, next_offset - base_offset, moved_epochs)
 
 
 def _copy_all(
@@ -82,13 +84,13 @@ def _copy_all(
     sources: Sequence[Segment],
     base_offset: int,
     next_offset: int,
-    leader_epoch: int | None,
+    leader_epochs: LeaderEpochs | None,
 ) -> None:
     for source in sources:
         start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
         known = source.tombstones >= 0
         whole = (start, end) == (source.base_offset, source.next_offset)
-        copied = _copy(storage, writer, source, start, end, leader_epoch, with_tombstones=not (whole and known))
+        copied = _copy(storage, writer, source, start, end, leader_epochs, with_tombstones=not (whole and known))
         if whole and copied != source.records and source.file_base_offset == source.name_offset:
             raise CorruptBatchError(
                 "The file does not hold the records of its row",
@@ -127,7 +129,7 @@ def _copy(
     source: Segment,
     start: int,
     end: int,
-    leader_epoch: int | None,
+    leader_epochs: LeaderEpochs | None,
     *,
     with_tombstones: bool,
 ) -> int:
@@ -139,7 +141,7 @@ def _copy(
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
         past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
         for piece in trimmed(window.between(start, end), start):
-            data, batches = rebased(piece, leader_epoch)
+            data, batches = rebased(piece, leader_epochs)
             writer.append(data, batches)
             if with_tombstones:
                 writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
@@ -168,11 +170,12 @@ def trimmed(window: Window, start_offset: int) -> list[Window]:
     return [piece, rest] if len(rest.batches) else [piece]
 
 
-def rebased(window: Window, leader_epoch: int | None = None) -> tuple[np.ndarray, BatchTable]:
+def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[np.ndarray, BatchTable]:
     """The bytes of a window's batches at their log offsets, and their table with positions from 0.
 
-    The batches must be neighbours. `leader_epoch`, where given, is written into batches that have none. Where a header
-    changes, a writable window is changed in place and any other window is copied; else the bytes are the window's.
+    The batches must be neighbours. Where `leader_epochs` are given, a batch without an epoch gets that of its offset in
+    the log. Where a header changes, a writable window is changed in place and any other window is copied; else the
+    bytes are the window's.
     """
     batches, shift = window.batches, window.offset_shift
     low = int(batches.position[0]) - window.position
@@ -180,12 +183,14 @@ def rebased(window: Window, leader_epoch: int | None = None) -> tuple[np.ndarray
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
     batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
     without_epoch = batches.leader_epoch < 0
-    if shift or (leader_epoch is not None and without_epoch.any()):
+    if shift or (leader_epochs is not None and without_epoch.any()):
         if not data.flags.writeable:
             data = data.copy()
         rebase(data, batches, shift, None)
-        if leader_epoch is not None:
-            rebase(data, batches.take(without_epoch), 0, leader_epoch)
+        if leader_epochs is not None:
+            epochs = leader_epochs.at(batches.base_offset + shift)
+            for epoch in np.unique(epochs[without_epoch]).tolist():
+                rebase(data, batches.take(without_epoch & (epochs == epoch)), 0, epoch)
         batches = dataclasses.replace(
             batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
         )

@@ -18,6 +18,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.copying import rebased
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, discard
@@ -57,18 +58,18 @@ def named(window: Window, segment: Segment) -> Window:
 class GroupRewrite:
     """Takes what is left of a group, part by part. Nothing is written before the first batch that changes.
 
-    `leader_epoch` is written into batches that have none: a chunk that was sealed by its row has such batches. Used as
-    a context manager, it leaves no file behind if an error comes before `close`.
+    Batches without an epoch get that of their offset: a chunk that was sealed by its row has such batches. Used as a
+    context manager, it leaves no file behind if an error comes before `close`.
     """
 
     def __init__(
-        self, storage: Storage, topic: str, config: TopicConfig, group: Sequence[Segment], leader_epoch: int
+        self, storage: Storage, topic: str, config: TopicConfig, group: Sequence[Segment], leader_epochs: LeaderEpochs
     ) -> None:
         self._storage = storage
         self._topic = topic
         self._config = config
         self._group = group
-        self._leader_epoch = leader_epoch
+        self._leader_epochs = leader_epochs
         self._writer: SegmentWriter | None = None
         self._outputs: list[Segment] = []
         self._unchanged: list[tuple[Segment, int, int]] = []
@@ -92,7 +93,7 @@ class GroupRewrite:
             return
         self.drop()
         if len(cleaned.batches):
-            self._append(*rebased(Window(cleaned.data, cleaned.batches), self._leader_epoch))
+            self._append(*rebased(Window(cleaned.data, cleaned.batches), self._leader_epochs))
         self._note(cleaned)
 
     def drop(self) -> None:
@@ -154,4 +155,4 @@ class GroupRewrite:
         for segment, start, end in self._unchanged:
             for window in windows(self._storage, segment, start, end):
                 if len(window.batches):
-                    yield rebased(window, self._leader_epoch)
+                    yield rebased(window, self._leader_epochs)

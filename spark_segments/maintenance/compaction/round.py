@@ -26,6 +26,7 @@ from spark_segments.log.manifest.delta_log import OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.segment.writer import discard
@@ -279,7 +280,7 @@ def rewrite_group(
     """Writes what cleaning leaves of a group. Returns its new files and what became of its records."""
     settings = work.settings
     stats = CleanerStats()
-    with GroupRewrite(storage, settings.topic, work.config, group, work.partition.leader_epoch) as rewrite:
+    with GroupRewrite(storage, settings.topic, work.config, group, LeaderEpochs.of(work.partition)) as rewrite:
         for segment in group:
             for window, plain, passed in _second_pass(storage, segment, record_filter.live, noted):
                 if passed.records_read:

@@ -19,9 +19,10 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import REMOVED, Segment, row_keys, segments_of, segments_table
+from spark_segments.log.manifest.rows import REMOVED, Segment, partitions_of, row_keys, segments_of, segments_table
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.rewrite import ErasedSegment, EraseFromSegment, discard_erased
 from spark_segments.maintenance.erasure.search import KeyRecords, search
 from spark_segments.maintenance.removal.vacuum import claimed_rows, vacuum
@@ -191,9 +192,7 @@ def _rewrite(
     storage = work.log.storage
     started_ms = storage.now_ms()
     partitions = snapshot.partitions
-    epochs = dict(
-        zip(partitions.column("partition").to_pylist(), partitions.column("leader_epoch").to_pylist(), strict=True)
-    )
+    epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(partitions)}
     config = topic_config(snapshot.config, work.log.defaults)
     function = EraseFromSegment(storage, work.topic, config, epochs)
     tasks = [(segment, work.ends[segment.partition]) for segment in segments]

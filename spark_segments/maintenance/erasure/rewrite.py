@@ -18,6 +18,7 @@ from spark_segments.format.cleaner.transactions import UntouchedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import aborted_in
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, named
@@ -47,7 +48,7 @@ class EraseFromSegment:
     storage: Storage
     topic: str
     config: TopicConfig
-    leader_epochs: Mapping[int, int]
+    leader_epochs: Mapping[int, LeaderEpochs]
 
     def __call__(self, task: tuple[Segment, Mapping[bytes, int]]) -> ErasedSegment:
         segment, ends = task
@@ -59,8 +60,8 @@ class EraseFromSegment:
         rules = RecordFilter(latest, 0, 0, -1, ActiveProducers.of(), only_superseded=True)
         aborted = aborted_in(self.storage, segment, segment.base_offset, segment.next_offset)
         transactions, stats = UntouchedTransactions(), CleanerStats()
-        leader_epoch = self.leader_epochs[segment.partition]
-        with GroupRewrite(self.storage, self.topic, self.config, [segment], leader_epoch) as rewrite:
+        leader_epochs = self.leader_epochs[segment.partition]
+        with GroupRewrite(self.storage, self.topic, self.config, [segment], leader_epochs) as rewrite:
             for window in (named(one, segment) for one in windows(self.storage, segment)):
                 _check_begin(window, segment)
                 for cleaned in clean_batches(window, rules, transactions):

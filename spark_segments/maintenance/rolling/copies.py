@@ -13,6 +13,7 @@ from spark_segments.log.appending.appender import CHUNK_BYTES, FEWEST_RUNS, WAIT
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import copy_batches, copy_run
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance.rolling.plan import RollRules
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """A planned segment to be copied, and the leader epoch for batches that have none."""
+    """A planned segment to be copied, and the leader epochs for batches that have none."""
 
     planned: PlannedSegment
-    leader_epoch: int
+    leader_epochs: LeaderEpochs
 
     @property
     def may_share(self) -> bool:
@@ -60,7 +61,7 @@ class CopySegments:
             planned.base_offset,
             planned.next_offset,
             sealed=planned.sealed,
-            leader_epoch=task.leader_epoch,
+            leader_epochs=task.leader_epochs,
             limits=self.rules.limits,
         )
 
@@ -74,7 +75,7 @@ class CopySegments:
                     planned.chunks,
                     planned.base_offset,
                     planned.next_offset,
-                    leader_epoch=task.leader_epoch,
+                    leader_epochs=task.leader_epochs,
                 )
             rows = writer.close()
         return [

@@ -18,8 +18,9 @@ from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.bins import in_bins
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, segments_of
+from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report, first_and_last
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
@@ -206,8 +207,7 @@ def _copied(
     job: _RollJob, wave: _Wave, rolled: Sequence[RolledPartition], progress: Progress | None
 ) -> list[RolledPartition]:
     """The partitions, with their segments written out. Partitions that fail are noted and left out."""
-    partitions = wave.snapshot.partitions
-    epochs = dict(zip(*(partitions.column(name).to_pylist() for name in ("partition", "leader_epoch")), strict=True))
+    epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(wave.snapshot.partitions)}
     copies = [
         CopyTask(planned, epochs[one.partition])
         for one in rolled
