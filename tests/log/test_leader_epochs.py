@@ -52,3 +52,22 @@ def test_the_epoch_of_an_offset_is_that_of_the_last_start_at_or_below_it():
     found = LeaderEpochs(((2, 10), (5, 20), (6, 30))).at(np.array([0, 9, 10, 19, 20, 29, 30, 99]))
     assert found.tolist() == [2, 2, 2, 2, 5, 5, 6, 6]
     assert LeaderEpochs.of(Partition("t", 0, leader_epoch=7, leader_epochs=())).at(np.array([3])).tolist() == [7]
+
+
+def test_chunks_merged_into_a_shared_object_keep_the_epochs_of_their_offsets(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", 8)
+    rows = pa.table({"value": [b"a"] * 8, "partition": pa.array(range(8), pa.int32())})
+    for _ in range(8):
+        log.append("orders", rows)
+    moved = [
+        dataclasses.replace(log.snapshot("orders").partition(number), leader_epoch=5, leader_epochs=((2, 0), (5, 6)))
+        for number in range(8)
+    ]
+    log.manifest("orders").commit(lambda _: Change("test", partitions=moved))
+    roll(log)
+    for number in range(8):
+        [merged] = log.snapshot("orders").live_of(number)
+        assert merged.is_shared
+        found = epochs(log.storage.read(merged.path, merged.position, merged.log_bytes))
+        assert found == [(offset, 2 if offset < 6 else 5) for offset in range(8)]
