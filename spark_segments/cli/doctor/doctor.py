@@ -1,0 +1,68 @@
+"""`segments doctor` and `segments java-home`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.doctor.environment import environment, spark_workers
+from spark_segments.cli.doctor.finding import FAILED
+from spark_segments.cli.options import OutputOption, StorageOption
+from spark_segments.cli.output import FOUND_FAULTS, Output, print_json
+from spark_segments.config import parse_overrides
+from spark_segments.spark.java import lasting_java_home
+
+
+def doctor(
+    log_dir: Annotated[
+        str | None, typer.Argument(metavar="LOG_DIR", help="A log directory, or where one is to be made.")
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Start Spark there and ask its workers as well.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    storage: StorageOption = None,
+) -> None:
+    """Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.
+
+    With LOG_DIR it writes to the store, and deletes what it wrote: two
+    commits of one version, of which a store must refuse one, and a file that
+    shows the store's clock. With --master it starts Spark and asks the
+    Pythons of its workers.
+
+    Exit codes: 0 all is well or a warning was given, 3 a check failed.
+
+    Example: segments doctor /data/log
+    Example: segments doctor s3://bucket/log --master 'local[2]' --output json
+    """
+    findings = list(environment())
+    if master is not None:
+        findings += spark_workers(master)
+    if log_dir is not None:
+        from spark_segments.cli.doctor.store import store
+        from spark_segments.storage import Storage
+
+        findings += store(Storage(log_dir, parse_overrides(storage or [])))
+    failed = any(finding.status == FAILED for finding in findings)
+    if output is Output.JSON:
+        print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
+    else:
+        for one in findings:
+            print(f"{one.status:7}  {one.check}: {one.found}")
+            if one.hint is not None:
+                print(f"{'':7}  → {one.hint}")
+    if failed:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def java_home() -> None:
+    """Prints a JAVA_HOME that Spark runs with: that of the machine, or of the JDK of the extra `jdk`.
+
+    Spark sessions of your own and spark-submit find Java by it:
+    export JAVA_HOME=$(segments java-home)
+
+    Example: segments java-home
+    """
+    print(lasting_java_home())

