@@ -130,9 +130,14 @@ class SparkOptions:
         ),
     ] = None
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether Spark does the work: with --master, and under spark-submit."""
+        return self.master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
     def session(self, app_name: str) -> SparkSession | None:
         """A Spark session with --master or under spark-submit, else None: the work then runs in this process."""
-        if self.master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        if not self.is_wanted:
             return None
         from spark_segments.spark.session import spark_session
 

@@ -112,6 +112,8 @@ class LogDir(Topics, TypedLog, TopicReads):
         config: Mapping[str, str] | None = None,
         *,
         recovery: str | None = None,
+        keep_retention: bool = False,
+        exclude_internal: bool = False,
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -119,9 +121,12 @@ class LogDir(Topics, TypedLog, TopicReads):
         """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, into topics of the same names.
 
         Offsets, epochs, transactions, log starts and cleaner checkpoints are kept; Kafka's last segment stays the
-        active one. A topic gets `config`, and retention.ms=-1 where that does not say otherwise. Run it again after it
-        was killed, or when the directory has grown: what is here already is not copied twice. Returns what was copied
-        of each topic.
+        active one. A new topic gets the settings that it has in Kafka, where the directory is that of a KRaft
+        controller, too (`__cluster_metadata-0`), then `config`. Its retention is not kept unless `keep_retention`: it
+        gets retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __.
+
+        Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
+        Returns what was copied of each topic, and its `warnings`.
 
         Raises LogDirError where damage would cut more than a torn last batch (`recovery="kafka"` cuts, as a broker
         would), or where a topic of that name is another one; UnknownTopicError where there is no such topic. Of several
@@ -131,6 +136,8 @@ class LogDir(Topics, TypedLog, TopicReads):
         overrides = normal_overrides(config or {})
         source = KafkaDirectory(Storage(path, dict(storage_options or {})))
         topics = [topic] if topic is not None else source.topics()
+        if exclude_internal:
+            topics = [name for name in topics if not name.startswith("__")]
         if not topics:
             raise LogDirError(
                 "The directory holds no topic to import", path=path, expected="<topic>-<partition> directories"
@@ -143,6 +150,7 @@ class LogDir(Topics, TypedLog, TopicReads):
             overrides,
             self.defaults,
             recovery=recovery,
+            keep_retention=keep_retention,
             spark=spark,
             progress=progress,
         )

@@ -142,7 +142,7 @@ def test_a_file_in_a_codec(segments, uri, tmp_path):
 def test_a_transaction_is_appended_once(segments, uri):
     segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
     again = segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
-    assert again.text == "Nothing appended.\n"
+    assert again.text == "Nothing appended: orders has transaction nightly:1 already.\n"
     assert segments("consume", uri, "orders").lines == ["a"]
 
 

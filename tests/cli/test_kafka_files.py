@@ -107,7 +107,7 @@ def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, 
     log = LogDir.open(str(tmp_path / "log"))
     assert log.topics() == ["orders"]
     assert log.offsets("orders") == {0: (500, 1590), 1: (0, 1410)}
-    assert log.snapshot("orders").config == {"retention.ms": "-1"}
+    assert log.snapshot("orders").config == {"retention.ms": "-1", "segment.bytes": "65536"}
 
 
 def test_import_with_a_retention_says_nothing(segments, tmp_path):

@@ -40,7 +40,7 @@ def append(spark, monkeypatch, capsys):
     """Runs the script with this process's session and returns its report."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", [SCRIPT, *map(str, arguments), "--output", "json"])
+        monkeypatch.setattr(sys, "argv", [SCRIPT, *map(str, arguments), "--master", "local[2]", "--output", "json"])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(SCRIPT, run_name="__main__")
         printed = capsys.readouterr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +45,12 @@ def import_(
             help="Cut the log at damage, as a broker does; by default the import stops there.",
         ),
     ] = None,
+    keep_retention: Annotated[
+        bool, typer.Option("--keep-retention", help="Keep retention.ms and retention.bytes of Kafka's topics, too.")
+    ] = False,
+    exclude_internal: Annotated[
+        bool, typer.Option("--exclude-internal", help="Leave out topics whose names begin with __.")
+    ] = False,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,
@@ -51,8 +58,10 @@ def import_(
     """Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.
 
     Offsets, timestamps, leader epochs, transactions and checkpoints are kept.
-    A topic gets retention.ms=-1 unless --config sets it, so that no imported
-    record expires at once. Run the import again after it was killed, or when
+    So are the topics' settings, where the directory has Kafka's metadata
+    (__cluster_metadata-0), but retention: a topic gets retention.ms=-1 unless
+    --config sets it or --keep-retention is given, so that no imported record
+    expires at once. Run the import again after it was killed, or when
     the Kafka directory has grown: it adds the new records.
 
     Example: segments import /var/lib/kafka/data /data/log --topic orders
@@ -65,10 +74,15 @@ def import_(
             topic,
             parse_overrides(config or []),
             recovery=recovery,
+            keep_retention=keep_retention,
+            exclude_internal=exclude_internal,
             storage_options=parse_overrides(kafka_storage or []),
             spark=spark.session("import"),
             progress=progress,
         )
+    for one in imported:
+        for warning in one["warnings"]:
+            print(f"warning: {one['topic']}: {warning}", file=sys.stderr)
     if metrics is not None:
         _write_metrics(metrics, log.uri, "import", imported)
     if output is Output.JSON:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
-import pyarrow as pa
 import typer
 
 from spark_segments.cli.options import CompressionOption, LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.records.appended import Appended
 from spark_segments.cli.records.record_text import LineFormat, Properties, PropertyOption, read_lines
 from spark_segments.cli.records.value_text import (
     KeyFormatOption,
@@ -79,22 +79,20 @@ def produce(
     stream: BinaryIO = sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb")
     with stream:
         rows = encoded(read_lines(stream, line_format, Properties.of(properties), partition), writers)
-        given = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal given
-            for batch in rows:
-                given += batch.num_rows
-                yield batch
-
-        offsets = log.append(topic, counted(), transaction, options=options)
+        appended = Appended(log.config(topic), time.time_ns() // 1_000_000)
+        offsets = log.append(topic, appended.counted(rows), transaction, options=options)
+    repeated = appended.rows > 0 and not offsets
+    if not repeated and (warning := appended.warning()) is not None:
+        print(f"warning: {warning}", file=sys.stderr)
     rows_out = [
         {"partition": number, "first_offset": a, "last_offset": b} for number, (a, b) in sorted(offsets.items())
     ]
     if output is Output.JSON:
-        print_json({"topic": topic, "partitions": rows_out, "repeated": given > 0 and not offsets})
+        print_json({"topic": topic, "partitions": rows_out, "repeated": repeated})
     elif rows_out:
         print_table(["partition", "first_offset", "last_offset"], (list(row.values()) for row in rows_out))
+    elif repeated:
+        print(f"Nothing appended: {topic} has transaction {txn} already.")
     else:
         print("Nothing appended.")
 

@@ -85,6 +85,15 @@ class KafkaDirectory:
         """The location; paths of segments are relative to it."""
         return self._storage
 
+    @property
+    def log_directory(self) -> Storage:
+        """The log directory that has the checkpoint files: the location, or what is above a single partition."""
+        return self._above
+
+    def is_cleaned(self, topic: str) -> bool:
+        """Whether Kafka's cleaner has a checkpoint for the topic: then the topic was compacted."""
+        return bool(self._offsets(CLEANER_OFFSETS_FILE, topic, []))
+
     def topics(self) -> list[str]:
         """The names of the topics, sorted."""
         return sorted(self._sources)

@@ -175,7 +175,7 @@ def _create(manifest: Manifest, found: KafkaSnapshot, overrides: Mapping[str, st
     if topic_id == ZERO_TOPIC_ID:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     rows = _empty_partitions(found, topic_id, 0)
-    manifest.create(topic_id, {"retention.ms": "-1"} | dict(overrides), rows)
+    manifest.create(topic_id, overrides, rows)
 
 
 def _add_partitions(manifest: Manifest, found: KafkaSnapshot) -> bool:

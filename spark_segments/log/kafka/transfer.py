@@ -10,6 +10,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
+from spark_segments.log.kafka.imported_settings import imported_settings
 from spark_segments.log.kafka.importing import KAFKA, import_topic
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -29,17 +30,19 @@ def import_all(
     defaults: Mapping[str, str],
     *,
     recovery: str | None = None,
+    keep_retention: bool = False,
     spark: SparkSession | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Imports topics of a Kafka directory, each as `import_topic` does, and returns what was copied of each.
+    """Imports topics of a Kafka directory, each as `import_topic` does, and returns what was copied of each, and the
+    `warnings` about its settings.
 
     Raises InvalidOptionError for an unknown `recovery` before anything is copied. A topic that fails is raised after
     all the others were imported.
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
-    config = topic_config(overrides, defaults)
+    settings = imported_settings(source, topics, overrides, keep_retention=keep_retention)
     done: list[dict[str, Any]] = []
     failed: dict[str, SegmentsError] = {}
     for topic in topics:
@@ -50,13 +53,13 @@ def import_all(
                     storage,
                     manifest_of(topic),
                     topic,
-                    overrides,
-                    config,
+                    settings[topic].config,
+                    topic_config(settings[topic].config, defaults),
                     spark=spark,
                     recovery=recovery,
                     progress=progress,
                 )
-                done.append(one)
+                done.append(one | {"warnings": settings[topic].warnings})
         except SegmentsError as error:
             failed[topic] = error
     if len(topics) == 1 and failed:

@@ -1,0 +1,150 @@
+"""`segments append` in this process: lines, JSON and Parquet without Spark."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_segments import LogDir
+
+DAY_MS = 86_400_000
+MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def uri(tmp_path, monkeypatch) -> str:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # an import of Spark is an error
+    return str(tmp_path / "log")
+
+
+def records(uri: str) -> list[tuple]:
+    columns = ["key", "value", "timestamp"]
+    rows = [row for batch in LogDir.open(uri).read("orders", columns=columns) for row in batch.to_pylist()]
+    return [(row["key"], row["value"]) for row in rows]
+
+
+def test_lines_of_text_are_values(segments, uri, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"first\n\nthird\r\n\xff")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed\n"))
+    (tmp_path / "_left.txt").write_bytes(b"left out\n")
+    report = segments(
+        "append",
+        uri,
+        "orders",
+        "--partitions",
+        1,
+        "--format",
+        "text",
+        "--input",
+        tmp_path / "*.txt*",
+        "--output",
+        "json",
+    ).json
+    assert [value for _, value in records(uri)] == [b"first", b"", b"third", b"\xff", b"packed"]
+    assert report["partitions"] == [{"partition": 0, "log_end_offset_before": 0, "log_end_offset": 5}]
+    assert report["repeated"] is False
+
+
+def test_a_json_line_is_the_value_as_it_stands(segments, uri, tmp_path):
+    lines = ['{"id": 7,  "at": "2026-03-01T12:00:00Z", "n": 123456789012345678901234567890}', '{"id": 8, "at": null}']
+    (tmp_path / "a.json").write_text("\n".join(lines) + "\n\n")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", "--key-column", "id")
+    assert records(uri) == [(b"7", lines[0].encode()), (b"8", lines[1].encode())]
+
+
+def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
+    rows = [
+        {"value": "v", "key": "k", "at": int(MOMENT.timestamp() * 1000), "p": 2},
+        {"value": None, "key": "k", "at": int(MOMENT.timestamp() * 1000), "p": 0, "later": [1]},
+    ]
+    (tmp_path / "in" / "day").mkdir(parents=True)
+    (tmp_path / "in" / "day" / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    segments(
+        "append",
+        uri,
+        "orders",
+        "--partitions",
+        3,
+        "--input",
+        tmp_path / "in",
+        "--timestamp-column",
+        "at",
+        "--partition-column",
+        "p",
+    )
+    read = [row for batch in LogDir.open(uri).read("orders") for row in batch.to_pylist()]
+    assert [(row["partition"], row["key"], row["value"], row["timestamp"]) for row in read] == [
+        (0, b"k", None, MOMENT),
+        (2, b"k", b"v", MOMENT),
+    ]
+
+
+@pytest.mark.parametrize("at", ["2026-03-01T12:00:00Z", "2026-03-01 12:00:00", "2026-03-01T14:00:00+02:00"])
+def test_a_time_may_be_text(segments, uri, tmp_path, at):
+    (tmp_path / "a.json").write_text(json.dumps({"at": at}) + "\n")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", "--timestamp-column", "at")
+    [row] = [row for batch in LogDir.open(uri).read("orders") for row in batch.to_pylist()]
+    assert row["timestamp"] == MOMENT
+
+
+def test_rows_of_parquet_are_json_or_records(segments, uri, tmp_path):
+    pq.write_table(pa.table({"id": [7, 8], "item": ["a", None]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"key": ["k"], "value": [b"\xff"], "timestamp": [MOMENT]}), tmp_path / "b.parquet")
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.parquet"
+        segments("append", uri, "orders", "--partitions", 1, "--format", "parquet", "--input", path)
+    (_, first), (_, second), third = records(uri)
+    assert [json.loads(first), json.loads(second)] == [{"id": 7, "item": "a"}, {"id": 8, "item": None}]
+    assert third == (b"k", b"\xff")
+
+
+def test_typed_rows_are_encoded(segments, uri, tmp_path):
+    (tmp_path / "a.json").write_text('{"id": 7, "name": "x"}\n{"id": 8, "name": "y"}\n')
+    segments(
+        "append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", "--value-format", "json",
+        "--key-column", "id", "--key-format", "long",
+    )  # fmt: skip
+    assert records(uri)[0] == ((7).to_bytes(8, "big"), b'{"id":7,"name":"x"}')
+
+
+def test_what_cannot_be_read_is_an_error_that_names_the_file_and_appends_nothing(run, segments, uri, tmp_path):
+    segments("topic", "create", uri, "orders")
+    (tmp_path / "a.json").write_text('{"id": 7}\n{"id": \n')
+    ran = run("append", uri, "orders", "--input", tmp_path / "a.json", "--key-column", "id")
+    assert ran.code == 1 and "a.json" in ran.error and "--master" in ran.error
+    (tmp_path / "b.json").write_text('{"id": 7}\n')
+    ran = run("append", uri, "orders", "--input", tmp_path / "b.json", "--key-column", "nothing")
+    assert ran.code == 1 and "There is no column nothing" in ran.error
+    assert run("append", uri, "orders", "--input", tmp_path / "nothing").code == 1
+    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+
+
+def test_a_repeated_transaction_is_said_in_text_and_json(segments, uri, tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    arguments = ["append", uri, "orders", "--partitions", 1, "--format", "text", "--input", tmp_path / "a.txt"]
+    arguments += ["--txn-app-id", "landing", "--txn-version", 7]
+    segments(*arguments)
+    assert "nothing was appended: orders has transaction landing:7 already" in segments(*arguments).text
+    assert segments(*arguments, "--output", "json").json["repeated"] is True
+    assert len(records(uri)) == 1
+
+    segments("produce", uri, "orders", "--txn", "lines:1", stdin=b"b\n")
+    ran = segments("produce", uri, "orders", "--txn", "lines:1", stdin=b"b\n")
+    assert ran.text == "Nothing appended: orders has transaction lines:1 already.\n"
+
+
+def test_records_that_the_next_retain_takes_are_warned_about(segments, uri):
+    segments("topic", "create", uri, "orders", "--config", f"retention.ms={DAY_MS}")
+    now_ms = LogDir.open(uri).storage.now_ms()
+    rows = [{"value": "old", "timestamp": now_ms - 2 * DAY_MS}] * 3 + [{"value": "new", "timestamp": now_ms}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    ran = segments("produce", uri, "orders", "--format", "json", stdin=lines)
+    assert "warning: 3 of 4 records are older than retention.ms" in ran.error
+    segments("topic", "alter", uri, "orders", "--config", "retention.ms=-1")
+    assert not segments("produce", uri, "orders", "--format", "json", stdin=lines).error
