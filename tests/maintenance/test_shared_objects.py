@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from unittest import mock
 
 import numpy as np
@@ -14,7 +15,8 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.patch import rebase
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.rows import SEALED, Segment, segments_of
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.rows import SEALED, Segment, partitions_of, segments_of
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.verification.verify import verify
@@ -123,6 +125,17 @@ def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path)
             if file != "partition.metadata":
                 both = [(tmp_path / f"kafka/{topic}-{number}/{file}").read_bytes() for topic in ("plain", "orders")]
                 assert both[0] == both[1], (number, file)
+
+
+def test_a_run_of_a_partition_without_epochs_is_exported_alone(orders, tmp_path):
+    """No batch gets an epoch there, so the only chunk of a partition could be exported as its file is."""
+    append(orders)
+    rows = orders.snapshot("orders").partitions
+    without = [dataclasses.replace(row, leader_epoch=-1, leader_epochs=()) for row in partitions_of(rows)]
+    orders.manifest("orders").commit(lambda _: Change("test", partitions=without))
+    orders.export_kafka(str(tmp_path / "kafka"))
+    kafka = LogDir.open(str(tmp_path / "kafka"))
+    assert contents(kafka, "orders") == contents(orders, "orders")
 
 
 def test_merged_chunks_of_many_partitions_are_one_object(orders):

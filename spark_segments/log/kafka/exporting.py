@@ -128,7 +128,8 @@ class _HeaderLook:
 
 def _look(source: Storage, output: _ExportedSegment) -> _HeaderLook:
     row = output.rows[0]
-    found = _HeaderLook(len(output.rows) == 1 and row.offset_shift == 0 and row.base_offset == row.name_offset)
+    is_file = len(output.rows) == 1 and not row.is_shared
+    found = _HeaderLook(is_file and row.offset_shift == 0 and row.base_offset == row.name_offset)
     for one in output.rows:
         for window in windows(source, one):
             if output.leader_epochs is not None and (window.batches.leader_epoch < 0).any():
