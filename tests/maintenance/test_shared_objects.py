@@ -102,6 +102,25 @@ def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     assert alone[0] == kafka or int.from_bytes(kafka[:8]) != 0
 
 
+def test_a_merge_of_a_run_leaves_the_partitions_other_run_in_the_same_object(orders):
+    """A roll merges eight large chunks, and eight small ones, into one object; the next merges the second run only."""
+    with store_clock(GOLDEN_MS):
+        for count in (30, 3):
+            for turn in range(8):
+                append(orders, first=1000 * turn, count=count)
+        roll(orders)
+        for number in range(PARTITIONS):
+            first, second = live(orders, "orders", number)
+            assert first.path == second.path and first.is_shared
+        for turn in range(8):
+            append(orders, first=1000 * turn)
+        before = contents(orders, "orders")
+        roll(orders)
+    assert [len(live(orders, "orders", number)) for number in range(PARTITIONS)] == [2] * PARTITIONS
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+
+
 def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path):
     """Runs, merged runs and sealed copies of them, against chunks with files of their own."""
     topic_with(orders, "plain", {"segment.bytes": 100_000, "retention.ms": -1}, PARTITIONS)

@@ -60,8 +60,8 @@ class RolledPartition:
     @property
     def replaced_chunks(self) -> list[Segment]:
         """The chunks that the planned segments replace, and empty chunks: an import may have brought an empty file."""
-        inside = {chunk.path for planned in self.planned for chunk in planned.chunks}
-        return [chunk for chunk in self.chunks if chunk.path in inside or chunk.log_bytes == 0]
+        inside = {chunk.identity for planned in self.planned for chunk in planned.chunks}
+        return [chunk for chunk in self.chunks if chunk.identity in inside or chunk.log_bytes == 0]
 
     @property
     def files(self) -> list[Segment]:
