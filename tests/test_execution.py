@@ -8,7 +8,9 @@ import pickle
 import threading
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 import spark_segments
 from spark_segments import execution
@@ -129,6 +131,51 @@ def test_a_message_of_another_version_is_refused_before_what_it_carries_is_read(
         pickle.loads(message)
     for text in ("expected 9.9.9", f"found {spark_segments.__version__}", "Install the same version"):
         assert text in str(refused.value)
+
+
+class _Cluster:
+    """Stands for a Spark session whose executors have `version`. What is sent is pickled, as Spark does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str, *, upgraded_meanwhile: bool = False) -> None:
+        self._patch, self._version, self._upgraded = monkeypatch, version, upgraded_meanwhile
+        self.ran: list[int] = []
+
+    def createDataFrame(self, rows, schema):
+        self._rows = rows
+        return self
+
+    def repartitionByRange(self, *_):
+        return self
+
+    def mapInArrow(self, work, schema):
+        self._work = cloudpickle.dumps(work)
+        return self
+
+    def collect(self):
+        numbers, tasks = zip(*self._rows, strict=True)
+        batch = pa.record_batch({"number": pa.array(numbers, pa.int32()), "task": pa.array(tasks, pa.binary())})
+        with self._patch.context() as executor:
+            executor.setattr(execution, "__version__", self._version)
+            results = [row for found in pickle.loads(self._work)([batch]) for row in found.to_pylist()]
+        self.ran = [row["number"] for row in results]
+        if self._upgraded:
+            self._patch.setattr(execution, "__version__", "9.9.9")
+        return results
+
+
+def test_tasks_are_refused_by_an_executor_of_another_version(monkeypatch):
+    cluster = _Cluster(monkeypatch, "9.9.9")
+    with pytest.raises(VersionMismatchError, match=r"expected 9\.9\.9.*found " + spark_segments.__version__):
+        run_tasks(Square(), [1, 2], cluster)
+    assert cluster.ran == []
+    assert run_tasks(Square(), [1, 2], _Cluster(monkeypatch, spark_segments.__version__)) == [1, 4]
+
+
+def test_results_of_another_version_are_refused_by_the_driver(monkeypatch):
+    cluster = _Cluster(monkeypatch, spark_segments.__version__, upgraded_meanwhile=True)
+    with pytest.raises(VersionMismatchError, match="Install the same version"):
+        run_tasks(Square(), [1, 2], cluster)
+    assert cluster.ran == [0, 1]
 
 
 SENT = {

@@ -188,7 +188,7 @@ def _json(topic: str, partition: int, record: Record) -> dict:
     }
 
 
-def _all(log: ManagedLog, topic: str, *, committed: bool = False, control: bool = False) -> list[dict]:
+def all_records(log: ManagedLog, topic: str, *, committed: bool = False, control: bool = False) -> list[dict]:
     snapshot = log.snapshot(topic)
     return [
         _json(topic, number, record)
@@ -226,7 +226,7 @@ def test_the_witness_of_format_1_is_read_whole(isolation_level: str) -> None:
     topics = json.loads((WITNESS / "expected.json").read_text())["topics"]
     assert log.topics() == sorted(topics)
     for topic in topics:
-        assert _all(log, topic, committed=isolation_level == "read_committed") == expected.get(topic, []), topic
+        assert all_records(log, topic, committed=isolation_level == "read_committed") == expected.get(topic, []), topic
 
 
 def test_transactions_of_writers_are_in_the_witness() -> None:
@@ -274,10 +274,10 @@ def _sorted(records: list[dict]) -> list[dict]:
 def _assert_agree(log: LogDir, topic: str) -> list[dict]:
     """Both readers give the same records, and look-ups by offset and time give the same answers. Returns them."""
     mine = ManagedLog(Path(log.uri))
-    found = _all(mine, topic)
+    found = all_records(mine, topic)
     assert found == _as_the_package_reads(log, topic)
-    assert _all(mine, topic, control=True) == _as_the_package_reads(log, topic, include_control=True)
-    committed = _all(mine, topic, committed=True)
+    assert all_records(mine, topic, control=True) == _as_the_package_reads(log, topic, include_control=True)
+    committed = all_records(mine, topic, committed=True)
     assert committed == _as_the_package_reads(log, topic, isolation_level="read_committed")
     snapshot = mine.snapshot(topic)
     for number, row in snapshot.partitions.items():
@@ -392,7 +392,7 @@ def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: 
     for _ in range(2):
         _assert_agree(log, topic)
         mine = ManagedLog(Path(log.uri))
-        found = [record["offset"] for record in _all(mine, topic, committed=True) if record["partition"] == 0]
+        found = [record["offset"] for record in all_records(mine, topic, committed=True) if record["partition"] == 0]
         stable = [record.offset for _, record in kafka.records(committed=True)]
         assert found[: len(stable)] == stable
         log.append(topic, pa.table({"value": [b"later"], "key": [b"k"], "partition": pa.array([0], pa.int32())}))

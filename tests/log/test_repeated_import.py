@@ -7,12 +7,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.format.batches import scan_batches
+from spark_segments.format.patch import rebase
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.maintenance.removal.restore import restore
@@ -295,6 +300,43 @@ def test_a_segment_that_was_rolled_there_follows_one_that_is_active_here(log, tm
     states = [row.state for row in log.snapshot(TOPIC).live_of(0)]
     assert states == sorted(states, reverse=True)  # sealed ones, then chunks
     roll(log, now_ms=LATER_MS)
+    assert verify(log, deep=True).errors == 0
+
+
+def append_shared(log: LogDir, data: bytes) -> None:
+    """Appends a batch of Kafka's as the run of a shared object, as a merge of small chunks leaves it."""
+    buffer = np.frombuffer(data, np.uint8).copy()
+    rebase(buffer, scan_batches(buffer).batches, -int.from_bytes(data[:8]), None)
+    limits, topic_id = SegmentLimits.of(log.config(TOPIC)), log.snapshot(TOPIC).topic_id
+    with SharedObjectWriter(log.storage, TOPIC, topic_id, limits) as writer:
+        writer.begin(0, log.storage.now_ms())
+        writer.append(buffer, scan_batches(buffer).batches)
+        chunks = writer.close()
+    commit_append(log.manifest(TOPIC), chunks)
+
+
+def test_segments_above_a_run_of_a_shared_object_are_refused_until_it_is_rolled(log, tmp_path):
+    kafka = kafka_with(tmp_path, 4)
+    log.import_kafka(kafka.write())
+    kafka.append([(b"a", True)])
+    append_shared(log, kafka.segments[-1][1][-1].to_bytes())
+    assert log.snapshot(TOPIC).live_of(0)[-1].is_shared
+    kafka.roll()
+    kafka.append([(b"b", True)])
+    kafka.roll()
+    kafka.append([(b"c", True)])
+    before = log.snapshot(TOPIC)
+    with pytest.raises(LogDirError, match="roll the topic, then import again") as refused:
+        log.import_kafka(kafka.write())
+    assert before.live_of(0)[-1].path in str(refused.value)
+    assert (log.snapshot(TOPIC).version, log.offsets(TOPIC)) == (before.version, {0: (0, 13)})
+
+    roll(log, now_ms=LATER_MS)
+    log.import_kafka(kafka.write())
+
+    there = LogDir.open(kafka.write())
+    assert log.offsets(TOPIC) == there.offsets(TOPIC) == {0: (0, 15)}
+    assert records_of(log.read(TOPIC)) == records_of(there.read(TOPIC))
     assert verify(log, deep=True).errors == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.appending.appender import Appender
+from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
@@ -192,6 +193,22 @@ def test_deleted_topics_lose_their_files(log):
     assert [line["partition"] for line in lines] == [0, 1]
     assert files(log, "orders-0") == files(log, "orders-1") == set()
     assert contents(log, "payments") and log.topics() == ["payments"]
+
+
+def test_a_deleted_topics_recovery_copies_go_with_its_last_rows(log):
+    rolled_topic(log)
+    log.manifest("orders").merge_files()
+    log.delete_topic("orders")
+    now_ms = log.storage.now_ms()
+    vacuum(log, now_ms=now_ms)
+    assert log.storage.list("_recovery/orders", recursive=True)
+    for _ in range(2):  # the second vacuum leaves no new copy
+        vacuum(log, now_ms=now_ms + DELAY_MS + 60_000)
+        assert not log.storage.list("_recovery/orders", recursive=True)
+    topic_with(log, "orders", {})
+    append_one_by_one(log, "orders", records(3))
+    log.manifest("orders").merge_files()
+    assert read_recovery_copy(log.storage, "orders").snapshot.segments.num_rows == 3
 
 
 def test_a_topic_made_again_keeps_its_files(log):

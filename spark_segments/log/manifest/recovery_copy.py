@@ -18,10 +18,10 @@ from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
-from spark_segments.storage import Storage
+from spark_segments.storage import FileInfo, Storage
 
 RECOVERY_DIRECTORY = "_recovery"
 
@@ -47,8 +47,13 @@ def recovery_directory(topic: str) -> str:
 
 
 def write_recovery_copy(log: TopicLog) -> None:
-    """Copies the latest version, and deletes what only copies before the last COPIES_KEPT need."""
+    """Copies the latest version, and deletes what only copies before the last COPIES_KEPT need.
+
+    A deleted topic without rows gets no copy.
+    """
     state, storage, directory = log.state(), log.storage, recovery_directory(log.topic)
+    if _is_gone(state):
+        return
     there = {info.path for info in storage.list(directory, recursive=True)}
 
     def copy(file: RowFile) -> None:
@@ -92,6 +97,37 @@ def read_recovery_copy(storage: Storage, topic: str, version: int | None = None)
 def drop_recovery_copies(storage: Storage, topic: str) -> None:
     """Deletes all copies of a topic."""
     storage.delete([info.path for info in storage.list(recovery_directory(topic), recursive=True)])
+
+
+def unneeded_copies(log: TopicLog, orphan_age_ms: int) -> list[FileInfo]:
+    """All copies of a deleted topic without rows; else the files that no copy has and that are older than the age.
+
+    The age is by the store's clock. Where an index cannot be read, the files stay: what it names is unknown.
+    """
+    directory = recovery_directory(log.topic)
+    # List first, then read: a file that is written meanwhile is not in the list.
+    listed = log.storage.list(directory, recursive=True)
+    state = log.state()
+    if _is_gone(state):
+        return listed
+    before_ms = log.storage.now_ms() - orphan_age_ms
+    indexes = {_index_path(directory, version): version for version in _indexes(log.storage, directory)}
+    old = [info for info in listed if info.mtime_ms < before_ms and info.path not in indexes]
+    if not old:
+        return []
+    named = {file.path for file in state.files}  # a copy under way may count on what is there of these
+    for version in indexes.values():
+        try:
+            named |= _paths(log.storage, directory, version)
+        except (ValueError, KeyError, TypeError):
+            return []
+    return [info for info in old if info.path.removeprefix(f"{directory}/") not in named]
+
+
+def _is_gone(state: TableState) -> bool:
+    """Whether the topic was deleted, and its last rows are gone as well."""
+    rows = sum(file.rows for file in state.files if file.kind == SEGMENT_KIND)
+    return state.snapshot.deleted_ms is not None and rows == 0
 
 
 def _read(storage: Storage, directory: str, index: Mapping[str, Any]) -> RecoveryCopy:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of
-from spark_segments.log.manifest.recovery_copy import write_recovery_copy
+from spark_segments.log.manifest.recovery_copy import unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
@@ -89,24 +89,28 @@ def drop_old_versions(
     """Keeps every version that was the latest at now_ms - retention_ms or later; deletes files that only others need.
 
     A file that no version ever named (of a try that lost) is deleted once it is older than `orphan_age_ms` by the
-    store's clock, whatever `now_ms` says. Versions before the kept versions can no longer be read afterwards.
+    store's clock, whatever `now_ms` says; so is a file that no recovery copy has. A deleted topic without rows loses
+    all recovery copies. Versions before the kept versions can no longer be read afterwards.
     """
     for _ in range(_TRIES):
         try:
-            rows, log_files = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
+            rows, log_files, copies = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
         except (FileNotFoundError, InvalidOptionError):  # another job deleted a file since it was listed
             continue
         if not dry_run:
             # Rows go before the log, and the log goes from its start on: a crash leaves a table that reads as before.
             log.storage.delete(info.path for info in rows)
             log.delta.delete(log_files)
-        doomed = [*rows, *log_files]
+            log.storage.delete(info.path for info in copies)
+        doomed = [*rows, *log_files, *copies]
         return DroppedVersions([info.path for info in doomed], sum(info.size for info in doomed))
     return DroppedVersions([], 0)  # other jobs are deleting the same files
 
 
-def _unneeded(log: TopicLog, horizon_ms: int, orphan_age_ms: int) -> tuple[list[FileInfo], list[FileInfo]]:
-    """The files of rows and the files of Delta's log that `drop_old_versions` deletes, in that order."""
+def _unneeded(
+    log: TopicLog, horizon_ms: int, orphan_age_ms: int
+) -> tuple[list[FileInfo], list[FileInfo], list[FileInfo]]:
+    """The files of rows, of Delta's log and of recovery copies that `drop_old_versions` deletes, in that order."""
     # List first, then read: a file that is written meanwhile is not in the list.
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
     store_now_ms = log.storage.now_ms()
@@ -117,7 +121,7 @@ def _unneeded(log: TopicLog, horizon_ms: int, orphan_age_ms: int) -> tuple[list[
     try:
         latest = log.open()
     except UnknownTopicError:
-        return [rows[path] for path in sorted(old)], staged
+        return [rows[path] for path in sorted(old)], staged, []
     versions = [version for version in sorted(files.commits) if version <= latest.version]
     kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
     named = {file.path for table in (latest, log.open(kept)) for file in table.files}
@@ -128,7 +132,8 @@ def _unneeded(log: TopicLog, horizon_ms: int, orphan_age_ms: int) -> tuple[list[
         later = [version for version in versions if version > kept]
         orphans -= {path for version in later for path in paths_of(log.delta.actions(version), "add")}
     doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
-    return doomed, [*_expired_log(files, kept, store_now_ms - COMMIT_LOG_MS), *staged]
+    expired_log = _expired_log(files, kept, store_now_ms - COMMIT_LOG_MS)
+    return doomed, [*expired_log, *staged], unneeded_copies(log, orphan_age_ms)
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -12,6 +13,7 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS, Manifest
 from spark_segments.log.manifest.recovery_copy import COPIES_KEPT, read_recovery_copy
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest, new_partitions
 from tests.log.manifest.files import forget_cached_rows
 
@@ -143,3 +145,40 @@ def test_a_copy_of_a_newer_format_is_refused(manifest):
     manifest.storage.replace(path, json.dumps({**index, "format.version": 2}).encode())
     with pytest.raises(LogDirError, match="newer version of this package"):
         read_recovery_copy(manifest.storage, TOPIC)
+
+
+def there(manifest: Manifest) -> set[str]:
+    return {info.path for info in manifest.storage.list(DIRECTORY, recursive=True)}
+
+
+def make_old(manifest: Manifest, path: str, age_ms: int) -> None:
+    seconds = (manifest.storage.now_ms() - age_ms) / 1000
+    os.utime(manifest.storage.location(path).removeprefix("file://"), (seconds, seconds))
+
+
+def test_files_that_no_copy_has_go_once_they_are_old(manifest):
+    busy(manifest)
+    before = there(manifest)
+    old, young = (f"{DIRECTORY}/kind=segment/part-{name}.parquet" for name in ("old", "young"))
+    for path, age_ms in ((old, ORPHAN_AGE_MS + 60_000), (young, ORPHAN_AGE_MS - 60_000)):
+        manifest.storage.replace(path, b"left by a crash")
+        make_old(manifest, path, age_ms)
+    for path in before:
+        make_old(manifest, path, 100 * ORPHAN_AGE_MS)
+
+    dry = manifest.drop_old_versions(1 << 50, manifest.storage.now_ms(), dry_run=True)
+    assert dry.paths == [old] and there(manifest) == {*before, old, young}
+    manifest.drop_old_versions(1 << 50, manifest.storage.now_ms())
+
+    assert old not in there(manifest) and young in there(manifest)
+    assert before <= there(manifest) and read_recovery_copy(manifest.storage, TOPIC, CHECKPOINT_VERSIONS)
+
+
+def test_files_stay_where_the_index_of_a_copy_cannot_be_read(manifest):
+    busy(manifest)
+    manifest.storage.replace(f"{DIRECTORY}/{3:020d}.json", b"{")
+    lost = f"{DIRECTORY}/kind=segment/part-lost.parquet"
+    manifest.storage.replace(lost, b"perhaps of version 3")
+    make_old(manifest, lost, 2 * ORPHAN_AGE_MS)
+    manifest.drop_old_versions(1 << 50, manifest.storage.now_ms())
+    assert lost in there(manifest)
