@@ -92,6 +92,14 @@ def test_values_are_typed(log, tmp_path):
     assert rows(log, "SELECT value.id, value.tags[1] FROM typed", formats=formats) == [(7, "x")]
 
 
+def test_avro_has_the_columns_of_its_schema_in_a_directory(log, tmp_path):
+    log.create_topic("typed")
+    formats = {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+    log.append("typed", pa.table({"key": [7, 8], "value": [{"id": 1, "tags": ["x"]}, None]}), formats=formats)
+    query = "SELECT key, value.id, value.tags[1] FROM typed ORDER BY key"
+    assert rows(log, query, formats=formats) == [(7, 1, "x"), (8, None, None)]
+
+
 def test_a_wrong_query_is_one_clear_error(log):
     with pytest.raises(InvalidOptionError, match="nothere"):
         rows(log, "SELECT nothere FROM orders")

@@ -140,6 +140,18 @@ def test_a_frame_keeps_the_log_of_the_moment_it_was_made(tmp_path):
         scan_topic(log.uri, "nothere")
 
 
+def test_avro_has_the_columns_of_its_schema_in_a_directory(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    formats = {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    log.append("t", pa.table({"key": [7, 8], "value": [{"id": 1, "at": at}, None]}), formats=formats)
+    frame = scan_topic(log.uri, "t", formats=formats)
+    assert frame.collect_schema()["key"] == pl.Int64
+    value = pl.col("value").struct
+    assert frame.select("key", value.field("id"), value.field("at")).collect().rows() == [(7, 1, at), (8, None, None)]
+
+
 def test_values_are_typed(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t")

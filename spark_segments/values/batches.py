@@ -7,26 +7,28 @@ what to set, or with errors = null becomes null, its bytes kept in a further col
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError, ValueFormatError
+from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownSchemaError, ValueFormatError
 from spark_segments.values import wire
 from spark_segments.values.choice import reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
 from spark_segments.values.options import NULL, REGISTERED, ColumnFormat
 from spark_segments.values.registries.opening import open_registry
-from spark_segments.values.registries.registry import Registry
+from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry
 from spark_segments.values.undecodable import Undecodable
 
 OpenRegistry = Callable[[ColumnFormat], "Registry | None"]
+_KINDS = {AVRO: ("avro", "Avro"), PROTOBUF: ("protobuf", "Protobuf"), JSON: ("jsonschema", "JSON Schema")}
 
 
 def registry_of(chosen: ColumnFormat) -> Registry | None:
     """The registry that the options name: over HTTP or in a directory."""
-    if chosen.registry is None or chosen.format not in REGISTERED:
+    if chosen.registry is None:
         return None
     return open_registry(chosen.registry, dict(chosen.registry_options))
 
@@ -37,6 +39,8 @@ class Decoder:
 
     chosen: ColumnFormat
     codec: Codec
+    open_registry: Callable[[], Registry | None] = field(repr=False, compare=False)
+    """Opens the registry for an error that names a schema, where the codec has no registry."""
 
     def decode(self, array: pa.Array, context: pa.RecordBatch | None = None) -> tuple[pa.Array, pa.Array | None]:
         """(the typed column, the bytes of values that could not be read or None unless the options ask for them).
@@ -94,22 +98,33 @@ class Decoder:
             error = one
         value = rows[low].as_py()
         place = low if valid is None else int(valid[low])
+        name, found = self._looks_like(value)
         return ValueFormatError(
             f"A {self.chosen.column} cannot be read as {self.chosen.format} ({error.reason})",
             path=_place(context, place),
             expected=self.chosen.format,
-            found=self._found(value),
-            hint=self._hint(value),
+            found=found,
+            hint=self._hint(name),
         )
 
-    def _found(self, value: bytes) -> str:
+    def _looks_like(self, value: bytes) -> tuple[str, str]:
+        """(the format's name, what the bytes look like); the registry, where there is one, says what a schema is."""
         name, shown = wire.looks_like(value)
-        if name == "confluent" and isinstance(self.codec, Registered):
-            return shown.replace("Confluent's wire format", f"Confluent {self.chosen.format}")
-        return shown
+        if name != "confluent":
+            return name, shown
+        try:
+            registry = self.codec.registry if isinstance(self.codec, Registered) else self.open_registry()
+            if registry is None:
+                return name, shown
+            kind = registry.schema(int.from_bytes(value[1 : wire.HEADER_BYTES], "big")).kind
+        except UnknownSchemaError:
+            return name, f"{shown}, which the registry does not have"
+        except (SegmentsError, OSError):  # the value's error matters more than the registry's
+            return name, shown
+        name, title = _KINDS.get(kind, (name, kind))
+        return name, shown.replace("Confluent's wire format", f"Confluent {title}")
 
-    def _hint(self, value: bytes) -> str:
-        name, _ = wire.looks_like(value)
+    def _hint(self, name: str) -> str:
         column = self.chosen.column
         way_out = f"{column}.errors=null reads such {column}s as null"
         if name == "confluent" and not isinstance(self.codec, Registered):
@@ -154,7 +169,8 @@ def decoders(
     made = []
     for one in formats:
         first = sample(one.column) if one.format == "connect-json" and one.schema is None and one.envelope else None
-        made.append(Decoder(one, reading_codec(one, topic, open_one(one), first)))
+        registry = open_one(one) if one.format in REGISTERED else None
+        made.append(Decoder(one, reading_codec(one, topic, registry, first), partial(open_one, one)))
     return made
 
 
@@ -166,7 +182,10 @@ def encoders(
 ) -> list[Encoder]:
     """The encoders of columns of these types; a column that is absent needs no encoder."""
     there = [one for one in formats if one.column in types]
-    return [Encoder(one, writing_codec(one, topic, open_one(one), types[one.column])) for one in there]
+    return [
+        Encoder(one, writing_codec(one, topic, open_one(one) if one.format in REGISTERED else None, types[one.column]))
+        for one in there
+    ]
 
 
 def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:

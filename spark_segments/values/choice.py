@@ -32,10 +32,10 @@ def reading_codec(
         return _unregistered(chosen, None)
     text = chosen.schema
     if text is not None and not _is_schema(text, kind):
-        return codecs.Registered(kind, registry, type_of_ddl(text), message=chosen.message)
+        return codecs.Registered(kind, registry, type_of_ddl(text), message=chosen.message, checked=chosen.checked)
     schema = Schema(kind, text) if text is not None else _newest(chosen, topic, registry, kind)
     made = codecs.type_of_registered(registry, schema, chosen.message)
-    return codecs.Registered(kind, registry, made, schema, chosen.message)
+    return codecs.Registered(kind, registry, made, schema, chosen.message, checked=chosen.checked)
 
 
 def writing_codec(
@@ -68,7 +68,7 @@ def writing_codec(
         else:
             schema = replace(schema, id=registry.register(subject, schema))
     made = codecs.type_of_registered(registry, schema, chosen.message)
-    return codecs.Registered(kind, registry, made, schema, chosen.message, written=schema)
+    return codecs.Registered(kind, registry, made, schema, chosen.message, written=schema, checked=chosen.checked)
 
 
 def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: str) -> Schema:

@@ -24,7 +24,7 @@ from spark_segments.values.avro.read import reader_of
 from spark_segments.values.column_types import conformed, recast
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
 from spark_segments.values.rows import offsets_of, without
-from spark_segments.values.text import connect, csv, json_schema
+from spark_segments.values.text import connect, csv, json_checks, json_schema
 from spark_segments.values.text.json_read import check_json, read_json
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable
@@ -179,7 +179,7 @@ class Registered:
     """A column in Confluent's wire format: AVRO, PROTOBUF or JSON. `schema` is the reader's, where there is one.
 
     `type` is the column's: the reader schema's or, with a type given in DDL, that one, which fields go to by name.
-    `written` is the schema that rows are written with.
+    `written` is the schema that rows are written with. With `checked`, JSON is checked against the schema of its id.
     """
 
     kind: str
@@ -188,6 +188,7 @@ class Registered:
     schema: Schema | None = None
     message: str | None = None
     written: Schema | None = None
+    checked: bool = False
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
         ids = wire.schema_ids(array)
@@ -215,7 +216,9 @@ class Registered:
             message = protobuf.message_of(schema.text, tuple(self.registry.references(schema)), self.message)
             return _joined(head + wire.write_indexes(message.indexes), message.write(array))
         json_schema.check_fits(array.type, self.type, "the value")
-        return _joined(head, write_json(array).cast(pa.binary()))
+        made = write_json(array).cast(pa.binary())
+        self._check_json(made, schema)
+        return _joined(head, made)
 
     def _read_one(self, array: pa.BinaryArray, schema_id: int) -> pa.Array:
         """Rows of the same schema id."""
@@ -270,7 +273,14 @@ class Registered:
             )
 
     def _json(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
-        return read_json(without(array, wire.HEADER_BYTES), self.type)
+        rest = without(array, wire.HEADER_BYTES)
+        made = read_json(rest, self.type)
+        self._check_json(rest, schema)
+        return made
+
+    def _check_json(self, array: pa.BinaryArray, schema: Schema) -> None:
+        if self.checked:
+            json_checks.check(array, schema.text, tuple(self.registry.references(schema)))
 
 
 def _joined(head: bytes, values: pa.BinaryArray) -> pa.BinaryArray:

@@ -13,6 +13,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.storage import Storage
 
+JSON_SCHEMA = "jsonschema"
 FORMATS = (
     "binary",
     "string",
@@ -25,11 +26,11 @@ FORMATS = (
     "uuid",
     "avro",
     "protobuf",
-    "jsonschema",
+    JSON_SCHEMA,
     "connect-json",
     "csv",
 )
-REGISTERED = ("avro", "protobuf", "jsonschema")
+REGISTERED = ("avro", "protobuf", JSON_SCHEMA)
 """Formats of Confluent's wire format, where there is a registry."""
 COLUMNS = ("key", "value")
 FAIL, NULL = "fail", "null"
@@ -37,11 +38,13 @@ _PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "sch
 REGISTRY = "schema.registry"
 _REGISTRY_PARTS = ("basic.auth.user.info", "bearer.auth.token")
 AUTO_REGISTER = "auto.register.schemas"
+FAIL_INVALID = "json.fail.invalid.schema"
 OPTIONS = (
     *(f"{column}.{part}" for column in COLUMNS for part in _PARTS),
     REGISTRY,
     *(f"{REGISTRY}.{part}" for part in _REGISTRY_PARTS),
     AUTO_REGISTER,
+    FAIL_INVALID,
 )
 """Every option of this room."""
 
@@ -63,6 +66,8 @@ class ColumnFormat:
     registry: str | None = None
     registry_options: tuple[tuple[str, str], ...] = ()
     register: bool = True
+    checked: bool = False
+    """Whether JSON is checked against its JSON Schema."""
 
     def subject_of(self, topic: str | None) -> str | None:
         """The subject: the option's, or <topic>-<column>, which is Confluent's TopicNameStrategy."""
@@ -78,7 +83,12 @@ def column_formats(options: Mapping[str, str], storage_options: Mapping[str, str
     Raises InvalidOptionError for a format that is none, and options that belong to none.
     """
     given = {name.lower(): value for name, value in options.items()}
-    return [one for one in (_column(name, given, storage_options) for name in COLUMNS) if one is not None]
+    found = [one for one in (_column(name, given, storage_options) for name in COLUMNS) if one is not None]
+    if any(one.checked for one in found) and all(one.format != JSON_SCHEMA for one in found):
+        raise InvalidOptionError(
+            f"Option {FAIL_INVALID} goes with the format {JSON_SCHEMA}", found=", ".join(one.format for one in found)
+        )
+    return found
 
 
 def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str, str] | None) -> ColumnFormat | None:
@@ -121,12 +131,15 @@ def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str,
             sorted((name.removeprefix(prefix), one) for name, one in given.items() if name.startswith(prefix))
         ),
         register=_flag(AUTO_REGISTER, given.get(AUTO_REGISTER)),
+        checked=_flag(FAIL_INVALID, given.get(FAIL_INVALID), default=False),
     )
 
 
-def _flag(name: str, text: str | None) -> bool:
-    if text is None or text.lower() in ("true", "false"):
-        return text is None or text.lower() == "true"
+def _flag(name: str, text: str | None, default: bool = True) -> bool:
+    if text is None:
+        return default
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     raise InvalidOptionError(f"Option {name} has an unknown value", expected="true or false", found=text)
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import unescape
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pyarrow as pa
@@ -176,6 +177,16 @@ def test_values_of_a_known_schema_are_decoded(serve, log: LogDir) -> None:
     assert "1234567" in serve(log, {"value.format": "long"}).get("/records", topic="numbers").text
     wrong = serve(log, {"value.format": "json"}).get("/records", topic="numbers")
     assert wrong.status == 200 and "Shown as bytes" in wrong.text and wrong.offsets == [0]
+
+
+def test_avro_is_decoded_by_a_registry_in_a_directory(serve, log: LogDir, tmp_path: Path) -> None:
+    log.create_topic("typed")
+    formats = {"value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+    log.append("typed", pa.table({"key": ["a"], "value": [{"id": 1234567, "name": ATTACK}]}), formats=formats)
+    for asked in (formats, {"schema.registry": formats["schema.registry"]}):  # the second is guessed
+        page = serve(log, asked).get("/records", topic="typed").text
+        assert unescape(page).count(json.dumps({"id": 1234567, "name": ATTACK}, separators=(",", ":"))) == 1
+        assert "<script>" not in page
 
 
 def test_a_directory_of_kafkas_is_served_too(serve) -> None:

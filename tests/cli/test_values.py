@@ -59,6 +59,16 @@ def test_consume_guesses_and_says_what_it_guessed(segments: Segments, uri: str, 
     assert "values look like Confluent's wire format, schema id 1: read as avro" in ran.error
 
 
+def test_a_guess_holds_for_a_template_and_for_a_reader_that_follows(
+    segments: Segments, uri: str, avro: list[str]
+) -> None:
+    for more in ([], ["--follow"], ["--tail", "2"]):
+        ran = segments("consume", uri, "orders", "-f", "%k %s\\n", "-n", 2, *more, *avro)
+        assert ran.lines == ['7 {"id":7,"name":"Ann"}', '8 {"id":8,"name":null}']
+        assert "keys look like 8 bytes, such as a long or a double has: read as long" in ran.error
+        assert "values look like Confluent's wire format, schema id 1: read as avro" in ran.error
+
+
 def test_consume_says_what_is_missing_to_read_a_value(segments: Segments, uri: str, avro: list[str]) -> None:
     ran = segments("consume", uri, "orders")
     assert "Confluent's wire format, schema id 1. Set --schema-registry" in ran.error
@@ -101,6 +111,8 @@ def test_a_wrong_format_says_what_was_found_and_what_to_set(run: Segments, uri: 
     assert ran.code == 1
     for part in ("schema id 1", "read as json", "partition 0, offset 0", "Set value.format=avro"):
         assert part in ran.error
+    ran = run("consume", uri, "orders", "--value-format", "json", "--value-schema", "id bigint", *avro)
+    assert "found Confluent Avro, schema id 1" in ran.error
 
 
 def test_a_line_that_is_not_of_the_format_appends_nothing(run: Segments, uri: str, tmp_path: Path) -> None:

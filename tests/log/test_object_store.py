@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.errors import RegistryError
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.storage import Storage
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
 from tests.maintenance.appending import DAY_MS, contents, records
@@ -33,6 +35,33 @@ def uri(tmp_path: Path) -> str:
 def of_partition(log: LogDir, number: int, count: int, first: int) -> pa.Table:
     table = records(count, first=first, time_ms=log.storage.now_ms())
     return table.append_column("partition", pa.array([number] * count, pa.int32()))
+
+
+def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
+    uri: str, s3_options: Mapping[str, str], tmp_path: Path
+) -> None:
+    table = pa.table({"value": pa.array([{"id": 7}], pa.struct([("id", pa.int64())]))})
+    local = LogDir.create(str(tmp_path / "log"))
+    local.create_topic("orders")
+    local.append("orders", table, formats={"value.format": "avro", "schema.registry": str(tmp_path / "registry")})
+    log = LogDir.create(uri, s3_options)
+    log.create_topic("orders")
+    log.create_topic("new")
+    registry = uri.replace("/log", "/registry")
+    formats = {"value.format": "avro", "schema.registry": registry}
+    with pytest.raises(
+        RegistryError, match=r"Cannot register a schema for orders-value .* object store.*copy its files"
+    ):
+        log.append("orders", table, formats=formats)
+    for name in ("1.avsc", "subjects.json"):
+        Storage(registry, s3_options).write(name, (tmp_path / "registry" / name).read_bytes())
+    log.append("orders", table, formats=formats)
+    log.append("orders", table, formats=formats | {"value.schema": (tmp_path / "registry" / "1.avsc").read_text()})
+    read = pa.Table.from_batches(log.read("orders", columns=["value"], formats=formats))
+    assert read["value"].to_pylist() == [{"id": 7}] * 2
+    with pytest.raises(RegistryError, match="Cannot register a schema for new-value"):
+        log.append("new", table, formats=formats)
+    assert log.offsets("new") == {0: (0, 0)}
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,7 @@ def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
         ({"value.format": "csv", "value.schema": "id bigintt"}, "The text is no type"),
         ({"value.schema": "id bigint"}, "needs value.format"),
         ({"value.format": "json", "value.errors": "skip"}, "fail or null"),
+        ({"value.format": "json", "json.fail.invalid.schema": "true"}, "goes with the format jsonschema"),
         ({"value.format": "json", "value.raw.column": "raw"}, "value.errors=null"),
         ({"value.format": "json", "value.errors": "null", "value.raw.column": "offset"}, "a column that already"),
     ],
@@ -196,6 +198,43 @@ def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
     assert {one for one in os.listdir(tmp_path / "registry") if one[0] != "."} == {
         *("1.avsc", "2.avsc", "3.avsc", "subjects.json")
     }
+
+
+def wrong(log: LogDir, formats: dict[str, str]) -> str:
+    with pytest.raises(ValueFormatError) as caught:
+        rows(log, "orders", formats)
+    assert "topic orders, partition 0, offset 0" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path: Path) -> None:
+    log, _ = cluster(tmp_path)
+    as_json = {"value.format": "json", "value.schema": "id bigint"}
+    assert "found Confluent's wire format, schema id 2. Set value.format=avro, protobuf or" in wrong(log, as_json)
+    assert "found Confluent Avro, schema id 2. Set value.format=avro;" in wrong(
+        log, as_json | {"schema.registry": "_schemas"}
+    )
+    other = {"value.format": "jsonschema", "value.schema": "id bigint", "schema.registry": "_schemas"}
+    assert "expected jsonschema, found Confluent Avro, schema id 2. Set value.format=avro;" in wrong(log, other)
+
+
+def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir, tmp_path: Path) -> None:
+    log.append("orders", pa.table({"value": [b"\0\0\0\0\x07\x0e"]}))
+    as_json = {"value.format": "json", "value.schema": "id bigint"}
+    for registry, found in [
+        (str(tmp_path / "none"), "schema id 7, which the registry does not have"),
+        ("odd://none", "Confluent's wire format, schema id 7. Set"),
+    ]:
+        assert found in wrong(log, as_json | {"schema.registry": registry})
+    assert rows(log, "orders", as_json | {"schema.registry": "odd://none", "value.errors": "null"})[0]["value"] is None
+
+
+def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
+    log, _ = cluster(tmp_path)
+    formats = {"value.format": "json", "value.schema": "id bigint", "schema.registry": "_schemas"}
+    (decoder,) = pickle.loads(pickle.dumps(log.value_readers("orders", formats)))
+    with pytest.raises(ValueFormatError, match="Confluent Avro, schema id 2"):
+        decoder.decode(next(iter(log.read("orders", columns=["value"]))).column("value"))
 
 
 def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ def test_values_have_their_types(sail, log, tmp_path):
     write(frame, log.uri, "t", **formats)
     found = load(sail, log.uri, "t", **formats)
     assert found.selectExpr("key", "value.id", "unix_seconds(value.at)").collect() == [(7, 1, 1_719_835_200)]
+    write(sail.sql("SELECT 7L AS key, named_struct('id', 2, 'at', null) AS value"), log.uri, "t", **formats)
+    latest = load(sail, log.uri, "t", view="latest", **formats)
+    assert latest.selectExpr("key", "value.id", "value.at").collect() == [(7, 2, None)]
 
 
 def test_a_wrong_option_is_one_clear_error(sail, log):

@@ -138,6 +138,23 @@ def test_a_timestamp_is_the_same_moment_in_every_time_zone(
         assert bytes(again[0].b) == next(iter(log.read(name))).column("value")[0].as_py()
 
 
+def test_a_stream_and_the_latest_view_have_the_same_columns(
+    spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame, tmp_path: Path
+) -> None:
+    log.create_topic("copy", partitions=2)
+    source = spark.readStream.format("segments").options(**formats, subscribe="orders", startingOffsets="earliest")
+    frame = source.load(log.uri)
+    assert frame.schema == read(spark, log, formats).schema
+    for turn in range(2):  # each query copies all rows: the keys repeat
+        sink = frame.select("key", "value").writeStream.format("segments").options(**formats, topic="copy")
+        query = sink.option("checkpointLocation", str(tmp_path / f"{turn}")).trigger(availableNow=True).start(log.uri)
+        query.awaitTermination()
+    assert read(spark, log, formats, "copy").count() == 4
+    latest = read(spark, log, {**formats, "view": "latest"}, "copy")
+    assert latest.schema == frame.schema
+    assert plain(latest) == [{"value": row} for row in ROWS]
+
+
 def test_an_option_that_is_misspelt_is_named(spark: SparkSession, log: LogDir) -> None:
     with pytest.raises(PySparkException, match=r"Did you mean value\.format"):
         read(spark, log, {"value.fromat": "json"})

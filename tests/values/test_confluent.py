@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, RegistryError, ValueFormatError
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
@@ -30,7 +32,7 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
+    from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
 # Confluent's client leaves its connections to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -206,6 +208,88 @@ def test_a_column_that_does_not_fit_its_json_schema_is_refused(address: str, col
     open_registry(address).register("orders-value", Schema("JSON", json.dumps(JSON_SCHEMA)))
     with pytest.raises(InvalidOptionError, match="does not fit the JSON Schema"):
         writer("jsonschema", address).encode(pa.array([column]))
+
+
+STRICT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "minimum": 1, "exclusiveMaximum": 5, "multipleOf": 2},
+        "name": {"type": ["string", "null"], "pattern": "^a", "minLength": 2, "maxLength": 3, "format": "date"},
+        "kind": {"type": "string", "enum": ["x", "y"]},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True},
+    },
+    "required": ["id", "name"],
+}
+STRICT_ROWS = st.fixed_dictionaries(
+    {
+        "id": st.sampled_from([2, 2, 4, 0, 3, 6, None]),
+        "name": st.sampled_from(["ab", "abc", "a", "abcd", "ba", None]),
+        "kind": st.sampled_from(["x", "y", "z"]),
+        "tags": st.sampled_from([["a"], ["a", "b"], ["a", "a"], []]),
+    }
+)
+
+
+def test_json_is_checked_as_confluents_serializer_and_deserializer_check_it(address: str) -> None:
+    text = json.dumps(STRICT)
+    serializer = JSONSerializer(text, client(address))
+    unchecked = JSONSerializer(text, client(address), conf={"validate": False})
+    decoder = reader("jsonschema", address, subject="orders-value", schema=text)
+    checked = {"json.fail.invalid.schema": "true"}
+    given_options = column_formats(options("jsonschema", address, schema=text) | checked)
+    encoder = encoders(given_options, "orders", {"value": None})[0]
+    strict = decoders(given_options, "orders")[0]
+    verdicts = set()
+
+    @given(STRICT_ROWS)
+    def agree(row: dict[str, Any]) -> None:
+        bytes_of_row = unchecked(row, VALUE)
+        try:
+            serializer(row, VALUE)
+            valid = True
+        except SerializationError:
+            valid = False
+        verdicts.add(valid)
+        column = pa.array([row], encoder.codec.type)
+        assert read(decoder, [bytes_of_row]) == [row]  # by default only types are checked
+        if valid:
+            assert read(strict, encoder.encode(column).to_pylist()) == read(strict, [bytes_of_row]) == [row]
+            return
+        with pytest.raises(ValueFormatError, match=r"written as jsonschema .not valid by its JSON Schema: at \$"):
+            encoder.encode(column)
+        with pytest.raises(ValueFormatError, match=r"read as jsonschema .not valid by its JSON Schema: at \$"):
+            read(strict, [bytes_of_row])
+
+    agree()
+    assert verdicts == {True, False}
+
+
+def test_a_reference_of_a_json_schema_is_checked_by_the_registry_and_never_by_the_network(address: str) -> None:
+    registry = open_registry(address)
+    registry.register("name", Schema("JSON", '{"type": "string", "minLength": 2}'))
+    properties = {"name": {"$ref": "name.json"}, "id": {"type": "integer"}}
+    text = json.dumps({"type": "object", "properties": properties})
+    registry.register("orders-value", Schema("JSON", text, (Reference("name.json", "name", 1),)))
+    registry.register("elsewhere-value", Schema("JSON", text.replace("name.json", f"{address}/name.json")))
+    values = [b"\0\0\0\0\x02" + one for one in (b'{"name": "Ann"}', b'{"name": "A"}')]
+    checked = {"json.fail.invalid.schema": "true", "value.schema": "name string", "value.errors": "null"}
+    decoder = decoders(column_formats(options("jsonschema", address) | checked), "orders")[0]
+    assert read(decoder, values) == [{"name": "Ann"}, None]
+    with pytest.raises(InvalidOptionError, match="The JSON Schema cannot be used"):
+        read(decoder, [b"\0\0\0\0\x03{}"])
+
+
+def test_a_check_without_its_library_names_the_extra(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    given_options = options("jsonschema", address, schema='{"title": "Only", "type": "integer"}')
+    column = pa.array([7])
+    (unchecked,) = encoders(column_formats(given_options), "orders", {"value": column.type})
+    assert unchecked.encode(column)[0].as_py()[5:] == b"7"
+    (checked,) = encoders(
+        column_formats(given_options | {"json.fail.invalid.schema": "true"}), "orders", {"value": column.type}
+    )
+    with pytest.raises(MissingExtraError, match=r"not installed.*spark-segments\[jsonschema\]"):
+        checked.encode(column)
 
 
 def test_a_batch_may_mix_schema_ids_and_reads_as_the_newest(address: str) -> None:

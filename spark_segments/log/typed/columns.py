@@ -26,7 +26,7 @@ from spark_segments.values.batches import (
     encoders,
 )
 from spark_segments.values.column_types import recast
-from spark_segments.values.options import COLUMNS, REGISTERED, REGISTRY, ColumnFormat, column_formats
+from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
@@ -136,14 +136,15 @@ class TypedColumns:
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The registry that the options name; without schema.registry, the topic `_schemas`."""
-        wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **formats}
+        named = {name: text for name, text in formats.items() if name.lower().startswith(REGISTRY)}
+        wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **named}
         found = self._registry(column_formats(wanted, self._options)[-1])
         assert found is not None  # schema.registry is set
         return found
 
     def _registry(self, chosen: ColumnFormat) -> Registry | None:
         address = chosen.registry
-        if address is None or chosen.format not in REGISTERED:
+        if address is None:
             return None
         if not address.startswith(("http://", "https://")):
             is_directory = address != SCHEMAS_TOPIC and Storage(address, dict(self._options)).exists(SUBJECTS)

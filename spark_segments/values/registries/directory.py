@@ -4,7 +4,8 @@
     subjects.json   {"compatibility": "BACKWARD", "references": {},
                      "subjects": {"orders-value": {"versions": {"1": 7}}}}
 
-Directories of object stores can be read; to register, the directory is on this machine or mounted.
+A new schema can be registered in a directory on this machine or a mount. A directory of an object store has no lock, so
+its schemas can be used, and new ones are refused.
 """
 
 from __future__ import annotations
@@ -52,19 +53,20 @@ class DirectoryRegistry(Registry):
         return None if schema_id is None else self.schema(schema_id)
 
     def register(self, subject: str, schema: Schema) -> int:
-        with self._locked() as directory:
+        if (known := self._known(subject, schema)) is not None:  # takes no lock, which object stores lack
+            return known
+        with self._locked(f"a schema for {subject}") as directory:
+            if (known := self._known(subject, schema)) is not None:
+                return known
             index = self._index()
             entry = index["subjects"].setdefault(subject, {"versions": {}})
             versions = {int(version): number for version, number in entry["versions"].items()}
-            for number in versions.values():
-                if self.schema(number) == schema:
-                    return int(number)
             level = entry.get("compatibility") or index.get("compatibility") or DEFAULT_LEVEL
             old = [self.schema(versions[version]) for version in sorted(versions)]
             check_compatible(self, subject, schema, old, level)
             there = [int(path.stem) for path in directory.iterdir() if path.stem.isdigit()]
-            known = (number for number in sorted(there) if self.schema(number) == schema)
-            schema_id = next(known, None) or max(there, default=0) + 1
+            alike = (number for number in sorted(there) if self.schema(number) == schema)
+            schema_id = next(alike, None) or max(there, default=0) + 1
             if schema_id not in there:
                 self._write(directory, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
             self._add(index, subject, max(versions, default=0) + 1, schema_id, schema)
@@ -73,7 +75,7 @@ class DirectoryRegistry(Registry):
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Sets the compatibility level of a subject, or of all subjects that set no level."""
-        with self._locked() as directory:
+        with self._locked("a compatibility level") as directory:
             index = self._index()
             where = index if subject is None else index["subjects"].setdefault(subject, {"versions": {}})
             where["compatibility"] = level
@@ -85,7 +87,7 @@ class DirectoryRegistry(Registry):
         Raises RegistryError where an id stands for another schema here.
         """
         copied = 0
-        with self._locked() as directory:
+        with self._locked("the schemas of another registry") as directory:
             index = self._index()
             for subject, versions in other.subjects().items():
                 for version, schema_id in versions.items():
@@ -99,6 +101,10 @@ class DirectoryRegistry(Registry):
                     self._add(index, subject, version, schema_id, schema)
             self._write(directory, SUBJECTS, json.dumps(index, indent=2))
         return copied
+
+    def _known(self, subject: str, schema: Schema) -> int | None:
+        """The id of a schema that the subject has."""
+        return next((one for one in self.subjects().get(subject, {}).values() if self.schema(one) == schema), None)
 
     def _load(self, schema_id: int) -> Schema:
         storage = Storage(self.address, self._options)
@@ -123,10 +129,13 @@ class DirectoryRegistry(Registry):
             index["references"][str(schema_id)] = entries
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[Path]:
+    def _locked(self, what: str) -> Iterator[Path]:
         """The directory, locked: no other process registers in it meanwhile."""
         if not Storage(self.address, self._options).is_local:
-            raise self.error("Cannot register in a directory of an object store", "Use an HTTP registry, or a mount")
+            raise self.error(
+                f"Cannot register {what} in a directory of an object store",
+                "Register it in a directory on disk and copy its files there, or use an HTTP registry or a mount",
+            )
         directory = Path(self.address.removeprefix("file://"))
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / ".lock").open("w") as lock:

@@ -1,7 +1,6 @@
 """JSON Schema: the column type that a schema stands for, and a schema for a column's type.
 
-Only types are taken from it. Patterns, ranges and lengths are not checked; Confluent's own serializers check them when
-they write.
+Only types are taken from it. json_checks.py checks values against the rest of a schema.
 """
 
 from __future__ import annotations
