@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +19,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
@@ -26,9 +30,9 @@ NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then
 
 
-def topic(log: LogDir, policy: str = "delete", **config: object) -> LogDir:
+def topic(log: LogDir, policy: str = "delete", partitions: int = 2, **config: object) -> LogDir:
     values = {"cleanup.policy": policy, "compression.type": "uncompressed", "retention.ms": -1, **config}
-    log.create_topic("t", partitions=2, config={name.replace("_", "."): str(value) for name, value in values.items()})
+    log.create_topic("t", partitions, config={name.replace("_", "."): str(value) for name, value in values.items()})
     return log
 
 
@@ -57,18 +61,46 @@ def files_with(log: LogDir, data: bytes) -> list[str]:
     return sorted(str(path.relative_to(log.uri)) for path in files if data in path.read_bytes())
 
 
+@contextlib.contextmanager
+def interrupted(commits: int) -> Iterator[None]:
+    """Within, every commit after so many raises an error."""
+    commit, left = Manifest.commit, [None] * commits
+
+    def commit_or_die(manifest: Manifest, plan, **options):
+        if not left:
+            raise RuntimeError("killed")
+        left.pop()
+        return commit(manifest, plan, **options)
+
+    with mock.patch.object(Manifest, "commit", commit_or_die):
+        yield
+
+
+@contextlib.contextmanager
+def objects_of(fewest_runs: int) -> Iterator[None]:
+    """Within, so many runs are enough for a shared object."""
+    with contextlib.ExitStack() as stack:
+        for module in ("log.appending.appender", "maintenance.rolling.copies"):
+            stack.enter_context(mock.patch(f"spark_segments.{module}.FEWEST_RUNS", fewest_runs))
+        yield
+
+
 def faults(log: LogDir) -> list:
     return verify(log, deep=True).to_dict()["findings"]
 
 
 keys = st.sampled_from([None, b"", b"ada", b"bob", b"cyd"])
-rows = st.lists(st.tuples(st.integers(0, 1), keys, st.sampled_from([None, b"", b"v"])), min_size=1, max_size=6)
+PARTITIONS = 4
+rows = st.lists(
+    st.tuples(st.integers(0, PARTITIONS - 1), keys, st.sampled_from([None, b"", b"v"])), min_size=1, max_size=8
+)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), rows),
         st.tuples(st.just("append"), rows),
         st.tuples(st.just("seal"), st.none()),
         st.tuples(st.just("compact"), st.none()),
+        st.tuples(st.just("vacuum"), st.none()),
         st.tuples(st.just("delete"), st.integers(1, 3)),
     ),
     min_size=1,
@@ -77,16 +109,36 @@ steps = st.lists(
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(["delete", "compact", "compact,delete"]), steps, steps, st.sets(keys.filter(bool), min_size=1))
-def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(policy, before, after, erased) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        log = topic(LogDir.create(directory), policy, min_cleanable_dirty_ratio=0, segment_bytes=300)
-        count = _work(log, policy, before, 0)
+@given(
+    st.sampled_from(["delete", "compact", "compact,delete"]),
+    steps,
+    steps,
+    st.sets(keys.filter(bool), min_size=1),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(0, 5)),
+    st.sampled_from([2, 1 << 30]),
+)
+def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
+    policy, before, after, erased, history, commits, fewest_runs
+) -> None:
+    """With and without shared objects; an erasure that is killed after some commits is run again."""
+    with tempfile.TemporaryDirectory() as directory, objects_of(fewest_runs):
+        log = topic(LogDir.create(directory), policy, PARTITIONS, min_cleanable_dirty_ratio=0, segment_bytes=300)
+        count, values = _work(log, policy, before, 0)
         there = contents(log, "t")
         ends = log.offsets("t")
         compacted = "compact" in policy
+        version = log.snapshot("t").version
+        planned = erase(log, "t", sorted(erased), dry_run=True, history=history).to_dict()
+        assert (log.snapshot("t").version, contents(log, "t")) == (version, there)
 
-        report = erase(log, "t", sorted(erased), now_ms=NOW_MS).to_dict()
+        if commits is not None:
+            with contextlib.suppress(RuntimeError), interrupted(commits):
+                erase(log, "t", sorted(erased), now_ms=NOW_MS, history=history)
+            assert [one for one in contents(log, "t") if one["key"] not in erased] == [
+                one for one in there if one["key"] not in erased
+            ]
+        report = erase(log, "t", sorted(erased), now_ms=NOW_MS, history=history).to_dict()
 
         tombstones = [one for one in contents(log, "t") if one["offset"] >= ends[one["partition"]][1]]
         newest = {(one["partition"], one["key"]): one for one in there}
@@ -97,35 +149,55 @@ def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(policy, 
         last = [one for place, one in newest.items() if place[1] in erased and one["value"] is None and compacted]
         assert kept == [one for one in there if one["key"] not in erased or one in last]
         assert report["records_in"] == report["records_out"] + report["dropped"].get("erased", 0)
+        if commits is None:
+            assert _lines(planned) == _lines(report)
+            assert sum(line.get("records_to_erase", 0) for line in planned["partitions"]) == sum(
+                report["dropped"].values()
+            )
         assert faults(log) == []
 
         version = log.snapshot("t").version
         assert erase(log, "t", sorted(erased), now_ms=NOW_MS).to_dict()["partitions"] == []
         assert log.snapshot("t").version == version
 
+        if not history:
+            vacuum(log, now_ms=LATER_MS)
+        left = b"".join(path.read_bytes() for path in Path(directory).rglob("*.log"))
+        assert [value for key, value in values if key in erased and value in left] == []
+        assert faults(log) == []
+
         _work(log, policy, after, count)
         assert faults(log) == []
 
 
-def _work(log: LogDir, policy: str, steps, count: int) -> int:
+def _lines(report: dict) -> list[tuple[str, int]]:
+    return [(line["action"], line["partition"]) for line in report["partitions"]]
+
+
+def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Takes the steps. Returns how many records there were, and the keys and values of those that have both."""
+    values = []
     for step, argument in steps:
         if step == "append":
             rows = [
-                (partition, key, value and value + b"%d" % (count + number))
+                (partition, key, value and b"v%05d." % (count + number))
                 for number, (partition, key, value) in enumerate(argument)
                 if key is not None or policy == "delete"
             ]
             count += len(argument)
+            values += [(key, value) for _, key, value in rows if key and value]
             if rows:
                 append(log, rows)
         elif step == "seal":
             seal(log)
         elif step == "compact":
             compact(log, now_ms=NOW_MS)
+        elif step == "vacuum":
+            vacuum(log, now_ms=LATER_MS)
         elif "delete" in policy:
             offsets = log.offsets("t")
             log.delete_records("t", {0: min(offsets[0][0] + argument, offsets[0][1])})
-    return count
+    return count, values
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
@@ -152,6 +224,84 @@ def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy
     with_key = [path for path in files_with(log, b"ada") if path.endswith(".log")]
     assert (with_key == []) == (policy == "delete"), "a tombstone has its key"
     assert faults(log) == []
+
+
+MANY = 12
+
+
+def secret_among_many(log: LogDir, policy: str = "delete") -> list[dict]:
+    """Topic t of 12 partitions: three shared objects, two of which have a secret of ada. Returns bob's records."""
+    topic(log, policy, MANY, file_delete_delay_ms=1000)
+    for turn in range(3):
+        secrets = [(number, b"ada", b"secret") for number in (3, 7) if turn < 2]
+        append(log, [*((number, b"bob", b"%d" % turn) for number in range(MANY)), *secrets])
+    assert len(files_with(log, b"secret")) == 2
+    return [one for one in contents(log, "t") if one["key"] == b"bob"]
+
+
+def objects_in_log(log: LogDir) -> set[str]:
+    return {row.path for row in segments_of(log.snapshot("t").live) if row.is_shared}
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("history", [False, True])
+def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy: str, history: bool) -> None:
+    bobs = secret_among_many(log, policy)
+    report = erase(log, "t", [b"ada"], history=history).to_dict()
+    actions = [(line["partition"], line["segments"]) for line in report["partitions"] if line["action"] == "erase"]
+    assert actions == [(3, 2), (7, 2)]
+    copied = sum(line["segments"] for line in report["partitions"] if line["action"] == "copy")
+    assert copied == 2 * (MANY - 2), "the third object stays"
+    assert len(objects_in_log(log)) <= 3 + (policy == "compact"), "what is copied shares objects again"
+    assert files_with(log, b"secret") == [] or not history
+    vacuum(log, now_ms=log.storage.now_ms() + 2000)
+    assert files_with(log, b"secret") == []
+    assert [one for one in contents(log, "t") if one["key"] == b"bob"] == bobs
+    assert faults(log) == []
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogDir, history: bool) -> None:
+    """The first erasure is killed before other partitions' runs are copied, and vacuum drops the rows of the keys."""
+    bobs = secret_among_many(log)
+    with pytest.raises(RuntimeError, match="killed"), interrupted(2):
+        erase(log, "t", [b"ada"])
+    vacuum(log, now_ms=log.storage.now_ms() + 2000)
+    account = key_account(log, "t", b"ada")
+    assert (
+        {copy.path for copy in account.copies}
+        == set(files_with(log, b"secret"))
+        == objects_in_log(log) - {row.path for row in live(log, "t", 0)[2:]}
+    )
+    assert {(copy.state, copy.partition, copy.records, copy.outside) for copy in account.copies} == {
+        ("removed file", number, 0, 1) for number in (3, 7)
+    }
+    assert all(copy.files_deleted.latest_ms > account.now_ms for copy in account.copies)
+
+    planned = erase(log, "t", [b"ada"], dry_run=True).to_dict()
+    report = erase(log, "t", [b"ada"], history=history).to_dict()
+    assert {line["action"] for line in report["partitions"]} == {"copy"}
+    assert _lines(planned) == _lines(report)
+    if not history:
+        vacuum(log, now_ms=log.storage.now_ms() + 2000)
+    assert files_with(log, b"secret") == []
+    assert contents(log, "t") == bobs
+    assert faults(log) == []
+
+
+def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -> None:
+    secret_among_many(log)
+    log.alter_topic("t", config={"segment.ms": "60000"})
+    now_ms = log.storage.now_ms()
+    before = key_account(log, "t", b"ada", every_ms=1000)
+    assert {copy.path for copy in before.copies} == set(files_with(log, b"secret"))
+    erase(log, "t", [b"ada"])
+    after = key_account(log, "t", b"ada", every_ms=1000)
+    assert {copy.state for copy in after.copies} == {"removed file"}
+    last_ms = max(copy.files_deleted.latest_ms for copy in after.copies)
+    assert now_ms < last_ms < now_ms + DAY_MS
+    vacuum(log, now_ms=last_ms)
+    assert files_with(log, b"secret") == [] and key_account(log, "t", b"ada").copies == ()
 
 
 def clipped(log: LogDir, base_offset: int, batch_bytes: int) -> None:

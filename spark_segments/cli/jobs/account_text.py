@@ -40,7 +40,9 @@ def _line(copy: KeyCopy) -> str:
     parts = [f"{copy.values:,} values"] if copy.values or not copy.records else []
     parts += [f"{tombstones:,} tombstones"] if tombstones else []
     parts += [f"{copy.outside:,} records that no reader sees"] if copy.outside else []
-    offsets = f", offsets {copy.first_offset:,} to {copy.last_offset:,}" if copy.records else ""
+    offsets = (
+        f", partition {copy.partition}, offsets {copy.first_offset:,} to {copy.last_offset:,}" if copy.records else ""
+    )
     bounds = copy.files_deleted
     if bounds is None or bounds.earliest_ms is None:
         until = "it stays until it is erased"

@@ -1,15 +1,16 @@
 """The erasure job: records of given keys leave a topic, and no other record does.
 
 A compacted topic first gets a tombstone of each key that has a value, so that readers of the topic learn of it; all
-older records of the key go. From other topics all records of the keys go. Each partition is one commit.
+older records of the key go. From other topics all records of the keys go. Each partition is one commit. A last commit
+moves the other runs out of shared objects that had the keys, so that vacuum can delete these objects.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +20,11 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import REMOVED, Segment, partitions_of, row_keys, segments_of, segments_table
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
 from spark_segments.maintenance.erasure.rewrite import ErasedSegment, EraseFromSegment, discard_erased
 from spark_segments.maintenance.erasure.search import KeyRecords, search
 from spark_segments.maintenance.removal.vacuum import claimed_rows, vacuum
@@ -62,8 +64,33 @@ class _Erasure:
         results = search(self.log.storage, self.topic, self.keys, new, self.spark, progress=self.progress)
         self.found.update(zip(map(_place, new), results, strict=True))
 
-    def to_rewrite(self, segments: Iterable[Segment]) -> list[Segment]:
-        """The segments whose files have records that are to go."""
+    def to_do(self, snapshot: Snapshot) -> tuple[list[Segment], list[Segment]]:
+        """(the live segments that have records that are to go, live runs without such records to be copied out of
+        shared objects that have the keys in other runs, in the log or out of it)
+        """
+        live = segments_of(snapshot.live)
+        self.search(live)
+        objects = {segment.path for segment in live if segment.is_shared}
+        rows = snapshot.segments
+        out = segments_of(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
+        gone = [segment for segment in out if segment.path in objects]
+        holding = self._to_rewrite(live)
+        emptied = {segment.path for segment in holding if segment.is_shared}
+        emptied |= self.paths_with_keys(gone, [segment for segment in live if segment.is_shared])
+        rewritten = {segment.identity for segment in holding}
+        return holding, [one for one in live if one.path in emptied and one.identity not in rewritten]
+
+    def paths_with_keys(self, out: Sequence[Segment], live: Sequence[Segment] = ()) -> set[str]:
+        """The files that have records of the keys in rows out of the log, or in runs that no row names any more.
+
+        `out` and `live`: all rows of these files.
+        """
+        gone = [*out, *unnamed_runs(self.log.storage, [*out, *live], self.spark)]
+        self.search(gone)
+        return {segment.path for segment in gone if self.found[_place(segment)]}
+
+    def _to_rewrite(self, segments: Iterable[Segment]) -> list[Segment]:
+        """The segments whose bytes have records that are to go."""
         return [
             segment
             for segment in segments
@@ -89,9 +116,10 @@ def erase(
 
     No record of another key is lost, and every other record keeps its offset. A repeat finds nothing to do. Records
     that are appended to the keys afterwards stay. The files without the records are new files; the old ones leave the
-    log, and the next vacuum after file.delete.delay.ms deletes them. Until then readers of earlier versions find the
-    records. With `history` they do not: the files of earlier versions that have the keys are deleted at once, by a
-    vacuum, and reads of these versions fail.
+    log, and the next vacuum after file.delete.delay.ms deletes them. If a shared object has the keys, all its runs
+    leave it: those of other partitions are copied. Until vacuum readers of earlier versions find the records. With
+    `history` they do not: the files of earlier versions that have the keys are deleted at once, by a vacuum, and reads
+    of these versions fail.
 
     In a compacted topic the tombstones stay, and with them the keys, until compaction removes them after
     delete.retention.ms. The search reads every segment. Raises UnknownTopicError, LogDirError for a directory of
@@ -118,11 +146,10 @@ def erase(
         tombstones[partition] += 1
     for _ in range(MOST_ROUNDS):
         snapshot = _same_topic(work)
-        work.search(segments_of(snapshot.live))
-        left = work.to_rewrite(segments_of(snapshot.live))
-        if not left:
+        holding, beside = work.to_do(snapshot)
+        if not holding and not beside:
             break
-        _rewrite(work, snapshot, left, report, tombstones)
+        _rewrite(work, snapshot, holding, beside, report, tombstones)
     else:
         raise CommitConflictError(
             f"Other jobs replaced segments of {topic} in each of {MOST_ROUNDS} rounds",
@@ -186,37 +213,51 @@ def _same_topic(work: _Erasure) -> Snapshot:
 
 
 def _rewrite(
-    work: _Erasure, snapshot: Snapshot, segments: Sequence[Segment], report: Report, tombstones: dict[int, int]
+    work: _Erasure,
+    snapshot: Snapshot,
+    holding: Sequence[Segment],
+    beside: Sequence[Segment],
+    report: Report,
+    tombstones: dict[int, int],
 ) -> None:
-    """Rewrites segments, and commits partition by partition. What another job has replaced meanwhile stays to do."""
+    """Rewrites segments, partition by partition, then copies runs. What another job has replaced meanwhile stays."""
     storage = work.log.storage
     started_ms = storage.now_ms()
-    partitions = snapshot.partitions
-    epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(partitions)}
+    epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(snapshot.partitions)}
     config = topic_config(snapshot.config, work.log.defaults)
     function = EraseFromSegment(storage, work.topic, config, epochs)
-    tasks = [(segment, work.ends[segment.partition]) for segment in segments]
-    results = run_tasks(function, tasks, work.spark, progress=work.progress)
-    by_partition: dict[int, list[ErasedSegment]] = defaultdict(list)
-    for result in results:
-        by_partition[result.source.partition].append(result)
-    for partition, done in sorted(by_partition.items()):
-        committed = _commit(work, partition, done, started_ms)
-        discard_erased(storage, [one for one in done if one not in committed])
-        if committed:
-            _note(report, work, partition, committed, tombstones.pop(partition, 0))
+    tasks = [(segment, work.ends[segment.partition]) for segment in holding]
+    for partition, done in _by_partition(run_tasks(function, tasks, work.spark, progress=work.progress)):
+        if committed := _commit(work, done, started_ms):
+            _note(report, work, partition, "erase", committed, tombstones_appended=tombstones.pop(partition, 0))
+    if beside:
+        copies = copied_out(storage, work.topic, config, epochs, beside, work.spark, work.progress)
+        # The runs of an object must come in one commit.
+        for partition, done in _by_partition(_commit(work, copies, started_ms)):
+            _note(report, work, partition, "copy", done)
 
 
-def _commit(work: _Erasure, partition: int, done: Sequence[ErasedSegment], started_ms: int) -> list[ErasedSegment]:
-    """Puts the new segments into the log. Returns those whose old segments were still there as they were read."""
+def _by_partition(done: Iterable[ErasedSegment]) -> list[tuple[int, list[ErasedSegment]]]:
+    found: dict[int, list[ErasedSegment]] = defaultdict(list)
+    for one in done:
+        found[one.source.partition].append(one)
+    return sorted(found.items())
+
+
+def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> list[ErasedSegment]:
+    """Puts the new segments into the log. Returns those whose old segments were still there as they were read, and
+    discards the files of the others.
+    """
     storage = work.log.storage
+    partitions = {one.source.partition for one in done}
     held: list[ErasedSegment] = []
 
     def change(current: Snapshot) -> Change | None:
         check_commit_age(storage, started_ms)
-        live = {segment.identity: segment for segment in current.live_of(partition)}
         same = current.topic_id == work.topic_id
-        held[:] = [one for one in done if same and live.get(one.source.identity) == one.source]
+        rows = segments_of(live_rows(current.load_segments(partitions))) if same else []
+        live = {segment.identity: segment for segment in rows}
+        held[:] = [one for one in done if live.get(one.source.identity) == one.source]
         if not held:
             return None
         removed_ms = storage.now_ms()
@@ -227,27 +268,35 @@ def _commit(work: _Erasure, partition: int, done: Sequence[ErasedSegment], start
         )
 
     work.log.manifest(work.topic).commit(change)
+    kept = {one.source.identity for one in held}
+    discard_erased(storage, [one for one in done if one.source.identity not in kept])
     return held
 
 
 def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
     """Deletes the removed files that have the keys, whoever may still read them."""
-    snapshot = _same_topic(work)
-    removed = segments_of(_waiting(snapshot))
-    work.search(removed)
-    having = row_keys(segments_table([one for one in removed if work.found[_place(one)]])).combine_chunks()
+    paths = _history(work, _same_topic(work))
 
     def change(current: Snapshot) -> Change | None:
         waiting = _waiting(current)
-        rows = waiting.filter(pc.is_in(row_keys(waiting), value_set=having))
+        rows = waiting.filter(pc.is_in(waiting.column("path"), pa.array(sorted(paths), pa.string())))
         return Change("erase", replace=claimed_rows(rows)) if rows.num_rows else None
 
-    if len(having):
+    if paths:
         work.log.manifest(work.topic).commit(change)
     done = vacuum(work.log, work.spark, work.topic, now_ms)
-    report.figures["history_segments"] = len(having)
+    report.figures["history_segments"] = len(paths)
     for line in done.failed:
         report.partitions.append(line)
+
+
+def _history(work: _Erasure, snapshot: Snapshot) -> set[str]:
+    """The removed files that have the keys. All rows that name such a shared object must go with it."""
+    waiting = segments_of(_waiting(snapshot))
+    named = {segment.path for segment in waiting if segment.is_shared}
+    others = [one for one in segments_of(snapshot.segments) if one.path in named and one.state != REMOVED]
+    deleting, live = ([one for one in others if one.is_live == flag] for flag in (False, True))
+    return work.paths_with_keys([*waiting, *deleting], live)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
@@ -259,20 +308,22 @@ def _place(segment: Segment) -> Place:
     return *segment.identity, segment.base_offset, segment.next_offset
 
 
-def _note(report: Report, work: _Erasure, partition: int, done: Sequence[ErasedSegment], tombstones: int) -> None:
+def _note(
+    report: Report, work: _Erasure, partition: int, action: str, done: Sequence[ErasedSegment], **figures: int
+) -> None:
     erased = sum(one.stats.superseded for one in done)
     read = sum(one.stats.records_read for one in done)
     report.add(
         work.topic,
         partition,
-        "erase",
+        action,
         records_in=read,
         records_out=read - erased,
         bytes_in=sum(one.source.log_bytes for one in done),
         bytes_out=sum(segment.log_bytes for one in done for segment in one.outputs),
         dropped={"erased": erased} if erased else {},
         segments=len(done),
-        tombstones_appended=tombstones,
+        **figures,
     )
 
 
@@ -281,28 +332,31 @@ def _note_plan(
 ) -> None:
     for partition, key in wanting:  # their tombstones would come at the log end
         work.ends[partition][key] = snapshot.partition(partition).log_end_offset
-    segments: Mapping[int, list[Segment]] = defaultdict(list)
-    for segment in work.to_rewrite(segments_of(snapshot.live)):
-        segments[segment.partition].append(segment)
-    for partition, mine in sorted(segments.items()):
-        records = sum(segment.records for segment in mine)
-        report.add(
-            work.topic,
-            partition,
-            "erase",
-            records_in=records,
-            records_out=records,
-            bytes_in=sum(segment.log_bytes for segment in mine),
-            bytes_out=sum(segment.log_bytes for segment in mine),
-            segments=len(mine),
-            base_offsets=first_and_last([segment.base_offset for segment in mine]),
-            records_to_erase=sum(_below(work, segment) for segment in mine),
-            tombstones_to_append=sum(1 for number, _ in wanting if number == partition),
-        )
+    tombstones = Counter(partition for partition, _ in wanting)
+    for action, segments in zip(("erase", "copy"), work.to_do(snapshot), strict=True):
+        by_partition: dict[int, list[Segment]] = defaultdict(list)
+        for segment in segments:
+            by_partition[segment.partition].append(segment)
+        for partition, mine in sorted(by_partition.items()):
+            records = sum(segment.records for segment in mine)
+            figures: dict[str, Any] = {
+                "records_to_erase": sum(_below(work, segment) for segment in mine),
+                "tombstones_to_append": tombstones[partition],
+            }
+            report.add(
+                work.topic,
+                partition,
+                action,
+                records_in=records,
+                records_out=records,
+                bytes_in=sum(segment.log_bytes for segment in mine),
+                bytes_out=sum(segment.log_bytes for segment in mine),
+                segments=len(mine),
+                base_offsets=first_and_last([segment.base_offset for segment in mine]),
+                **(figures if action == "erase" else {}),
+            )
     if history:
-        removed = segments_of(_waiting(snapshot))
-        work.search(removed)
-        report.figures["history_segments"] = sum(1 for one in removed if work.found[_place(one)])
+        report.figures["history_segments"] = len(_history(work, snapshot))
 
 
 def _below(work: _Erasure, segment: Segment) -> int:
