@@ -1,5 +1,6 @@
-"""A log directory written by hand, from docs/format alone, is one that this package reads, rolls and appends to.
+"""Log directories written by hand, from docs/format alone, are read, rolled and appended to by this package.
 
+There is one of each format version of topics; that of version 2 has a shared object in place of a chunk's own files.
 Nothing of the package writes here: the batch, its sidecars, the Parquet files and the commit are made byte by byte.
 """
 
@@ -43,6 +44,17 @@ SEGMENT = {
     **dict.fromkeys(("offset_of_max_timestamp", "tombstones", "delete_horizon_ms", "created_ms"), "long"),
     "state": "string",
     "removed_ms": "long",
+}
+# What format version 2 has besides.
+MAP = TOPIC["properties"]
+TOPIC_2 = {**TOPIC, "deleted_topics": MAP, "states": MAP}
+SEGMENT_2 = {**SEGMENT, "position": "long", "index_position": "long"}
+TRANSACTION = {
+    "topic_id": "string",
+    "application_id": "string",
+    "version": "long",
+    "query_id": "string",
+    "committed_ms": "long",
 }
 
 
@@ -113,16 +125,29 @@ def _add(table: Path, kind: str, columns: dict, rows: list[dict]) -> dict:
     }
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def _footer(log_bytes: int, time_index_bytes: int) -> bytes:
+    """The footer of a shared object with one run, of partition 0."""
+    footer = struct.pack(">hqih", 1, START_MS, 1, len(TOPIC_ID)) + TOPIC_ID.encode()
+    footer += struct.pack(">iqqqiiqqq", 0, 0, log_bytes, log_bytes, 0, time_index_bytes, len(VALUES), len(VALUES), 1)
+    return footer + struct.pack(">Ii", crc32c.crc32c(footer), len(footer)) + b"SEGRUNS\n"
+
+
+@pytest.fixture(params=[1, 2])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A log directory with topic orders: one partition, one chunk of three records that stands at offset 100."""
-    manifest, partition = tmp_path / "log" / "_manifest", tmp_path / "log" / "orders-0"
-    partition.mkdir(parents=True)
-    stem = "00000000000000000000." + "0123456789abcdef" * 2
+    version = request.param
     batch, last = _batch(VALUES), len(VALUES) - 1
-    (partition / f"{stem}.log").write_bytes(batch)
-    (partition / f"{stem}.index").write_bytes(b"")
-    (partition / f"{stem}.timeindex").write_bytes(struct.pack(">qi", START_MS + last, last))
+    time_index = struct.pack(">qi", START_MS + last, last)
+    manifest, place = tmp_path / "log" / "_manifest", "orders-0" if version == 1 else "orders-shared"
+    (tmp_path / "log" / place).mkdir(parents=True)
+    stem = "00000000000000000000." + "0123456789abcdef" * 2
+    path = tmp_path / "log" / place / f"{stem}.log"
+    if version == 1:
+        path.write_bytes(batch)
+        path.with_suffix(".index").write_bytes(b"")
+        path.with_suffix(".timeindex").write_bytes(time_index)
+    else:
+        path.write_bytes(batch + time_index + _footer(len(batch), len(time_index)))
 
     table = manifest / "orders"
     (table / "_delta_log").mkdir(parents=True)
@@ -132,7 +157,7 @@ def directory(tmp_path: Path) -> Path:
         "partition": 0,
         "base_offset": 100,
         "next_offset": 103,
-        "path": f"orders-0/{stem}.log",
+        "path": f"{place}/{stem}.log",
         "file_base_offset": 0,
         "log_bytes": len(batch),
         "index_bytes": 0,
@@ -147,9 +172,17 @@ def directory(tmp_path: Path) -> Path:
         "created_ms": START_MS,
         "state": "chunk",
     }
+    if version == 2:
+        segment |= {"position": 0, "index_position": len(batch)}
+    topic_columns, segment_columns = (TOPIC, SEGMENT) if version == 1 else (TOPIC_2, SEGMENT_2)
+    columns = {"kind": "string", **topic_columns, **segment_columns, **PARTITION}
     offsets = {"log_start_offset": 100, "log_end_offset": 103, "first_dirty_offset": 100, "last_stable_offset": 103}
     epochs = {"leader_epoch": 0, "leader_epochs": [{"epoch": 0, "start_offset": 100}]}
-    properties = [("format.version", "1"), ("retention.ms", "-1")]
+    properties = [("format.version", str(version)), ("retention.ms", "-1")]
+    topic = {"topic_id": TOPIC_ID, "properties": properties}
+    if version == 2:
+        columns |= TRANSACTION
+        topic |= {"deleted_topics": [], "states": [("role", "leader")]}
     actions = [
         {"commitInfo": {"timestamp": START_MS, "operation": "WRITE", "commitId": "first", "attempt": 0}},
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
@@ -158,19 +191,20 @@ def directory(tmp_path: Path) -> Path:
                 "id": "a8b5f1c2-0000-4000-8000-000000000000",
                 "name": "orders",
                 "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps(
-                    {"type": "struct", "fields": _fields({"kind": "string", **TOPIC, **SEGMENT, **PARTITION})}
-                ),
+                "schemaString": json.dumps({"type": "struct", "fields": _fields(columns)}),
                 "partitionColumns": ["kind"],
                 "configuration": {"delta.enableExpiredLogCleanup": "false"},
                 "createdTime": START_MS,
             }
         },
-        _add(table, "topic", TOPIC, [{"topic_id": TOPIC_ID, "properties": properties}]),
+        _add(table, "topic", topic_columns, [topic]),
         _add(table, "partition", PARTITION, [{"topic_id": TOPIC_ID, "partition": 0, **offsets, **epochs}]),
-        _add(table, "segment", SEGMENT, [segment]),
+        _add(table, "segment", segment_columns, [segment]),
         {"txn": {"appId": f"feed@{TOPIC_ID}", "version": 7}},
     ]
+    if version == 2:
+        transaction = {"topic_id": TOPIC_ID, "application_id": "feed", "version": 7, "committed_ms": START_MS}
+        actions.append(_add(table, "transaction", TRANSACTION, [transaction]))
     commit = table / "_delta_log" / "00000000000000000000.json"
     commit.write_text("\n".join(json.dumps(action) for action in actions))
     return tmp_path / "log"
@@ -195,6 +229,7 @@ def test_it_is_appended_to_and_rolled(directory: Path) -> None:
 
     assert log.append("orders", table, txn=("feed", 7)) == {}
     assert log.append("orders", table, txn=("feed", 8)) == {0: (103, 103)}
+    assert ManagedLog(directory).snapshot("orders").transactions[f"feed@{TOPIC_ID}"] == 8
     roll(log, now_ms=START_MS + 10**12)
     assert _read(log) == [(100, b"tea"), (101, b"rice"), (102, None), (103, b"figs")]
     assert verify(log, deep=True).errors == 0
