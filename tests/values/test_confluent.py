@@ -34,10 +34,7 @@ with warnings.catch_warnings():
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
-# Confluent's client leaves its connections to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 VALUE = SerializationContext("orders", MessageField.VALUE)
 AVRO = {
@@ -90,10 +87,17 @@ def server() -> RegistryServer:
 def address(server: RegistryServer) -> Iterator[str]:
     with server.running() as address:
         yield address
+        while CLIENTS:
+            CLIENTS.pop().close()
+
+
+CLIENTS: list[SchemaRegistryClient] = []
 
 
 def client(address: str) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": address})
+    """A client of the registry at `address`, which closes it."""
+    CLIENTS.append(SchemaRegistryClient({"url": address}))
+    return CLIENTS[-1]
 
 
 def options(value_format: str, address: str, **more: str) -> dict[str, str]:
