@@ -23,6 +23,7 @@ from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
+from spark_segments.maintenance.explanation.explain import explain
 from tests.golden_files import GOLDEN
 from tests.maintenance.appending import DAY_MS, contents, live
 
@@ -295,7 +296,14 @@ def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -
     now_ms = log.storage.now_ms()
     before = key_account(log, "t", b"ada", every_ms=1000)
     assert {copy.path for copy in before.copies} == set(files_with(log, b"secret"))
+    rows = [row.removed(now_ms) for row in live(log, "t", 3)]
+    partition = dataclasses.replace(log.snapshot("t").partition(3), log_start_offset=log.offsets("t")[3][1])
+    log.manifest("t").commit(lambda _: Change("retain", replace=rows, partitions=[partition]))
+    removed = explain(log, "t", 3, 0, every_ms=1000)
+    assert removed.files_deleted.latest_ms > now_ms + 60_000, "other partitions keep the object"
+    assert removed.files_deleted == removed.steps[-1].window
     erase(log, "t", [b"ada"])
+    assert explain(log, "t", 3, 0, every_ms=1000).files_deleted.latest_ms < now_ms + 60_000
     after = key_account(log, "t", b"ada", every_ms=1000)
     assert {copy.state for copy in after.copies} == {"removed file"}
     last_ms = max(copy.files_deleted.latest_ms for copy in after.copies)

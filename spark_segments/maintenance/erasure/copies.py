@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,18 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig, topic_config
+from spark_segments.config import topic_config
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.maintenance.erasure.objects import unnamed_runs
 from spark_segments.maintenance.erasure.search import KeyRecords, search
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
-from spark_segments.maintenance.explanation.roll_forecast import forecast_roll
-from spark_segments.maintenance.explanation.topic_forecast import NEVER, later, vacuum_moments
-from spark_segments.maintenance.rolling.plan import RollRules
+from spark_segments.maintenance.explanation.shared_objects import object_deleted
+from spark_segments.maintenance.explanation.topic_forecast import vacuum_moments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,44 +102,20 @@ def key_account(
     named = segments_of(rows)
     segments = [*named, *unnamed_runs(log.storage, named, spark)]
     found = search(log.storage, topic, [key], segments, spark)
-    objects = {one.path for one, records in zip(segments, found, strict=True) if records and one.is_shared}
-    runs: dict[str, list[TimeBounds]] = defaultdict(list)
-    for one in named:
-        if one.path in objects:
-            moment = moments.get(one.identity)
-            freed = (moment, moment) if moment is not None else _run_leaves(snapshot, config, one, now_ms, every_ms)
-            runs[one.path].append(TimeBounds.of(freed[0], freed[1] + every_ms))
     copies = []
     for segment, records in zip(segments, found, strict=True):
         if not records:
             continue
         if segment.is_shared and not segment.is_live:
-            deleted = _last(runs[segment.path])
+            deleted = object_deleted(snapshot, config, segment.path, now_ms, every_ms)
         elif not segment.is_live:
             deleted = TimeBounds.of(moments[segment.identity], moments[segment.identity] + every_ms)
         else:
             offset = max(segment.base_offset, records[0].last_offset)
             explained = explain_record(snapshot, config, segment.partition, offset, now_ms, every_ms=every_ms)
-            deleted = _last([explained.files_deleted or TimeBounds(None, None), *runs[segment.path]])
+            deleted = explained.files_deleted or TimeBounds(None, None)
         copies.append(_copy(segment, records, deleted))
     return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), store_ms + ORPHAN_AGE_MS + every_ms)
-
-
-def _run_leaves(snapshot: Snapshot, config: TopicConfig, run: Segment, now_ms: int, every_ms: int) -> tuple[int, int]:
-    """(earliest, latest) moment at which vacuum may delete a live run: a roll copies it at the latest."""
-    active = snapshot.live_table(run.partition)
-    active = active.filter(pc.equal(active.column("state"), CHUNK))
-    row = active.column("base_offset").to_pylist().index(run.base_offset)
-    due_ms = forecast_roll(active, row, RollRules.of(snapshot.topic_id, config), now_ms).due_ms
-    latest_ms = max(due_ms, now_ms) + every_ms if due_ms < NEVER else NEVER
-    earliest, latest = (int(later(at_ms, config.file_delete_delay_ms)) for at_ms in (now_ms, latest_ms))
-    return earliest, latest
-
-
-def _last(bounds: Sequence[TimeBounds]) -> TimeBounds:
-    """When the last of several things happens."""
-    earliest, latest = ([getattr(one, name) for one in bounds] for name in ("earliest_ms", "latest_ms"))
-    return TimeBounds(*(None if None in moments else max(moments) for moments in (earliest, latest)))
 
 
 def _copy(segment: Segment, records: Sequence[KeyRecords], deleted: TimeBounds) -> KeyCopy:

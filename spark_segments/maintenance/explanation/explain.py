@@ -46,6 +46,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TimeBounds,
 )
 from spark_segments.maintenance.explanation.roll_forecast import RollForecast, forecast_roll
+from spark_segments.maintenance.explanation.shared_objects import last_of, object_deleted
 from spark_segments.maintenance.explanation.topic_forecast import (
     NEVER,
     TopicForecast,
@@ -116,6 +117,30 @@ def explain_record(
     timestamp_ms: int | None = None,
 ) -> Explanation:
     """Explains a record from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's, if known."""
+    made = _explained(snapshot, config, partition, offset, now_ms, every_ms, cleaner, timestamp_ms)
+    if made.files_deleted is None:
+        return made
+    rows = _that_have(snapshot.load_segments({partition}), offset)
+    objects = pc.unique(rows.filter(pc.is_valid(rows.column("index_position"))).column("path")).to_pylist()
+    if not objects:
+        return made
+    bounds = [object_deleted(snapshot, config, path, now_ms, every_ms) for path in objects]
+    deleted = last_of([made.files_deleted, *bounds])
+    steps = tuple(dataclasses.replace(step, window=deleted) if step.job == "vacuum" else step for step in made.steps)
+    return dataclasses.replace(made, steps=steps, files_deleted=deleted)
+
+
+def _explained(
+    snapshot: Snapshot,
+    config: TopicConfig,
+    partition: int,
+    offset: int,
+    now_ms: int,
+    every_ms: int,
+    cleaner: bool,
+    timestamp_ms: int | None,
+) -> Explanation:
+    """As `explain_record`, as if every run were a file."""
     names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
     effective = config.effective()
     in_force = {name: effective[name] for name in names}
