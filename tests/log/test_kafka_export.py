@@ -256,7 +256,7 @@ def test_an_old_log_start_hides_nothing_of_a_repeated_export(log, tmp_path):
     found = {file.name: parse_offsets(file.read_bytes(), path="") for file in out.glob("*checkpoint")}
     assert found == {
         LOG_START_OFFSETS_FILE: {("other", 0): 7},
-        CLEANER_OFFSETS_FILE: {("other", 0): 7, ("other", 1): 0},
+        CLEANER_OFFSETS_FILE: {("other", 0): 7},
         RECOVERY_POINTS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
         REPLICATION_OFFSETS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
     }

@@ -261,7 +261,7 @@ def _put_sections(
 ):
     """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)
 
-    `is_plain` (uint8[n]) is 1 for each batch read whose records all have a key and a value, else 0.
+    `is_plain` (uint8[n]) is 1 for each batch read whose records all have a key and a value and the next offset, else 0.
     """
     # Taken out of the tuple once: numba counts references each time that an array is taken out in a loop.
     offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
@@ -277,7 +277,7 @@ def _put_sections(
                 return after, entries, _NOT_FULL, entries, -1 - read
             is_plain[after] = 1
             for row in range(first, read):
-                if flags[row] != HAS_KEY:
+                if flags[row] != HAS_KEY or offsets[row] != base_offsets[after] + (row - first):
                     is_plain[after] = 0
             after += 1
         if growing and entries + read > limit:
