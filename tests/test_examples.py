@@ -81,6 +81,7 @@ def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None
 
 @pytest.mark.network
 @pytest.mark.slow
+@pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
 def test_airflow_runs_the_dag(run, log: LogDir, tmp_path: Path) -> None:
     before = all_records(busy_log(log))
     defaults = tmp_path / "defaults.properties"
@@ -106,6 +107,7 @@ def archive(tmp_path: Path, python_environment) -> dict[str, str]:
 
 @pytest.mark.network
 @pytest.mark.slow
+@pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
 def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_path: Path) -> None:
     """Without Spark. The sensor defers, and goes on when the record that it waits for is appended."""
     run("airflow/run.py", "--dag", "spark_segments_import", environment=archive)

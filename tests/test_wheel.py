@@ -131,7 +131,7 @@ def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -
         "log.html": tmp_path / "log.html",
         "--offset 1234": "--offset 0",
     }
-    [block] = re.findall(r"^```\n(\$ segments .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    block, *_ = re.findall(r"^```\n(\$ segments .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     for name, place in places.items():
         block = block.replace(name, str(place))
     # README's topic has three partitions, and `explain` is asked about the partition that the first line went to.

@@ -8,18 +8,19 @@ Files that no row names are deleted once they are older than any writer may be. 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress = Callable[[int, int], None]
+Result = TypeVar("Result")
+
+TRIES = 5
+"""How often a step is tried that reads rows which another vacuum may take meanwhile."""
 
 SEGMENTS_A_TASK = 200
 DIRECTORIES_A_TASK = 20
@@ -144,8 +149,7 @@ def _vacuum_topic(
 ) -> None:
     manifest = log.manifest(topic)
     try:
-        snapshot = manifest.snapshot(deleted=True)
-        rows = all_rows(snapshot)
+        snapshot, rows = _latest_rows(manifest)
     except SegmentsError as error:
         deleted_ms = manifest.log.deleted_by_force_ms()
         if deleted_ms is not None:
@@ -250,8 +254,8 @@ def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> tuple[pa.Table, pa.T
             return None
         return Change(VACUUM, replace=claimed_rows(rows))
 
-    manifest.commit(change, deleted=True)
-    rows = all_rows(manifest.snapshot(deleted=True))
+    _despite_others(lambda: manifest.commit(change, deleted=True))
+    _, rows = _latest_rows(manifest)
     return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING))), rows
 
 
@@ -265,7 +269,7 @@ def _drop(manifest: Manifest, rows: pa.Table) -> None:
         there = there.filter(pc.is_in(row_keys(there), keys))
         return Change(VACUUM, drop=there) if there.num_rows else None
 
-    manifest.commit(change, deleted=True)
+    _despite_others(lambda: manifest.commit(change, deleted=True))
 
 
 def _delete_orphans(
@@ -289,10 +293,29 @@ def _delete_orphans(
     owners = [_partition_of(path) for path in directories]
     partitions = {owner for owner in owners if owner is not None}
     # Rows of any partition may name a shared object.
-    stray = orphans(old, manifest.snapshot(deleted=True).source.read(None if None in owners else partitions))
+    wanted = None if None in owners else partitions
+    stray = orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(wanted)))
     if not dry_run:
         _delete(log, spark, [file.path for file in stray])
     return stray
+
+
+def _latest_rows(manifest: Manifest) -> tuple[Snapshot, pa.Table]:
+    """The latest snapshot of a topic, deleted or not, and `all_rows` of it."""
+
+    def read() -> tuple[Snapshot, pa.Table]:
+        snapshot = manifest.snapshot(deleted=True)
+        return snapshot, all_rows(snapshot)
+
+    return _despite_others(read)
+
+
+def _despite_others(step: Callable[[], Result]) -> Result:
+    """The result of a step that reads the latest version. The step is done again where another vacuum took that version."""
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(InvalidOptionError):
+            return step()
+    return step()
 
 
 def all_rows(snapshot: Snapshot) -> pa.Table:
