@@ -311,7 +311,7 @@ def _latest_rows(manifest: Manifest) -> tuple[Snapshot, pa.Table]:
 
 
 def _despite_others(step: Callable[[], Result]) -> Result:
-    """The result of a step that reads the latest version. The step is done again where another vacuum took that version."""
+    """The result of a step that reads the latest version. Where another vacuum takes that version, it is done again."""
     for _ in range(TRIES - 1):
         with contextlib.suppress(InvalidOptionError):
             return step()
