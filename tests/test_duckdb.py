@@ -64,6 +64,7 @@ def test_only_the_columns_of_a_query_are_read(log, monkeypatch):
     assert set(asked[-1].columns) == {"timestamp", "partition"}
 
 
+@pytest.mark.slow
 def test_a_limit_does_not_read_the_whole_topic(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", 150)
@@ -117,6 +118,7 @@ QUERY = """SELECT partition, count(*) AS n, min(value) AS least, to_timestamp(0)
            FROM orders GROUP BY partition ORDER BY partition"""
 
 
+@pytest.mark.slow
 def test_the_command_prints_rows_in_every_output(log, capsysbinary):
     text = run(capsysbinary, log.uri, QUERY).decode()
     assert [line.split()[:3] for line in text.splitlines()] == [

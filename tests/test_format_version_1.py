@@ -26,6 +26,7 @@ def witness(tmp_path: Path) -> LogDir:
     return LogDir.open(str(shutil.copytree(WITNESS.directory / "log", tmp_path / "log")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 def test_every_record_reads_as_it_was_written(witness: LogDir, isolation_level: str) -> None:
     expected = WITNESS.records(isolation_level)
@@ -52,6 +53,7 @@ def test_description_is_the_same(witness: LogDir, topic: str) -> None:
     assert found == {key: value for key, value in expected.items() if key != "config"}
 
 
+@pytest.mark.slow
 def test_it_verifies(witness: LogDir) -> None:
     assert verify(witness, deep=True).errors == 0
 
@@ -64,6 +66,7 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
     assert witness.append("codecs", row, txn=("even", 26)) != {}
 
 
+@pytest.mark.slow
 def test_it_is_rolled_and_compacted_on(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
 
@@ -81,6 +84,7 @@ def test_it_is_rolled_and_compacted_on(witness: LogDir) -> None:
     assert verify(witness, deep=True).errors == 0
 
 
+@pytest.mark.slow
 def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
 
@@ -94,6 +98,7 @@ def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> Non
             assert read(witness, topic) == before[topic], topic
 
 
+@pytest.mark.slow
 def test_it_is_upgraded_in_one_commit_and_goes_on(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
     row = pa.table({"value": [b"again"]})

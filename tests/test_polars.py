@@ -83,6 +83,7 @@ predicates = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(predicate=predicates, columns=st.sampled_from([None, ["offset"], ["value", "key"], ["timestamp"]]))
 @pytest.mark.parametrize("view", [None, "latest"])
@@ -93,6 +94,7 @@ def test_a_filtered_scan_has_the_rows_of_a_full_scan(log, view, predicate, colum
     assert found.collect().equals(expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(predicate=predicates, first=st.integers(0, 220))
 def test_the_first_rows_are_cut_before_or_after_the_filter_as_the_query_says(log, predicate, first):

@@ -78,6 +78,7 @@ def _as_kafka_says(name: str, partition: KafkaPartition) -> list[dict]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KAFKA_DIRECTORIES)
 def test_kafkas_records_are_read_as_kafka_reads_them(name: str) -> None:
     partition = KafkaPartition(golden_dir(name))
@@ -214,6 +215,7 @@ def _as_the_package_reads(log: LogDir, topic: str, **options) -> list[dict]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_the_witness_of_format_1_is_read_whole(isolation_level: str) -> None:
     expected: dict[str, list[dict]] = {}
@@ -298,6 +300,7 @@ def _assert_agree(log: LogDir, topic: str) -> list[dict]:
     return found
 
 
+@pytest.mark.slow
 def test_what_was_appended_is_read_before_and_after_it_is_rolled(log: LogDir) -> None:
     log.create_topic("plain", partitions=2, config={"segment.bytes": "4000", "index.interval.bytes": "500"})
     appended: list[dict] = []
@@ -356,6 +359,7 @@ def test_what_compaction_left_is_read(log: LogDir) -> None:
     assert len(found) < len(appended) // 2
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -> None:
     appended: list[dict] = []
     log.create_topic("plain", partitions=3)
@@ -369,6 +373,7 @@ def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
+@pytest.mark.slow
 def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
     log.create_topic("plain", partitions=1)
     appended: list[dict] = []

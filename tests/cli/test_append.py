@@ -29,6 +29,7 @@ def records(uri: str) -> list[tuple]:
     return [(row["key"], row["value"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_lines_of_text_are_values(segments, uri, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"first\n\nthird\r\n\xff")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed\n"))

@@ -215,6 +215,7 @@ def test_consume_at_an_earlier_version(segments, uri):
     assert segments("consume", uri, "orders", "--version", version).lines == ["a"]
 
 
+@pytest.mark.slow
 def test_consume_reads_a_kafka_directory(segments):
     expected = [record["offset"] for record in expected_records("broker-data/orders-0") if record["offset"] >= 500]
     shown = segments(

@@ -97,6 +97,7 @@ def test_the_tail_is_the_newest_records_of_all_partitions_oldest_first(segments,
     assert [json.loads(line) for line in ran.lines] == everything[len(everything) - min(count, 60) :]
 
 
+@pytest.mark.slow
 def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("states", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
@@ -108,6 +109,7 @@ def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     assert segments("consume", log.uri, "states", "--tail", 2, "-f", "%k%v ").text == "a0 b2999 "
 
 
+@pytest.mark.slow
 def test_a_range_in_time_bounds_the_tail(segments, uri):
     ran = segments("consume", uri, "orders", "--tail", 2, "--to-time", START_MS + 60, "-f", "%v ")
     assert ran.text == "1-1 2-1 "

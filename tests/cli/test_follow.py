@@ -53,6 +53,7 @@ def test_a_limit_ends_a_round_and_the_next_goes_on_there(orders):
     assert taken(reader) == ["c"]
 
 
+@pytest.mark.slow
 def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
     """A compaction takes what is behind the reader, retention what it has read, and a vacuum their files."""
     reader = follower(orders)
@@ -137,6 +138,7 @@ def test_the_second_reader_of_a_group_cannot_commit(orders):
         second.commit({0: 2}, now=True)
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
     def consume(*options):
         return segments("consume", orders.uri, "orders", "--group", "audit", *options).lines
@@ -160,6 +162,7 @@ def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
     assert segments("offsets", orders.uri, "--group", "other").lines == ["Group other has no positions."]
 
 
+@pytest.mark.slow
 def test_what_a_group_missed_is_an_error_with_the_way_out(segments, run, orders):
     segments("consume", orders.uri, "orders", "--group", "audit", "-n", "1")
     orders.delete_records("orders", {0: 2})

@@ -90,6 +90,7 @@ def test_a_deleted_topic_has_its_history(log):
         log.history("prices")
 
 
+@pytest.mark.slow
 def test_figures_that_vacuum_has_taken_are_none(log, segments):
     log.manifest("orders").drop_old_versions(0, log.storage.now_ms() + 30 * DAY_MS, orphan_age_ms=0)
     log.append("orders", pa.table({"value": ["later"]}))

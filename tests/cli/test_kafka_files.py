@@ -110,6 +110,7 @@ def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, 
     assert log.snapshot("orders").config == {"retention.ms": "-1", "segment.bytes": "65536"}
 
 
+@pytest.mark.slow
 def test_import_with_a_retention_says_nothing(segments, tmp_path):
     ran = segments(
         "import", GOLDEN / "broker-data", tmp_path / "log", "--config", "retention.ms=1000,segment.bytes=65536"

@@ -90,6 +90,7 @@ def test_compact_leaves_the_newest_record_of_each_key(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
+@pytest.mark.slow
 def test_compact_is_not_due_unless_forced(segments, uri):
     rolled(segments, uri)
     segments("compact", uri, "prices")
@@ -102,6 +103,7 @@ def test_compact_is_not_due_unless_forced(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "again"]
 
 
+@pytest.mark.slow
 def test_max_partitions_takes_so_many(segments, uri):
     rolled(segments, uri)
     segments("topic", "create", uri, "other", "--partitions", 2, "--config", "cleanup.policy=compact,segment.ms=1")
@@ -113,6 +115,7 @@ def test_max_partitions_takes_so_many(segments, uri):
     assert len(report["partitions"]) == 1
 
 
+@pytest.mark.slow
 def test_retain_takes_whole_segments_of_old_records(segments, uri):
     segments("topic", "alter", uri, "prices", "--config", "cleanup.policy=delete", "--config", f"retention.ms={DAY_MS}")
     rolled(segments, uri)
@@ -121,6 +124,7 @@ def test_retain_takes_whole_segments_of_old_records(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
+@pytest.mark.slow
 def test_vacuum_deletes_the_files_that_left_the_log(segments, uri, tmp_path):
     rolled(segments, uri)
     segments("compact", uri, "prices")
@@ -133,6 +137,7 @@ def test_vacuum_deletes_the_files_that_left_the_log(segments, uri, tmp_path):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
+@pytest.mark.slow
 def test_maintain_is_all_of_them(segments, uri):
     rolled(segments, uri)
     reports = [json.loads(line) for line in segments("maintain", uri, "--output", "json").lines]

@@ -116,6 +116,7 @@ def test_one_topic_as_page_and_json(segments, log, tmp_path):
     assert set(PageParser((tmp_path / "log.html").read_text()).numbers) == {"orders-0", "orders-1", "orders-2"}
 
 
+@pytest.mark.slow
 def test_describe_without_a_topic_is_the_whole_directory(segments, log):
     assert segments("describe", log.uri, "--output", "json").json == [log.describe(topic) for topic in log.topics()]
     assert segments("describe", log.uri).text == segments("topic", "describe", log.uri).text
@@ -216,6 +217,7 @@ def test_a_thousand_partitions_are_a_page_of_a_few_megabytes():
 pieces = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3) | st.integers(0, 10**9)), max_size=200)
 
 
+@pytest.mark.slow
 @given(pieces, st.integers(1, 40))
 def test_a_strip_has_few_blocks_and_all_bytes(sizes, limit):
     segments = [Block(kind, (number, number + 1), size) for number, (kind, size) in enumerate(sizes)]
@@ -244,6 +246,7 @@ def test_strips_of_many_partitions_have_fewer_blocks():
 # What goes when
 
 
+@pytest.mark.slow
 def test_what_the_page_says_is_due_is_what_the_jobs_do(log):
     now_ms = 2**41  # after the files were made, by whatever clock
     text = page_of(log, now_ms)

@@ -51,7 +51,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log.append("events", pa.table({"key": [b"user-%d" % (number % 9) for number in range(200)], "value": values}))
     log.append("events", pa.table({"key": [b"x"], "value": [bytes(range(256))]}))
     made = server(log, 0)
-    thread = threading.Thread(target=made.serve_forever)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{made.server_port}"
     made.shutdown()

@@ -66,7 +66,7 @@ def serve() -> Iterator:
 
     def start(log: LogDir, formats: Mapping[str, str] | None = None) -> Client:
         made = server(log, 0, formats)
-        thread = threading.Thread(target=made.serve_forever)
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         running.append((made, thread))
         return Client(made.server_port)
@@ -131,6 +131,7 @@ def test_a_filter_finds_what_a_scan_finds(serve, orders: LogDir) -> None:
     assert client.get("/records", topic="orders", find=ATTACK).offsets == []
 
 
+@pytest.mark.slow
 def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None:
     """The pages together find all, and none looks at more than its limit and a batch."""
     log.create_topic("wide")
@@ -241,6 +242,7 @@ def test_a_wrong_question_gets_an_answer(serve, orders: LogDir, query: dict, sta
     assert serve(orders).get("/records", **query).status == status
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.none() | st.text("ab", max_size=4).map(str.encode), max_size=8),
     st.text("ab", min_size=1, max_size=3).map(str.encode),

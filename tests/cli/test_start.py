@@ -34,6 +34,7 @@ def modules_after(*arguments: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"]], ids=" ".join)
 def test_help_imports_no_library_for_data(arguments):
     assert not {*SLOW, *ARROW} & modules_after(*arguments)

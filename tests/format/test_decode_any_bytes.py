@@ -106,12 +106,14 @@ def test_bytes_put_in_and_taken_out_under_a_right_crc(batch, data):
     same_as_twin(INPUT.hold(sealed(bytes(damaged))))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=120), st.integers(0, 6), st.integers(0, 10))
 def test_random_records_under_a_right_crc(section, count, last_offset_delta):
     same_as_twin(INPUT.hold(batch_of(section, count=count, last_offset_delta=last_offset_delta)))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=200))
 def test_random_bytes(data):

@@ -160,6 +160,7 @@ def test_any_records_are_encoded_as_the_twin_does(records, batch_bytes, base_off
     assert ours.buffer.to_pybytes() == b"".join(theirs)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(records_strategy, st.sampled_from(["gzip", "snappy", "lz4", "zstd"]), st.integers(62, 1000))
 def test_any_records_come_back_from_every_codec(records, codec, batch_bytes):

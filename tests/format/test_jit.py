@@ -36,6 +36,7 @@ def test_varlongs_at_the_edges(number):
         assert jit.read_varint(out, 0, size) == (number, size)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.binary(max_size=12), st.integers(0, 12))
 @example(b"\xff" * 12, 12)

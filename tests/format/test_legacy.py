@@ -234,6 +234,7 @@ def test_a_wrapper_of_very_many_messages_is_read_in_steps():
     assert steps == [legacy.STEP_MESSAGES, 1000]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_bytes_give_records_or_one_error(data):

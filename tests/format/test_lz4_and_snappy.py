@@ -137,6 +137,7 @@ def test_damaged_and_cut_frames_stay_in_bounds(data, changes, cut):
         read(codec, changed[: cut % (len(frame) + 1)])
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_stay_in_bounds(data):

@@ -97,6 +97,7 @@ def test_a_golden_log_of_any_codec_and_magic(name):
     assert {key: offset_map.get(key) for key in expected} == expected
 
 
+@pytest.mark.slow
 @given(
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=1)), min_size=1, max_size=60),
     batch_records=st.integers(1, 7),
@@ -167,6 +168,7 @@ def test_a_map_for_no_key_at_all_is_refused(memory_bytes):
         OffsetMap(memory_bytes, load_factor=0.5)
 
 
+@pytest.mark.slow
 @given(keys=st.lists(st.binary(max_size=2), min_size=2, max_size=40), data=st.data())
 def test_maps_of_parts_merged_are_the_map_of_the_whole(keys, data):
     cut = data.draw(st.integers(1, len(keys) - 1))

@@ -57,6 +57,7 @@ def storage(tmp_path) -> Storage:
     return Storage(str(tmp_path))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     appends=st.lists(

@@ -112,6 +112,7 @@ def test_json_has_bytes_in_base64_and_keeps_null():
             assert one[name] == (None if other[name] is None else base64.b64decode(other[name]))
 
 
+@pytest.mark.slow
 def test_a_large_log_is_read_in_windows():
     log = (GOLDEN / f"{FIRST}.log").read_bytes()
     files = Files({"t-0/00000000000000000000.log": log * 60})

@@ -159,6 +159,7 @@ def test_leader_epochs_are_those_of_the_checkpoint():
     assert row.leader_epoch == 5
 
 
+@pytest.mark.slow
 def test_tiered_storage_reads_as_the_segments_that_were_copied():
     log = LogDir.open(str(TIERED))
     snapshot = log.snapshot("txn")

@@ -202,6 +202,7 @@ def test_a_directory_without_topics_is_an_error(log, kafka):
     assert log.topics() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["torn-tail", "torn-header", "zero-tail", "missing-index", "corrupt-index", "missing-snapshot"]
 )

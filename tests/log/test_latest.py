@@ -128,6 +128,7 @@ def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     assert smallest == newest(histories.appended)
 
 
+@pytest.mark.slow
 def test_records_without_a_key_are_not_in_the_view(log):
     log.create_topic("events")
     log.append("events", pa.table({"key": [b"a", None, b"a", None], "value": [b"1", b"2", b"3", b"4"]}))

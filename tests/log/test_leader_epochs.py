@@ -54,6 +54,7 @@ def test_the_epoch_of_an_offset_is_that_of_the_last_start_at_or_below_it():
     assert LeaderEpochs.of(Partition("t", 0, leader_epoch=7, leader_epochs=())).at(np.array([3])).tolist() == [7]
 
 
+@pytest.mark.slow
 def test_chunks_merged_into_a_shared_object_keep_the_epochs_of_their_offsets(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", 8)

@@ -37,6 +37,7 @@ def of_partition(log: LogDir, number: int, count: int, first: int) -> pa.Table:
     return table.append_column("partition", pa.array([number] * count, pa.int32()))
 
 
+@pytest.mark.slow
 def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
     uri: str, s3_options: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping
     assert [record["offset"] for record in contents(log, "orders")] == list(range(240))
 
 
+@pytest.mark.slow
 def test_a_kafka_directory_goes_in_and_comes_out_equal(uri: str, s3_options: Mapping[str, str], tmp_path: Path) -> None:
     log = LogDir.create(uri, s3_options)
     log.import_kafka(str(golden_dir("broker-data")), "payments")

@@ -37,6 +37,7 @@ def ahead_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 5), st.integers(1, 100))
 def test_batches_come_in_the_order_of_their_pieces(sizes, threads, most_bytes):

@@ -113,6 +113,7 @@ def test_the_latest_view_streams_with_views_of_values(tmp_path):
     assert found.to_pylist() == [{"key": b"b", "value": b"2" * 20}, {"key": b"a", "value": b"3" * 20}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_golden_directories_stream_as_they_are_read(isolation_level):
     log = LogDir(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {})))

@@ -88,6 +88,7 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
 
+@pytest.mark.slow
 def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})

@@ -56,6 +56,7 @@ def clean_here(log: LogDir) -> None:
         assert not [one for one in report["partitions"] if one["action"] == "failed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "before", "after", "here"), list(stages()))
 def test_a_value_that_was_deleted_stays_deleted(log, name, before, after, here):
     topic = TOPICS[name]
@@ -108,6 +109,7 @@ def test_a_directory_that_grows_is_followed_over_rolls(log, tmp_path, name):
     assert verify(log, deep=True).errors == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
 def test_old_magics_are_followed_over_rolls(log, tmp_path, name, rolled):
@@ -243,6 +245,7 @@ def test_a_log_that_retention_emptied_here_goes_on(log, tmp_path):
     assert values(log) == {12: kafka.history[12]}
 
 
+@pytest.mark.slow
 def test_an_empty_segment_comes_before_the_one_that_begins_where_it_does(log, tmp_path):
     """Kafka's active segment was empty when it was imported. What came then begins at the same offset."""
     kafka = kafka_with(tmp_path, 3)

@@ -118,6 +118,7 @@ def test_a_topic_of_version_1_has_files_of_its_own(log):
     assert not any(row.is_shared for row in rows)
 
 
+@pytest.mark.slow
 def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     with mock.patch("spark_segments.log.appending.appender.WAITING_BYTES", 3000):
         target = log.target("orders")
@@ -307,6 +308,7 @@ def runs_of(sizes: list[tuple[int, int, int]]) -> np.ndarray:
 sizes = st.lists(st.tuples(st.integers(61, 1 << 20), st.integers(0, 800), st.integers(0, 800)), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @given(sizes=sizes, topic_id=st.text(max_size=30), created_ms=st.integers(0, 1 << 50))
 def test_a_footer_reads_as_it_was_written(sizes, topic_id, created_ms):
     runs = runs_of(sizes)
@@ -317,6 +319,7 @@ def test_a_footer_reads_as_it_was_written(sizes, topic_id, created_ms):
     assert (footer.topic_id, footer.created_ms, footer.runs.tolist()) == (topic_id, created_ms, runs.tolist())
 
 
+@pytest.mark.slow
 @given(sizes=sizes, data=st.data())
 def test_no_changed_byte_of_a_footer_is_taken_for_a_good_one(sizes, data):
     content = bytearray(footer_bytes("id", 5, runs_of(sizes)))

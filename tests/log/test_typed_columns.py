@@ -169,6 +169,7 @@ def values(log: LogDir, registry: str) -> list[Any]:
     return [one["value"] for one in rows(log, "orders", formats)]
 
 
+@pytest.mark.slow
 def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
     _, kafka = cluster(tmp_path)
     archive = LogDir.create(str(tmp_path / "archive"))
@@ -178,6 +179,7 @@ def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
     assert values(archive, str(kafka)) == EXPECTED  # by another directory's topic
 
 
+@pytest.mark.slow
 def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> None:
     source, kafka = cluster(tmp_path)
     archive = LogDir.create(str(tmp_path / "archive"))
@@ -188,6 +190,7 @@ def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> 
     assert pa.Table.from_batches(read[0]).equals(pa.Table.from_batches(read[1]))
 
 
+@pytest.mark.slow
 def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     directory = DirectoryRegistry(str(tmp_path / "registry"))
@@ -207,6 +210,7 @@ def wrong(log: LogDir, formats: dict[str, str]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     as_json = {"value.format": "json", "value.schema": "id bigint"}
@@ -229,6 +233,7 @@ def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir
     assert rows(log, "orders", as_json | {"schema.registry": "odd://none", "value.errors": "null"})[0]["value"] is None
 
 
+@pytest.mark.slow
 def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     formats = {"value.format": "json", "value.schema": "id bigint", "schema.registry": "_schemas"}
@@ -237,6 +242,7 @@ def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
         decoder.decode(next(iter(log.read("orders", columns=["value"]))).column("value"))
 
 
+@pytest.mark.slow
 def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     formats = {"value.format": "avro", "schema.registry": "_schemas", "value.subject": "new"}

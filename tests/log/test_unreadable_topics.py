@@ -204,6 +204,7 @@ def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log, monkeyp
     assert not [path for path in files(log) if path.startswith(("bad-", "_manifest/bad/"))]
 
 
+@pytest.mark.slow
 def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp_path):
     source = LogDir.create(str(tmp_path / "source"))
     for name in ("aaa", "bad", "zzz"):

@@ -110,6 +110,7 @@ def test_a_change_that_takes_no_right_away_undoes_no_round(orders, config):
     assert verify(orders, deep=True).ok
 
 
+@pytest.mark.slow
 def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=3)
     for number in range(3):
@@ -124,6 +125,7 @@ def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, monkey
     assert verify(log, deep=True).ok
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_to_keep_its_segments_whole_is_rolled_no_further(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     for number in range(2):

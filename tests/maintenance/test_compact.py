@@ -63,6 +63,7 @@ def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     assert result.error is None
 
 
+@pytest.mark.slow
 def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
     log.create_topic("t", config=CONFIG | {"segment.ms": "100"})
     prices = ("p3:10", "p5:7", "p3:11", "p6:25", "p6:12", "p5:14", "p5:17")
@@ -169,6 +170,7 @@ def _check(log, before, written, cleanings, now_ms) -> None:
                 assert offset in after, "a tombstone outlives delete.retention.ms"
 
 
+@pytest.mark.slow
 def test_a_tombstone_goes_after_its_time_and_not_before(log):
     log.create_topic("t", config=CONFIG)
     append(log, [("a", "1"), ("b", "1"), ("a", None)], START_MS)
@@ -179,6 +181,7 @@ def test_a_tombstone_goes_after_its_time_and_not_before(log):
         append(log, [("c", str(wait_ms))], START_MS + wait_ms)
 
 
+@pytest.mark.slow
 def test_two_cleaners_at_once_leave_what_one_would(log):
     log.create_topic("t", config=CONFIG)
     for number in range(20):
@@ -216,6 +219,7 @@ def test_a_dry_run_says_why_each_partition_is_picked_or_not(log):
     assert log.describe("t")["version"] == version
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_not_compacted_is_not_in_the_plan(log):
     for topic, policy in (("t", "compact"), ("both", "compact,delete"), ("clicks", "delete"), ("kept", "")):
         log.create_topic(topic, config=CONFIG | {"cleanup.policy": policy})

@@ -145,6 +145,7 @@ def test_a_damaged_header_or_a_length_beyond_the_file_replaces_nothing(log, dama
     assert sorted(path.parent.iterdir()) == files
 
 
+@pytest.mark.slow
 def test_reads_that_hold_only_what_goes_are_passed(log, monkeypatch):
     monkeypatch.setattr(reader, "WINDOW_BYTES", 200)
     monkeypatch.setattr(reader.windows, "__kwdefaults__", {**reader.windows.__kwdefaults__, "first_window_bytes": 200})

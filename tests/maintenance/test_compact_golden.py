@@ -98,6 +98,7 @@ def horizons(log: LogDir, topic: str) -> list[tuple[int, int | None]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "before", "after"), STEPS)
 def test_cleaning_a_directory_of_kafka_leaves_what_its_cleaner_left(tmp_path, defaults, name, before, after):
     topic = TOPICS[name]

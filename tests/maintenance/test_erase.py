@@ -109,6 +109,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.sampled_from(["delete", "compact", "compact,delete"]),
@@ -201,6 +202,7 @@ def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[
     return count, values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("history", [False, True])
 def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy: str, history: bool) -> None:
@@ -244,6 +246,7 @@ def objects_in_log(log: LogDir) -> set[str]:
     return {row.path for row in segments_of(log.snapshot("t").live) if row.is_shared}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("history", [False, True])
 def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy: str, history: bool) -> None:
@@ -261,6 +264,7 @@ def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy
     assert faults(log) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", [False, True])
 def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogDir, history: bool) -> None:
     """The first erasure is killed before other partitions' runs are copied, and vacuum drops the rows of the keys."""
@@ -290,6 +294,7 @@ def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogD
     assert faults(log) == []
 
 
+@pytest.mark.slow
 def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -> None:
     secret_among_many(log)
     log.alter_topic("t", config={"segment.ms": "60000"})
@@ -432,6 +437,7 @@ def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
         erase(LogDir.open(str(GOLDEN / "broker-data")), "orders", [b"a"])
 
 
+@pytest.mark.slow
 def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: LogDir) -> None:
     topic(log, file_delete_delay_ms=1000)
     append(log, [(0, b"ada", b"secret")])

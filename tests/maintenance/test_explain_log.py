@@ -66,6 +66,7 @@ def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log, m
     assert (schedule.leaves[0].latest_ms, schedule.deleted[0].latest_ms) == (retained_ms + 2, deleted_ms + 3)
 
 
+@pytest.mark.slow
 def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
     topic_with(log, TOPIC, {"segment.bytes": 300, "retention.ms": 1000, "file.delete.delay.ms": 50})
     append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, size=150))

@@ -105,6 +105,7 @@ def test_an_error_of_programming_is_raised(orders, monkeypatch):
         roll(orders, now_ms=GOLDEN_MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["_delta_log/00000000000000000001.json", "kind=segment"])
 def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, monkeypatch, damaged):
     config = {"segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000, "cleanup.policy": "compact,delete"}
@@ -130,6 +131,7 @@ def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, 
     assert sorted(path.name for path in (tmp_path / "log" / "broken-0").iterdir()) == files
 
 
+@pytest.mark.slow
 def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
     topic_with(orders, "payments", {"segment.bytes": 2000})
     append_one_by_one(orders, "payments", records(40))

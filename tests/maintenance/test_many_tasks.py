@@ -172,6 +172,7 @@ def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch)
     assert both.rounds > 1 and both.stats.records_read > first.stats.records_read
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8), data=st.data())
 def test_slices_are_all_bytes_once_in_order_and_of_one_size(sizes, data):
     start = data.draw(st.integers(0, sizes[0]))

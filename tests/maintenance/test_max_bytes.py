@@ -200,6 +200,7 @@ def bases(log: LogDir) -> dict[tuple[str, int], list[int]]:
     }
 
 
+@pytest.mark.slow
 def test_the_size_is_that_of_the_live_files_and_what_is_removed_waits_for_vacuum(full):
     live_bytes, all_bytes = sizes(full)
     limit = live_bytes * 2 // 3
@@ -271,6 +272,7 @@ def test_the_floor_is_what_is_asked_for(full):
     assert expected.items() <= bases(full).items() and full.offsets("orders")[1] == (0, 40)
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_go_and_changes_nothing(full):
     before = bases(full), [full.snapshot(topic).version for topic in full.topics()]
     limit = sizes(full)[0] // 2
@@ -328,6 +330,7 @@ def test_many_at_once_take_what_one_would_take(full):
     assert sizes(full)[0] == expected["live_bytes"]
 
 
+@pytest.mark.slow
 def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monkeypatch):
     limit = sizes(full)[0] // 2
     expected = retain(full, now_ms=LATER_MS, max_bytes=limit, dry_run=True)

@@ -144,6 +144,7 @@ def test_active_segments_are_cut_where_kafka_would_have_rolled(chunks, rules, st
         assert [piece.base_offset for piece in pieces if piece.sealed] == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(chunks=active_segments, rules=rolling_rules)
 def test_pieces_follow_each_other_and_hold_whole_batches(chunks, rules):

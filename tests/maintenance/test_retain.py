@@ -282,6 +282,7 @@ def test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep(log, monkeypatch):
     assert contents(log, "orders") == kept
 
 
+@pytest.mark.slow
 def test_all_topics_or_the_one_that_is_named(log):
     for name in ("orders", "payments"):
         topic_with(log, name, {"segment.bytes": 2000, "retention.bytes": 2000, "retention.ms": -1})

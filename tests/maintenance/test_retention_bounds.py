@@ -55,6 +55,7 @@ def test_a_plan_wants_durations(wrong):
         RetentionBounds(**{"retention_ms": 1, **wrong})
 
 
+@pytest.mark.slow
 @given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 500), st.integers(0, 5000))
 def test_a_plan_is_what_the_first_record_of_a_segment_is_told(retention_ms, segment_ms, every_ms, delay_ms):
     bounds = RetentionBounds(retention_ms, segment_ms, every_ms=every_ms, delay_ms=delay_ms)

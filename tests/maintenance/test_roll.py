@@ -52,6 +52,7 @@ def test_small_chunks_become_one_and_stay_active(log):
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_what_is_sealed_and_merged_in_one_run_is_whole(log):
     topic_with(log, "orders", {"segment.bytes": 8000})
     append_one_by_one(log, "orders", records(30))
@@ -149,6 +150,7 @@ def test_records_appended_meanwhile_follow_what_was_rolled(log, monkeypatch):
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     append_one_by_one(log, "orders", records(40), partition=0)
@@ -198,6 +200,7 @@ def test_a_topic_made_again_meanwhile_is_not_touched(log, monkeypatch):
     assert len(contents(log, "orders")) == 3 and states(log) == ["chunk"] * 3
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_keeps_the_waves_that_it_has_done(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=5)
     for number in range(5):

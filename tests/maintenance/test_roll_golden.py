@@ -122,6 +122,7 @@ def test_rolled_records_are_what_they_were(log, name):
     assert records_of(log.read(topic)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixed-0", "snappy-0", "lz4-0", "gzip-0"])
 def test_another_decoder_reads_rolled_files_alike(log, name):
     topic = golden_topic(log, name)
@@ -140,6 +141,7 @@ def aiokafka_records(data: bytes) -> list[tuple]:
     return found
 
 
+@pytest.mark.slow
 def test_batches_without_a_leader_epoch_get_the_partitions(log):
     topic_with(log, "orders", {"segment.bytes": 16384})
     append_batches(log, "orders", golden_batches("canary-0")[:300], leader_epoch=-1)
@@ -155,6 +157,7 @@ def test_batches_without_a_leader_epoch_get_the_partitions(log):
     assert found == [epoch] * 300 + own
 
 
+@pytest.mark.slow
 def test_an_imported_active_segment_keeps_its_transactions_when_it_is_cut(log, tmp_path):
     """txn-0's last segment before its short active one, imported as the active one, and rolled into smaller ones."""
     kafka = tmp_path / "kafka" / "txn-0"

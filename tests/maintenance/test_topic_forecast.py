@@ -103,6 +103,7 @@ def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_m
                 assert [late(number, at_ms - 1), late(number, at_ms)] == [False, True]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(parts, st.integers(0, 100), st.integers(0, 200))
 def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_it_are_over(part, lag_ms, now_ms):
@@ -126,6 +127,7 @@ def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_i
             assert at_ms == 0 or bound(at_ms - 1) < one.next_offset
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(parts, st.integers(0, 120))
 def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
@@ -145,6 +147,7 @@ def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
             assert number not in taken(10**9)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100) | st.just(-1)), max_size=8),

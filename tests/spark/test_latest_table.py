@@ -97,6 +97,7 @@ def test_a_topic_made_anew_is_compared_whole(orders, uri):
     assert content(uri) == alive(orders) == [record for record in alive(orders) if record[3] == b"new"]
 
 
+@pytest.mark.slow
 def test_an_update_after_tombstones_may_be_gone_compares_whole(orders, uri):
     update_table(orders, "orders", uri)
     orders.alter_topic("orders", config={"delete.retention.ms": "0"})

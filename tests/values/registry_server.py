@@ -70,7 +70,7 @@ class RegistryServer:
     def running(self) -> Iterator[str]:
         """The address, while it runs."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -106,6 +106,7 @@ def test_json(array: pa.Array) -> None:
     assert back(codecs.Json(array.type), array[1:]).equals(array[1:])
 
 
+@pytest.mark.slow
 @CASES
 @given(columns(depth=1, maps=False))
 def test_json_is_what_other_readers_read(array: pa.Array) -> None:
@@ -124,6 +125,7 @@ def test_json_is_what_other_readers_read(array: pa.Array) -> None:
     assert codecs.Json(type_of_ddl("a double")).read(pa.array([written])).to_pylist() == [{"a": 1.5}]
 
 
+@pytest.mark.slow
 @CASES
 @given(columns(depth=0))
 def test_csv(array: pa.Array) -> None:
@@ -221,6 +223,7 @@ def test_a_map_entry_may_lack_its_value() -> None:
     assert message.read(pa.array([b"\x0a\x03\x0a\x01k"])).to_pylist() == [{"m": [("k", None)]}]
 
 
+@pytest.mark.slow
 @CASES
 @given(st.lists(st.none() | st.binary(max_size=12)))
 def test_base64(rows: list[bytes | None]) -> None:
@@ -244,6 +247,7 @@ def test_text_that_is_no_base64_is_refused(text: str) -> None:
 # One row stays one row, whatever it says.
 
 
+@pytest.mark.slow
 @CASES
 @given(st.lists(st.sampled_from(["{", "}", '"id"', ":", "1", ",", "[", "]", "\n", '"', '{"id":1}', " "]), max_size=7))
 def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
@@ -258,6 +262,7 @@ def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
     assert found == [{"id": 7}, value if value is None else {"id": value.get("id")}, {"id": 8}]
 
 
+@pytest.mark.slow
 @CASES
 @given(st.lists(st.sampled_from(["1", ",", "\n", '"', "a", '""', "\r\n", "2,b"]), max_size=7))
 def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:

@@ -170,6 +170,7 @@ def test_a_topic_made_again_between_two_tries_refuses_the_append(manifest, play)
     assert assert_log_is_whole(manifest)[0] == []
 
 
+@pytest.mark.slow
 def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, monkeypatch):
     monkeypatch.setattr(commit_module, "TRIES", 4)
     rival = DeltaRsLog(manifest.storage, TOPIC)

@@ -62,6 +62,7 @@ def newest(log: LogDir) -> dict:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [roll, retain, compact, vacuum])
 def test_a_job_that_an_upgrade_overtakes_loses_nothing(log, play, job):
     if job is not roll:

@@ -83,6 +83,7 @@ def test_threads_name_the_positions_that_they_began_at(orders):
         orders.commit_offsets("billing", {"orders": {0: 6}}, after=done)
 
 
+@pytest.mark.slow
 def test_racing_readers_never_both_commit_from_one_position(orders):
     """Of 4 threads that each move the position by one from where they saw it, each success moved it by one."""
     won = []
@@ -187,6 +188,7 @@ def test_a_deleted_group_has_no_positions_and_its_reader_cannot_commit(orders):
         reader.commit_offsets("audit", {"orders": {0: 6}})
 
 
+@pytest.mark.slow
 def test_files_of_a_group_are_bounded(orders, monkeypatch):
     monkeypatch.setattr(group_table, "KEPT_MS", -1)
     for number in range(70):

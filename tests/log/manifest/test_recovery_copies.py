@@ -40,6 +40,7 @@ def lose_the_manifest(manifest: Manifest, monkeypatch) -> None:
     forget_cached_rows(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_version", [1, 2])
 def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path, monkeypatch, format_version):
     manifest = new_manifest(tmp_path, format_version=format_version)
@@ -71,6 +72,7 @@ def test_a_copy_has_the_rows_that_a_deleted_topic_left(manifest, monkeypatch):
     assert (copy.topic_id, dict(copy.deleted_topics)) == ("second", {leftovers["topic_id"][0].as_py(): ""})
 
 
+@pytest.mark.slow
 def test_few_copies_stay_and_each_is_whole(manifest):
     busy(manifest, 5 * CHECKPOINT_VERSIONS)
     versions = copies(manifest)
@@ -84,6 +86,7 @@ def test_few_copies_stay_and_each_is_whole(manifest):
     assert there - named == {f"{DIRECTORY}/{version:020d}.json" for version in versions}
 
 
+@pytest.mark.slow
 def test_a_copy_takes_only_files_that_are_not_there_yet(manifest):
     busy(manifest)
     manifest.merge_files()
@@ -95,6 +98,7 @@ def test_a_copy_takes_only_files_that_are_not_there_yet(manifest):
     assert all(after[path] == before[path] for path in after.keys() & before.keys())
 
 
+@pytest.mark.slow
 def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest, monkeypatch):
     busy(manifest)
     manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
@@ -111,6 +115,7 @@ def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest, monkeyp
     assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
 
 
+@pytest.mark.slow
 def test_a_copy_that_lacks_a_file_is_passed_over(manifest, monkeypatch):
     busy(manifest)
     manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
@@ -121,6 +126,7 @@ def test_a_copy_that_lacks_a_file_is_passed_over(manifest, monkeypatch):
     assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
 
 
+@pytest.mark.slow
 def test_a_copy_that_cannot_be_written_fails_no_commit(manifest, monkeypatch):
     def refused(*_):
         raise PermissionError("read-only")
@@ -130,6 +136,7 @@ def test_a_copy_that_cannot_be_written_fails_no_commit(manifest, monkeypatch):
     assert manifest.snapshot().version == CHECKPOINT_VERSIONS and copies(manifest) == []
 
 
+@pytest.mark.slow
 def test_without_a_copy_there_is_a_clear_error(manifest):
     with pytest.raises(LogDirError, match="There is no recovery copy of topic orders"):
         read_recovery_copy(manifest.storage, TOPIC)
@@ -138,6 +145,7 @@ def test_without_a_copy_there_is_a_clear_error(manifest):
         read_recovery_copy(manifest.storage, TOPIC, 3)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_newer_format_is_refused(manifest):
     busy(manifest)
     path = f"{DIRECTORY}/{CHECKPOINT_VERSIONS:020d}.json"
@@ -156,6 +164,7 @@ def make_old(manifest: Manifest, path: str, age_ms: int) -> None:
     os.utime(manifest.storage.location(path).removeprefix("file://"), (seconds, seconds))
 
 
+@pytest.mark.slow
 def test_files_that_no_copy_has_go_once_they_are_old(manifest):
     busy(manifest)
     before = there(manifest)
@@ -174,6 +183,7 @@ def test_files_that_no_copy_has_go_once_they_are_old(manifest):
     assert before <= there(manifest) and read_recovery_copy(manifest.storage, TOPIC, CHECKPOINT_VERSIONS)
 
 
+@pytest.mark.slow
 def test_files_stay_where_the_index_of_a_copy_cannot_be_read(manifest):
     busy(manifest)
     manifest.storage.replace(f"{DIRECTORY}/{3:020d}.json", b"{")

@@ -24,6 +24,7 @@ from tests.log.golden_reads import as_records, read_ranges_one_by_one, records_o
 from tests.log.recovery.damage import LAST, damage
 
 
+@pytest.mark.slow
 def test_the_indexes_of_a_swap_file_are_used(tmp_path):
     directory = tmp_path / "plain-0"
     shutil.copytree(golden_dir("plain-0"), directory)

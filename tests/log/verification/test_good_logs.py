@@ -17,6 +17,7 @@ from tests.log.golden_reads import tree
 from tests.log.verification.topics import LATER_MS, NOW_MS, rows
 
 
+@pytest.mark.slow
 def test_a_good_log_directory_has_no_findings(log, directory):
     before = tree(directory)
     report = verify(log, deep=True)
@@ -31,6 +32,7 @@ def _live_logs(log: LogDir, directory: Path) -> list[Path]:
     return [directory / path for topic in log.topics() for path in log.snapshot(topic).live.column("path").to_pylist()]
 
 
+@pytest.mark.slow
 def test_a_log_that_jobs_have_been_over_has_no_findings(log):
     log.delete_records("orders", {0: 300})
     log.alter_topic("orders", {"index.interval.bytes": "1000"}, partitions=3)
@@ -46,6 +48,7 @@ def test_a_log_that_jobs_have_been_over_has_no_findings(log):
     assert report.ok, [str(finding) for finding in report.findings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [{}, {"segment.index.bytes": "96"}, {"index.interval.bytes": "0"}])
 @pytest.mark.parametrize(
     "after",

@@ -87,6 +87,7 @@ def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
     assert set(directory.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_second_repair_finds_nothing_to_do(log, directory):
     (directory / segment(log, "orders").index_path).unlink()
     assert len(verify(log, repair=True).repaired) == 1

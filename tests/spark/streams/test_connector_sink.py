@@ -24,6 +24,7 @@ def records(log):
     return {name: end for name in ("t", "other") for _, end in log.offsets(name).values() if end}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "columns", "options", "topic"),
     [

@@ -38,6 +38,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     start=st.sampled_from(STARTS),
