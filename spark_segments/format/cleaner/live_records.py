@@ -33,7 +33,7 @@ class LiveRecords:
         if count > memory_bytes * 8:
             return None
         bits = np.zeros(count // 8 + 1, np.uint8)
-        _set_bits(offset_map.slots, offset_map.start_offset, bits)
+        _set_bits(offset_map.slots, offset_map.start_offset, count, bits)
         return cls(offset_map.start_offset, offset_map.end_offset, bits)
 
     def counts(self, batches: BatchTable, offset_shift: int) -> np.ndarray:
@@ -55,11 +55,14 @@ NO_LIVE_RECORDS = LiveRecords(0, 0, np.zeros(1, np.uint8))
 
 
 @njit
-def _set_bits(slots, start_offset, bits):
-    """Sets the bit of each offset in the slots of a map."""
+def _set_bits(slots, start_offset, count, bits):
+    """Sets the bit of each offset in the slots of a map that is among `count` offsets from `start_offset` on.
+
+    Records of a damaged batch may state offsets beyond the end of the map.
+    """
     for word in range(2, len(slots), 3):
-        if slots[word] != 0:
-            at = np.int64(slots[word]) - 1 - start_offset
+        at = np.int64(slots[word]) - 1 - start_offset
+        if slots[word] != 0 and 0 <= at < count:
             bits[at >> 3] |= np.uint8(1 << (at & 7))
 
 
