@@ -1,9 +1,12 @@
-"""The first difference between two logs of a partition. An import compares logs before it adds to a topic.
+"""The first difference between two logs of a partition: by their leader epochs, their files and their batches.
 
-Record batches are compared by their headers (offsets, CRC, leader epoch), so batches that were never cleaned are not
-decoded. A cleaner keeps a batch's offsets and removes records from it. Where a cleaner ran, the records that both sides
-still have must be equal, and a batch that only one side has must be of the other side's leader epoch at its offset.
-Batches that were converted from magic 0 or 1 are compared record by record.
+An import compares logs before it adds to a topic, and so does whatever makes a leader the follower of another one.
+
+Logs differ where their leader epochs do, even if two leaders took the same record at the same offset. Files that both
+sides name are the same. Other record batches are compared by their headers (offsets, CRC, leader epoch), so batches
+that were never cleaned are not decoded. A cleaner keeps a batch's offsets and removes records from it. Where a cleaner
+ran, the records that both sides still have must be equal, and a batch that only one side has must be of the other
+side's leader epoch at its offset. Batches that were converted from magic 0 or 1 are compared record by record.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.storage import Storage
@@ -65,6 +69,9 @@ def compare(one: History, other: History) -> Comparison:
     """
     start = max(one.partition.log_start_offset, other.partition.log_start_offset)
     end = min(one.partition.log_end_offset, other.partition.log_end_offset)
+    epochs = LeaderEpochs(one.partition.leader_epochs), LeaderEpochs(other.partition.leader_epochs)
+    other_leader = epochs[0].difference(epochs[1], start, end)
+    end = end if other_leader is None else other_leader
     shared = {_identity(row) for row in one.segments} & {_identity(row) for row in other.segments}
     sides = (_Side(one, shared, start, end), _Side(other, shared, start, end))
     identical = True
@@ -77,7 +84,16 @@ def compare(one: History, other: History) -> Comparison:
         if difference is not None:
             return Comparison(difference, False)
         position = limit
-    return Comparison(None, identical)
+    return Comparison(other_leader, identical and other_leader is None)
+
+
+def first_foreign_offset(copy: History, leader: History) -> int | None:
+    """The first offset from which on a copy holds what its leader does not, None where it is a part of the leader's
+    log. Reads as `compare` does.
+    """
+    difference = compare(copy, leader).first_difference
+    end = leader.partition.log_end_offset
+    return end if difference is None and copy.partition.log_end_offset > end else difference
 
 
 def _identity(row: Segment) -> tuple[str, int, int, int] | None:

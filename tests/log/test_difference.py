@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.log import difference
-from spark_segments.log.difference import Comparison, History, compare
+from spark_segments.log.difference import Comparison, History, compare, first_foreign_offset
 from spark_segments.maintenance import roll
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.log.kafka_copies import import_golden, topic_of
@@ -84,6 +85,34 @@ def test_a_batch_on_one_side_only_is_of_the_leader_that_the_other_knows(tmp_path
     assert compare(one, other).first_difference == 1
     unknown = replace(other, partition=replace(other.partition, leader_epochs=()))
     assert compare(one, unknown).first_difference == 2
+
+
+def led_anew(one: History, *epochs: tuple[int, int]) -> History:
+    """The same log, whose records came from leaders of these epochs."""
+    return replace(one, partition=replace(one.partition, leader_epoch=epochs[-1][0], leader_epochs=epochs))
+
+
+def test_the_same_record_from_two_leaders_is_a_difference(log, monkeypatch):
+    """Both leaders took a record at offset 5. That the records are alike, or the files the same, is chance."""
+    log.create_topic("orders")
+    log.append("orders", pa.table({"value": [b"a"] * 9}))
+    ours = history(log, "orders")
+    theirs = led_anew(ours, (0, 0), (1, 5))
+    assert compare(ours, theirs) == compare(theirs, ours) == Comparison(5, False)
+    monkeypatch.delattr(difference, "windows")
+    assert compare(led_anew(ours, (0, 0), (1, 9)), theirs).first_difference == 5
+
+
+def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_ends(log):
+    log.create_topic("orders")
+    log.append("orders", pa.table({"value": [b"a"] * 9}))
+    short = history(log, "orders")
+    log.append("orders", pa.table({"value": [b"b"] * 4}))
+    long = history(log, "orders")
+    assert first_foreign_offset(short, long) is None
+    assert first_foreign_offset(long, short) == 9
+    assert first_foreign_offset(long, led_anew(short, (0, 0), (1, 7))) == 7
+    assert first_foreign_offset(short, led_anew(long, (0, 0), (1, 9))) is None
 
 
 @pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if "clean" not in name and "broker" not in name])

@@ -1,4 +1,4 @@
-"""Leader epochs: batches that have none get the epoch of their offset, whenever they are rolled or exported."""
+"""Leader epochs: batches that have none get the epoch of their offset, and logs part where a later epoch begins."""
 
 from __future__ import annotations
 
@@ -52,6 +52,44 @@ def test_the_epoch_of_an_offset_is_that_of_the_last_start_at_or_below_it():
     found = LeaderEpochs(((2, 10), (5, 20), (6, 30))).at(np.array([0, 9, 10, 19, 20, 29, 30, 99]))
     assert found.tolist() == [2, 2, 2, 2, 5, 5, 6, 6]
     assert LeaderEpochs.of(Partition("t", 0, leader_epoch=7, leader_epochs=())).at(np.array([3])).tolist() == [7]
+
+
+def test_a_position_has_the_epoch_of_the_record_before_it():
+    epochs = LeaderEpochs(((2, 0), (5, 10), (6, 30)))
+    assert [epochs.before(offset) for offset in (0, 1, 10, 11, 30, 31, 40)] == [0, 2, 2, 5, 5, 6, 6]
+    assert LeaderEpochs(()).before(7) == 0
+
+
+def test_a_later_epoch_from_a_lower_offset_on_parts_the_logs_there():
+    epochs = LeaderEpochs(((2, 0), (5, 10)))
+    assert epochs.parting_offset(25, 2) == 10
+    assert epochs.parting_offset(10, 2) == 10
+    assert epochs.parting_offset(25, 5) == 25
+
+
+def test_an_epoch_that_a_log_skipped_was_of_a_leader_whose_records_were_cut():
+    epochs = LeaderEpochs(((2, 1000), (5, 2000)))
+    assert [epochs.know(epoch) for epoch in (0, 2, 5)] == [True, True, True]  # retention took the records of epoch 0
+    assert [epochs.know(epoch) for epoch in (3, 6)] == [False, False]
+    assert LeaderEpochs(()).know(7)
+
+
+def test_logs_differ_where_their_epochs_do():
+    one, other = LeaderEpochs(((0, 0), (2, 150))), LeaderEpochs(((0, 0), (1, 80)))
+    assert one.difference(other, 0, 130) == other.difference(one, 0, 130) == 80
+    assert one.difference(other, 0, 80) is None
+    assert one.difference(other, 90, 130) == 90
+    assert one.difference(LeaderEpochs(()), 0, 500) is None
+    assert one.difference(LeaderEpochs(((2, 150),)), 0, 500) is None  # what it does not know is no difference
+    assert one.difference(LeaderEpochs(((3, 150),)), 0, 500) == 150
+
+
+def test_an_epoch_without_a_record_gives_way_to_the_next():
+    epochs = LeaderEpochs(((0, 0), (1, 80)))
+    assert epochs.followed_by(2, 80).entries == ((0, 0), (2, 80))
+    assert epochs.followed_by(2, 90).entries == ((0, 0), (1, 80), (2, 90))
+    assert epochs.up_to(80).entries == ((0, 0),)
+    assert epochs.up_to(0).entries == ((0, 0),)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 LONGEST_NAME = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -32,7 +33,7 @@ TopicPartition = tuple[str, int]
 class Position:
     """The next offset to be read, of the topic with this id.
 
-    `leader_epoch`: the partition's when the position was committed. `committed_ms`: when, by the reader's clock.
+    `leader_epoch`: that of the record before the position. `committed_ms`: when, by the reader's clock.
     """
 
     offset: int
@@ -77,7 +78,7 @@ def new_position(snapshot: Snapshot, partition: int, offset: int, now_ms: int) -
             expected=f"0 to {row.log_end_offset}, the log end",
             found=offset,
         )
-    return Position(offset, snapshot.topic_id, row.leader_epoch, now_ms)
+    return Position(offset, snapshot.topic_id, LeaderEpochs.of(row).before(offset), now_ms)
 
 
 def check_position(snapshot: Snapshot, partition: int, position: Position, group: str) -> None:
@@ -94,9 +95,20 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
             found=snapshot.topic_id,
             hint=f"{again} earliest",
         )
-    if position.leader_epoch > row.leader_epoch or position.offset > row.log_end_offset:
+    epochs = LeaderEpochs.of(row)
+    parting_offset = epochs.parting_offset(position.offset, position.leader_epoch)
+    if parting_offset < position.offset:
         raise OffsetOutOfRangeError(
-            f"The log of {where} is not the log that group {group} read: it was restored, or copied from a part of it",
+            f"The log of {where} is another one from offset {parting_offset} on than the log that group {group} read: "
+            "a follower was promoted that lacked the records from there on",
+            expected=f"offset {position.offset} of leader epoch {position.leader_epoch}",
+            found=f"leader epoch {epochs.before(parting_offset + 1)} from offset {parting_offset} on",
+            hint=f"{again} {parting_offset}",
+        )
+    if position.offset > row.log_end_offset or not epochs.know(position.leader_epoch):
+        raise OffsetOutOfRangeError(
+            f"The log of {where} is not the log that group {group} read: it is a copy of a part of it, or that log's "
+            "last records were cut",
             expected=f"offset {position.offset} of leader epoch {position.leader_epoch}",
             found=f"a log end of {row.log_end_offset}, leader epoch {row.leader_epoch}",
             hint=f"{again} latest",

@@ -1,7 +1,8 @@
-"""The leader epochs of a partition: which epoch the batches of an offset belong to."""
+"""The leader epochs of a partition: the epoch of each offset, and where the log parts from another one."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,3 +31,48 @@ class LeaderEpochs:
         places = np.searchsorted(starts, offsets, side="right") - 1
         found: np.ndarray = epochs[np.maximum(places, 0)].astype(np.int32)
         return found
+
+    def entry_of(self, offset: int) -> int | None:
+        """The epoch of the entry that holds an offset, None for an offset below all entries."""
+        place = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[place - 1][0] if place else None
+
+    def before(self, offset: int) -> int:
+        """The epoch of the record before an offset, which a reader's position carries; 0 where no entry holds it."""
+        return self.entry_of(offset - 1) or 0
+
+    def parting_offset(self, offset: int, epoch: int) -> int:
+        """The offset up to which a reader's log is this log, at most `offset`, the reader's position.
+
+        `epoch`: that of the record before the position. Kafka's rule: a log that has a later epoch from a lower offset
+        on has replaced the records from there on.
+        """
+        later = (start for later_epoch, start in self.entries if later_epoch > epoch)
+        return min(offset, next(later, offset))
+
+    def know(self, epoch: int) -> bool:
+        """Whether a record of this epoch can have been read from this log, or from a part of it that has left the log.
+
+        An epoch that is not there, above the first epoch that is, was that of a leader whose records were cut.
+        """
+        return not self.entries or epoch <= self.entries[0][0] or any(epoch == known for known, _ in self.entries)
+
+    def up_to(self, offset: int) -> LeaderEpochs:
+        """The epochs of the log below an offset, and its first epoch where it has none."""
+        return LeaderEpochs(tuple(entry for entry in self.entries if entry[1] < offset) or self.entries[:1])
+
+    def followed_by(self, epoch: int, offset: int) -> LeaderEpochs:
+        """These epochs and a new epoch from an offset on. An epoch that holds no record below the offset goes."""
+        return LeaderEpochs((*(entry for entry in self.entries if entry[1] < offset), (epoch, offset)))
+
+    def difference(self, other: LeaderEpochs, start: int, end: int) -> int | None:
+        """The first offset in [start, end) that two logs give different epochs, None where they give none.
+
+        An offset below all entries of a log is of no known epoch, and so no difference.
+        """
+        starts = {start, *(offset for _, offset in (*self.entries, *other.entries))}
+        for offset in sorted(offset for offset in starts if start <= offset < end):
+            ours, theirs = self.entry_of(offset), other.entry_of(offset)
+            if ours is not None and theirs is not None and ours != theirs:
+                return offset
+        return None

@@ -69,11 +69,18 @@ def next_offset(
     if is_foreign(position, state):
         data_loss.made_anew(partition, position, state)
         return state.log_start
-    offset = state.parting_offset(position)
+    offset = state.leader_epochs.parting_offset(position.offset, position.leader_epoch)
     if offset < position.offset:
         data_loss.report(
             f"The log of {name} is another one from offset {offset} on: its leader epoch has changed",
             expected=f"epoch {position.leader_epoch} up to offset {position.offset}",
+            found=f"epoch {state.leader_epochs.before(offset + 1)} from offset {offset} on",
+        )
+    elif not state.leader_epochs.know(position.leader_epoch):
+        data_loss.report(
+            f"The leader epoch of the last record that the stream read is none of the log of {name}",
+            expected=f"epoch {position.leader_epoch} up to offset {position.offset}",
+            found=f"epoch {state.leader_epochs.before(position.offset)} there",
         )
     if offset > state.log_end:
         data_loss.report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.offsets import subscribed_partitions, topic_names
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import ReadOptions
@@ -25,28 +25,18 @@ _THREADS = 8
 class PartitionState:
     """A partition at a snapshot.
 
-    `end`: the end of what may be read, the log end or, with read_committed, the last stable offset. `leader_epochs`:
-    (epoch, start offset) pairs in order.
+    `end`: the end of what may be read, the log end or, with read_committed, the last stable offset.
     """
 
     topic_id: str
     log_start: int
     log_end: int
     end: int
-    leader_epochs: tuple[tuple[int, int], ...] = ()
+    leader_epochs: LeaderEpochs
 
     def position(self, offset: int) -> Position:
         """A position in this partition. Its leader epoch is that of the entry that holds the record before it."""
-        at = bisect_right(self.leader_epochs, offset - 1, key=lambda entry: entry[1])
-        return Position(offset, self.topic_id, self.leader_epochs[at - 1][0] if at else 0)
-
-    def parting_offset(self, position: Position) -> int:
-        """The offset up to which the log that the position was taken from is this one, at most the position's own.
-
-        Kafka's rule: a log that has a later epoch from a lower offset on has replaced the records from there on.
-        """
-        later = (start for epoch, start in self.leader_epochs if epoch > position.leader_epoch)
-        return min(position.offset, next(later, position.offset))
+        return Position(offset, self.topic_id, self.leader_epochs.before(offset))
 
 
 class StreamTopics:
@@ -97,6 +87,6 @@ class StreamTopics:
                     snapshot.topic_id,
                     *bounds[number],
                     readable[number][1],
-                    tuple((entry["epoch"], entry["start_offset"]) for entry in epochs[number] or ()),
+                    LeaderEpochs(tuple((entry["epoch"], entry["start_offset"]) for entry in epochs[number] or ())),
                 )
         return states

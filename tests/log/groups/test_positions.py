@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 
@@ -20,7 +21,8 @@ from spark_segments.errors import (
 )
 from spark_segments.log.groups import group_table
 from spark_segments.log.groups.group_table import GroupTable
-from spark_segments.log.groups.positions import check_position
+from spark_segments.log.groups.positions import Position, check_position
+from spark_segments.log.manifest.change import Change
 
 
 @pytest.fixture
@@ -177,6 +179,42 @@ def test_a_position_is_not_used_where_records_would_be_missed(orders):
     orders.create_topic("orders")
     with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
         check_position(orders.snapshot("orders"), 0, position, "audit")
+
+
+def lead_anew(orders: LogDir, *epochs: tuple[int, int]) -> None:
+    """Gives partition 0 of the topic this history of leaders."""
+    row = orders.snapshot("orders").partition(0)
+    row = dataclasses.replace(row, leader_epoch=epochs[-1][0], leader_epochs=epochs)
+    orders.manifest("orders").commit(lambda _: Change("promote", partitions=[row]))
+
+
+def test_a_position_ahead_of_a_leader_that_was_promoted_by_force_is_not_used(orders):
+    """The new leader's log is longer by now than the reader's position, so that only its epoch tells."""
+    lead_anew(orders, (0, 0), (1, 6))
+    of_the_former = Position(8, orders.snapshot("orders").topic_id, 0, 0)
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"orders-0 is another one from offset 6 on than the log that group audit read.*expected offset 8 of "
+        r"leader epoch 0, found leader epoch 1 from offset 6 on.*--reset-to 6",
+    ):
+        check_position(orders.snapshot("orders"), 0, of_the_former, "audit")
+    check_position(orders.snapshot("orders"), 0, dataclasses.replace(of_the_former, offset=6), "audit")
+
+
+def test_a_position_in_a_log_that_was_cut_is_not_used(orders):
+    """The reader read a leader of epoch 1, whose records were cut in favour of the one that leads since."""
+    lead_anew(orders, (0, 0), (2, 9))
+    cut = Position(8, orders.snapshot("orders").topic_id, 1, 0)
+    with pytest.raises(OffsetOutOfRangeError, match=r"that log's last records were cut.*offset 8 of leader epoch 1"):
+        check_position(orders.snapshot("orders"), 0, cut, "audit")
+
+
+def test_a_position_has_the_epoch_of_the_last_record_that_was_read(orders):
+    """Of the partition's own epoch it would say nothing about what was read."""
+    lead_anew(orders, (0, 0), (3, 6))
+    positions = orders.commit_offsets("audit", {"orders": {0: 6, 1: 6}}).positions
+    assert [positions["orders", number].leader_epoch for number in (0, 1)] == [0, 0]
+    assert orders.commit_offsets("audit", {"orders": {0: 7}}).positions["orders", 0].leader_epoch == 3
 
 
 def test_a_deleted_group_has_no_positions_and_its_reader_cannot_commit(orders):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.streams.stream_offsets import Position, begin_of, from_json, to_json
 from spark_segments.spark.streams.stream_topics import PartitionState
 
@@ -74,12 +75,5 @@ def test_what_are_no_offsets_is_refused(given):
 
 
 def test_the_epoch_of_a_position_is_that_of_the_record_before_it():
-    state = PartitionState("abc", 0, 40, 40, leader_epochs=((2, 0), (5, 10), (6, 30)))
+    state = PartitionState("abc", 0, 40, 40, LeaderEpochs(((2, 0), (5, 10), (6, 30))))
     assert [state.position(offset).leader_epoch for offset in (0, 1, 10, 11, 30, 31, 40)] == [0, 2, 2, 5, 5, 6, 6]
-
-
-def test_a_later_epoch_from_a_lower_offset_on_parts_the_logs_there():
-    state = PartitionState("abc", 0, 40, 40, leader_epochs=((2, 0), (5, 10)))
-    assert state.parting_offset(Position(25, "abc", 2)) == 10
-    assert state.parting_offset(Position(10, "abc", 2)) == 10
-    assert state.parting_offset(Position(25, "abc", 5)) == 25

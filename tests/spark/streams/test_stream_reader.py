@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pyarrow as pa
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.log.manifest.change import Change
 from spark_segments.maintenance import compact, roll
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, numbers, rows
@@ -299,6 +301,41 @@ def test_a_log_of_another_leader_epoch_is_a_loss(t, add):
     with pytest.raises(
         OffsetOutOfRangeError, match=r"t-0 is another one from offset 0 on: its leader epoch has changed"
     ):
+        stream.start().trigger()
+
+
+def lead_anew(t, *epochs):
+    row = t.snapshot("t").partition(0)
+    row = dataclasses.replace(row, leader_epoch=epochs[-1][0], leader_epochs=epochs)
+    t.manifest("t").commit(lambda _: Change("promote", partitions=[row]))
+
+
+def test_a_stream_ahead_of_a_leader_that_was_promoted_by_force_goes_on_where_the_logs_parted(t, add):
+    """The new leader has taken as many records as the stream had read of the former, so that only its epoch tells."""
+    add(range(5))
+    stream = query(t).start()
+    stream.run()
+    tolerant = query(t, failOnDataLoss="false").start()
+    tolerant.run()
+    lead_anew(t, (0, 0), (1, 3))
+    add([7])
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"t-0 is another one from offset 3 on.*found epoch 1 from offset 3"
+    ):
+        stream.start().trigger()
+    assert numbers(tolerant.start().run()) == [3, 4, 7]
+
+
+def test_a_stream_of_a_leader_whose_records_were_cut_learns_of_it(t, add):
+    """The log skips the epoch that the stream read."""
+    add(range(3))
+    lead_anew(t, (0, 0), (1, 3))
+    add(range(3, 6))
+    stream = query(t).start()
+    stream.run()
+    lead_anew(t, (0, 0), (2, 6))
+    add([7])
+    with pytest.raises(OffsetOutOfRangeError, match=r"the last record.*t-0: expected epoch 1 .*, found epoch 0"):
         stream.start().trigger()
 
 
