@@ -88,7 +88,7 @@ def test_spark_without_its_extra_is_refused_with_the_command_that_helps(python: 
 
 
 def test_jobs_configuration_and_dag_are_in_the_wheel(python: Path) -> None:
-    for item in ("append", "roll", "retain", "compact", "vacuum", "maintain"):
+    for item in ("append", "roll", "retain", "compact", "vacuum", "maintain", "mirror"):
         script = _run(python, "-m", "spark_segments", "job-path", item).strip()
         assert f"segments {item}" in _run(python, script, "--help")
     conf = Path(_run(python, "-m", "spark_segments", "job-path", "conf").strip())

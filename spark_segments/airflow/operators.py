@@ -216,3 +216,26 @@ class ExportOperator(SegmentsOperator):
 
     def positional(self) -> list[str]:
         return [self.log_dir, self.kafka_dir, *(["--topic", self.topic] if self.topic else [])]
+
+
+class MirrorOperator(SegmentsOperator):
+    """Brings followers in `log_dir` in step with the topics of `source`: `segments mirror --once`.
+
+    `topic` may be a pattern, such as orders*. `source_storage_options` are those of `source`.
+    """
+
+    job = "mirror"
+    template_fields = (*SegmentsOperator.template_fields, "source")
+
+    def __init__(self, *, source: str, source_storage_options: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.source_storage_options = source_storage_options
+
+    def positional(self) -> list[str]:
+        return [self.source, self.log_dir, *(["--topic", self.topic] if self.topic else [])]
+
+    def command(self) -> list[str]:
+        given = (self.source_storage_options or {}).items()
+        storage = (word for name, value in given for word in ("--source-storage", f"{name}={value}"))
+        return [*super().command(), "--once", *storage]

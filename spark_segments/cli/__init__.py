@@ -92,6 +92,12 @@ COMMANDS = [
         "Maintenance",
     ),
     LazyCommand(
+        "mirror",
+        "spark_segments.cli.jobs.mirror:mirror",
+        "Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.",
+        "Maintenance",
+    ),
+    LazyCommand(
         "job-path",
         "spark_segments.cli.jobs.job_path:job_path",
         "Prints the path of a job's script, for spark-submit.",

@@ -13,7 +13,9 @@ from spark_segments.log.appending.caller_rows import Rows, record_batches
 from spark_segments.log.appending.offset_assignment import commit_written
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
+from spark_segments.log.manifest.change import APPEND
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
@@ -49,14 +51,16 @@ class LogDir(Topics, TypedLog, TopicReads):
         one adds nothing, and that is so after an append of no rows, too.
 
         Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
-        compacted and a row has no key, and for a dict that is no record. Nothing is appended then. `formats` are
-        options such as value.format: what typed columns key and value are written as.
+        compacted and a row has no key, and for a dict that is no record; NotLeaderError where the topic is a follower
+        or fenced. Nothing is appended then. `formats` are options such as value.format: what typed columns key and
+        value are written as.
         """
         self._check_writable()
         if txn is not None:
             checked(txn)
         with self._topic(topic) as manifest:
             state = manifest.state()
+            check_role(state.snapshot, APPEND)
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
                 rows = record_batches(table, formats or {})
@@ -70,12 +74,14 @@ class LogDir(Topics, TypedLog, TopicReads):
     def target(self, topic: str, txn: AnyTransaction | None = None) -> Target:
         """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
 
-        Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`.
+        Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`; NotLeaderError where it takes no
+        appends.
         """
         self._check_writable()
         sent = None if txn is None else checked(txn)
         with self._topic(topic) as manifest:
             state = manifest.state()
+            check_role(state.snapshot, APPEND)
             repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), topic)
             return dataclasses.replace(self._target(state.snapshot), repeated=repeated)
 

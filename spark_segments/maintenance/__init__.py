@@ -9,6 +9,7 @@ from spark_segments.log.verification.verify import VerifyReport, verify
 from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.maintenance.explanation.explain import explain, explain_record
+from spark_segments.maintenance.mirroring.mirror import lags, mirror
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
@@ -22,6 +23,8 @@ __all__ = [
     "erase",
     "explain",
     "explain_record",
+    "lags",
+    "mirror",
     "restore",
     "retain",
     "roll",

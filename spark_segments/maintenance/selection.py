@@ -10,6 +10,7 @@ from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
 from spark_segments.maintenance.report import Report
 from spark_segments.storage import Storage
 
@@ -30,8 +31,8 @@ def selected_topics(
     """Yields (snapshot, configuration) of one topic, or of all topics. `policy`: only topics whose cleanup.policy has
     it. `load`: the live rows are read here.
 
-    A topic that cannot be read goes into the report as failed. Raises UnknownTopicError if there is no `topic`, and
-    LogDirError as `check_managed` does.
+    A topic that cannot be read, or that takes no job because it is a follower or fenced, goes into the report as
+    failed. Raises UnknownTopicError if there is no `topic`, and LogDirError as `check_managed` does.
     """
     check_managed(log)
     names = [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY))
@@ -41,6 +42,7 @@ def selected_topics(
             config = topic_config(snapshot.config, log.defaults)
             if policy is not None and policy not in config.cleanup_policy:
                 continue
+            check_role(snapshot, report.job)
             if load:
                 _ = snapshot.live
         except UnknownTopicError:

@@ -25,6 +25,7 @@ class Item(StrEnum):
     MAINTAIN = "maintain"
     IMPORT = "import"
     EXPORT = "export"
+    MIRROR = "mirror"
     CONF = "conf"
     AIRFLOW = "airflow"
 
@@ -34,7 +35,7 @@ def job_path(
         Item,
         typer.Argument(
             metavar="JOB",
-            help="A job (append, roll, retain, …, import, export) or a directory (conf, airflow).",
+            help="A job (append, roll, retain, …, import, export, mirror) or a directory (conf, airflow).",
         ),
     ],
 ) -> None:

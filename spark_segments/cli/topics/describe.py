@@ -22,6 +22,7 @@ from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.description import describe as describe_topic
+from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI, SOURCE_VERSION
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
@@ -93,7 +94,7 @@ def describe(
 
 
 def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, single: bool) -> None:
-    described = [describe_topic(snapshot, config) for snapshot, config in topics]
+    described = [describe_topic(snapshot, config) | _states(snapshot) for snapshot, config in topics]
     if output is Output.JSON:
         print_json(described[0] if single else described)
         return
@@ -106,5 +107,12 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
         print(line)
+        if (states := one.get("states", {})).get(ROLE) == FOLLOWER:
+            print(f"Follower of {states[SOURCE_URI]}, at its version {states[SOURCE_VERSION]}")
         columns = list(one["partitions"][0])
         print_table(columns, (list(row.values()) for row in one["partitions"]))
+
+
+def _states(snapshot: Snapshot) -> dict[str, dict[str, str]]:
+    """What the topic is among its followers; nothing where it stands alone."""
+    return {"states": dict(snapshot.states)} if snapshot.states else {}

@@ -43,6 +43,7 @@ from spark_segments.log.manifest.rows import (
     segments_of,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
 KAFKA = "kafka"  # the only value of `recovery`
+IMPORT = "import"  # the operation of the commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
 def _create(manifest: Manifest, found: KafkaSnapshot, overrides: Mapping[str, str]) -> None:
     """Makes the topic, empty at Kafka's log start, where it is not there yet."""
     if manifest.exists():
+        check_role(manifest.snapshot(), IMPORT)
         return
     topic_id = found.topic_id
     if topic_id == ZERO_TOPIC_ID:
@@ -183,7 +186,7 @@ def _add_partitions(manifest: Manifest, found: KafkaSnapshot) -> bool:
 
     def plan(current: Snapshot) -> Change | None:
         rows = _empty_partitions(found, current.topic_id, current.partitions.num_rows)
-        return Change("import", partitions=rows) if rows else None
+        return Change(IMPORT, partitions=rows) if rows else None
 
     return manifest.commit(plan).change is not None
 
@@ -270,7 +273,7 @@ class _Landing:
                     partitions.append(changed)
             if not added and not replaced and not partitions:
                 return None
-            return Change("import", add=added, replace=replaced, partitions=partitions)
+            return Change(IMPORT, add=added, replace=replaced, partitions=partitions)
 
         self.manifest.commit(plan)
 

@@ -36,8 +36,11 @@ APPEND = "append"
 CREATE = "create"
 UPGRADE = "upgrade"
 
+MIRROR = "mirror"
 RESTORE = "restore"
-"""The only operation that may lower a log start offset: to records whose files are still there."""
+
+_MAY_LOWER_START = (MIRROR, RESTORE)
+"""The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -84,7 +87,7 @@ class ChangeWriter:
         done = FileChange([], [], _format_version(snapshot, change))
         self._write_topic(snapshot, files, change, done)
         self._write_partitions(files, partitions, fresh, done)
-        self._write_segments(files, add, replace, drop, done)
+        self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == MIRROR)
         self._write_transactions(snapshot, files, change, fresh, done)
         return done
 
@@ -117,10 +120,17 @@ class ChangeWriter:
             done.added.extend(self.store.write_all(PARTITION_KIND, merged, done.format_version))
 
     def _write_segments(
-        self, files: Sequence[RowFile], add: pa.Table, replace: pa.Table, drop: pa.Table, done: FileChange
+        self,
+        files: Sequence[RowFile],
+        add: pa.Table,
+        replace: pa.Table,
+        drop: pa.Table,
+        done: FileChange,
+        *,
+        by_mirror: bool,
     ) -> None:
         present = [file for file in files if file.kind == SEGMENT_KIND]
-        self._check_new(present, add)
+        self._check_new(present, add, by_row=by_mirror)
         # A large file is written again by itself. Small files and new rows go into a file together.
         merged, merged_files = [add], []
         for file, kept in self._holders(present, replace, drop):
@@ -195,20 +205,21 @@ class ChangeWriter:
             before = self._written[key] = (rows, self.store.write_all(SEGMENT_KIND, rows, format_version))
         return before[1]
 
-    def _check_new(self, present: Sequence[RowFile], add: pa.Table) -> None:
+    def _check_new(self, present: Sequence[RowFile], add: pa.Table, *, by_row: bool) -> None:
         """Raises where a row is added twice. Rows carry the time their file was made: older rows need no look.
 
         All runs of a shared object come in one commit. Where a row names the object already, that commit was before,
-        though vacuum may have dropped the very rows that are added.
+        though vacuum may have dropped the very rows that are added. Only a mirror adds further runs (`by_row`), which
+        the leader has restored.
         """
         if not add.num_rows:
             return
         numbers = sorted(pc.unique(add.column("partition")).to_pylist())
         oldest_ms = pc.min(add.column("created_ms")).as_py()
         near = [file for file in present if file.may_hold(numbers) and file.bounds["created_ms"][1] >= oldest_ms]
-        paths = add.column("path").combine_chunks()
+        added = (row_keys(add) if by_row else add.column("path")).combine_chunks()
         for rows in self.store.read_all(near):
-            twice = pc.is_in(rows.column("path"), paths)
+            twice = pc.is_in(row_keys(rows) if by_row else rows.column("path"), added)
             if pc.any(twice).as_py():
                 path = rows.column("path").filter(twice)[0].as_py()
                 raise SegmentsError("A file can be added to the log once only", path=path)
@@ -241,7 +252,8 @@ def check(
         raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
     _check_format(snapshot, change, add, replace)
     fresh = _is_made_anew(snapshot, change)
-    ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=change.operation == RESTORE)
+    start_may_fall = change.operation in _MAY_LOWER_START
+    ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=start_may_fall)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
 

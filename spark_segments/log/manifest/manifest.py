@@ -152,8 +152,12 @@ class Manifest:
         its rows to vacuum.
         """
         topic = Topic(topic_id, config, format_version=format_version)
+        self.create_by(Change(CREATE, add=segments, partitions=partitions, topic=topic))
+
+    def create_by(self, change: Change) -> None:
+        """As `create`, by a change with a whole topic row."""
         try:
-            self._create(Change(CREATE, add=segments, partitions=partitions, topic=topic))
+            self._create(change)
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise

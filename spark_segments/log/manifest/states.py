@@ -7,6 +7,7 @@ time, either the append comes first, or its next try sees the fence.
 from __future__ import annotations
 
 from spark_segments.errors import NotLeaderError
+from spark_segments.log.manifest.change import MIRROR
 from spark_segments.log.manifest.snapshot import Snapshot
 
 # The names of the states. A topic without a role stands alone, as a leader does.
@@ -25,7 +26,6 @@ FOLLOWER = "follower"
 FENCED = "fenced"
 
 # The operations that a role does not stop.
-MIRROR = "mirror"
 PROMOTE = "promote"
 VACUUM = "vacuum"
 

@@ -24,6 +24,8 @@ from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.storage import Storage
 
+REPAIR = "repair"  # the operation of the commits
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
@@ -80,7 +82,7 @@ def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Seg
             if live.get(before.identity) == before:
                 removed.append(before.removed(removed_ms))
                 committed.append(after)
-        return Change("repair", add=list(committed), replace=removed) if committed else None
+        return Change(REPAIR, add=list(committed), replace=removed) if committed else None
 
     manifest.commit(plan)
     return committed

@@ -23,12 +23,13 @@ from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.findings import ERROR, WARNING, Finding, Findings
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.log.verification.manifest_rows import check_files, check_rows, well_named
-from spark_segments.log.verification.repair import Rebuild, Rebuilder, commit_repairs
+from spark_segments.log.verification.repair import REPAIR, Rebuild, Rebuilder, commit_repairs
 from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
 from spark_segments.log.verification.shared_objects import check_footers, check_objects
 from spark_segments.log.verification.transactions import aborted_by, check_transactions
@@ -100,7 +101,8 @@ def verify(
 
     `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic.
     `repaired` lists what it corrected; the findings stay in the report. Raises UnknownTopicError for a `topic` that is
-    not there, LogDirError for a repair of a directory that Kafka wrote. Faults of the log are findings, never errors.
+    not there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower. Faults
+    of the log are findings, never errors.
     """
     if repair and log.is_kafka:
         raise LogDirError(
@@ -151,6 +153,8 @@ def _verify_managed(
         report.topics.append(topic)
         report.add(findings)
         return
+    if repair:
+        check_role(snapshot, REPAIR)
     try:
         config = topic_config(snapshot.config, log.defaults)
     except InvalidOptionError as error:

@@ -22,6 +22,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.states import check_role
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
@@ -123,8 +124,9 @@ def erase(
 
     In a compacted topic the tombstones stay, and with them the keys, until compaction removes them after
     delete.retention.ms. The search reads every segment. Raises UnknownTopicError, LogDirError for a directory of
-    Kafka's, InvalidOptionError for no keys or too many, CorruptBatchError for damaged bytes, CommitConflictError where
-    other jobs replace segments again and again. Partitions that were committed before an error stay erased.
+    Kafka's, NotLeaderError for a follower, InvalidOptionError for no keys or too many, CorruptBatchError for damaged
+    bytes, CommitConflictError where other jobs replace segments again and again. Partitions that were committed before
+    an error stay erased.
     """
     check_managed(log)
     keys = list(dict.fromkeys(keys))
@@ -132,6 +134,7 @@ def erase(
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))
     report = Report("erase", dry_run)
     snapshot = log.snapshot(topic)
+    check_role(snapshot, report.job)
     work = _Erasure(log, topic, snapshot.topic_id, keys, spark, progress)
     work.search(segments_of(snapshot.live))
     compacted = topic_config(snapshot.config, log.defaults).compact

@@ -21,6 +21,7 @@ from spark_segments.log.manifest.change import RESTORE
 from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions, transactions_since
@@ -62,7 +63,7 @@ def restore(
     `dry_run` changes nothing and returns what a restore would return.
 
     Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
-    version, or where the topic was deleted and made again since.
+    version, or where the topic was deleted and made again since; NotLeaderError for a follower.
     """
     check_managed(log)
     manifest = log.manifest(topic)
@@ -72,6 +73,7 @@ def restore(
 
     def checked(current: Snapshot) -> pa.Table:
         """The rows of the version. Raises where they cannot be the log of `current`."""
+        check_role(current, RESTORE)
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
                 f"Version {version} belongs to another topic of the name {topic}",

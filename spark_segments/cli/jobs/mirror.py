@@ -1,0 +1,185 @@
+"""`segments mirror`: topics in step at another place, once or until it is ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spark_segments.cli.arguments import duration_ms
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
+    MetricsOption,
+    OutputOption,
+    SparkOptions,
+    with_options,
+)
+from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table, progress_bar
+from spark_segments.config import parse_overrides
+from spark_segments.errors import InvalidOptionError, SegmentsError
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+    from spark_segments.maintenance.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions(ConfiguredLogOptions):
+    """TARGET, --storage and --defaults."""
+
+    log_dir: Annotated[
+        str, typer.Argument(metavar="TARGET", help="The followers' log directory, which is made where there is none.")
+    ]
+
+
+@with_options
+def mirror(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="The leaders' log directory: a path or an s3://, gs://, abfs:// URI."),
+    ],
+    target: TargetOptions,
+    spark: SparkOptions,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="PATTERN", help="Topics to mirror, such as 'orders*'; may be given several times."
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when the followers are in step.")] = False,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="How often to look for new commits, such as 500ms or 10s.")
+    ] = "1s",
+    lag: Annotated[
+        bool, typer.Option("--lag", help="Only show how far the followers are behind; mirror nothing.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
+    metrics: MetricsOption = None,
+    source_storage: Annotated[
+        list[str] | None,
+        typer.Option("--source-storage", metavar="NAME=VALUE", help="A storage option for SOURCE, like --storage."),
+    ] = None,
+) -> None:
+    """Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.
+
+    The topics of TARGET are followers: they are read like any topic, and
+    refuse appends and jobs. Only vacuum runs on them. At every moment a
+    follower is what its leader was at some version. Checksums of what is
+    read and written are compared, and every record batch is checked.
+
+    It runs until it is ended, unless --once is given, and may be killed at
+    any moment: the next run goes on. A follower that is far behind jumps to
+    the leader's newest version. With --output json each pass that changed
+    something is a line.
+
+    Example: segments mirror /data/log s3://backup/log --topic 'orders*'
+    Example: segments mirror /data/log /backup/log --once --master local[4]
+    Example: segments mirror /data/log /backup/log --lag
+    """
+    from spark_segments.log.logdir import LogDir
+
+    seconds = duration_ms(interval) / 1000
+    if seconds <= 0:
+        raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
+    leaders = LogDir.open(source, parse_overrides(source_storage or []))
+    patterns = topic or []
+    if lag:
+        _print_lags(leaders, target.open(), patterns, output)
+        return
+    if once:
+        _run(leaders, target.create(), spark, patterns, None, output, metrics)
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
+    try:
+        _run(leaders, target.create(), spark, patterns, seconds, output, metrics)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(
+    source: LogDir,
+    target: LogDir,
+    spark: SparkOptions,
+    patterns: list[str],
+    interval_seconds: float | None,
+    output: Output,
+    metrics: Any,
+) -> None:
+    """Runs passes until it is interrupted, or a single pass without an interval."""
+    from spark_segments.maintenance.mirroring.mirror import mirror as job
+
+    session = spark.session("mirror")
+    said: list[str] = []
+    try:
+        while True:
+            with progress_bar("mirror") as progress:
+                report = job(source, target, session, patterns, progress=progress)
+            errors = [*(f"{line['topic']}: {line['error']}" for line in report.failed), *report.warnings]
+            for text in errors:
+                if text not in said:
+                    print(f"error: {text}" if text not in report.warnings else f"warning: {text}", file=sys.stderr)
+            said = errors
+            if interval_seconds is None or report.figures["commits"]:
+                _print(report, output)
+            if metrics is not None:
+                _write_metrics(metrics, target, report)
+            if interval_seconds is None:
+                break
+            time.sleep(interval_seconds)
+    except KeyboardInterrupt:
+        return
+    if report.failed:
+        raise typer.Exit(FAILED)
+
+
+def _print(report: Report, output: Output) -> None:
+    found = report.to_dict()
+    if output is Output.JSON:
+        print_json(found)
+        return
+    lines = [line for line in found["partitions"] if "error" not in line]
+    columns = ["topic", "action", "commits", "records", "bytes", "lag_commits", "lag_records", "lag_ms"]
+    values = ({**line, "records": line["records_out"], "bytes": line["bytes_out"]} for line in lines)
+    if lines:
+        print_table(columns, ([line.get(name) for name in columns] for line in values))
+    topics = f"{len(found['partitions']):,} topics ({found['failed']:,} failed)"
+    size = human_bytes(found["bytes_out"])
+    print(
+        f"mirror: {topics}, {found.get('commits', 0):,} commits, {found['records_out']:,} records, {size}, "
+        f"{found['seconds']:.1f} s",
+        flush=True,
+    )
+
+
+def _print_lags(source: LogDir, target: LogDir, patterns: list[str], output: Output) -> None:
+    from spark_segments.maintenance.mirroring.mirror import lags
+
+    found = lags(source, target, patterns)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, one in found.items():
+        if isinstance(one, SegmentsError):
+            print(f"error: {name}: {one}", file=sys.stderr)
+        else:
+            rows[name] = {"topic": name, **dataclasses.asdict(one)}
+    if output is Output.JSON:
+        print_json([*rows.values()])
+    elif rows:
+        columns = list(next(iter(rows.values())))
+        print_table(columns, ([*row.values()] for row in rows.values()))
+    if len(rows) < len(found):
+        raise typer.Exit(FAILED)
+
+
+def _write_metrics(path: Any, target: LogDir, report: Report) -> None:
+    from spark_segments.maintenance.metrics.job_metrics import job_metrics
+    from spark_segments.maintenance.metrics.mirror_metrics import mirror_metrics
+    from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+
+    found = report.to_dict()
+    families = job_metrics(target.uri, [found], time.time_ns() // 1_000_000) + mirror_metrics(target.uri, found)
+    write_metrics(path, openmetrics_text(families))

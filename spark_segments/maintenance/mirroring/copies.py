@@ -1,0 +1,243 @@
+"""Copying the files of a leader's rows: each to a new file here, read back and compared with what was read there.
+
+Every batch of a copy is checked by its CRC, so damage at the leader stops a mirror and does not travel. A copy that an
+earlier run finished, and did not commit, is checked the same and used; what it left unfinished is vacuum's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import crc32c as package
+import pyarrow.compute as pc
+
+from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
+from spark_segments.log.bins import in_bins
+from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
+from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.copying import COPY_BYTES
+from spark_segments.log.segment.files import missing_file, read_file
+from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.walk import WINDOW_BYTES
+from spark_segments.maintenance.mirroring.plan import own_path
+from spark_segments.storage import Storage
+
+TASK_BYTES = 256 << 20
+"""About how many bytes a task on Spark copies. In this process each file is a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    """A .log with its sidecars, or a shared object, to be copied: the leader's rows that name it.
+
+    `path_is_used`: the leader's path cannot be the path here. `has_producers`: a .snapshot may lie beside the .log.
+    """
+
+    rows: tuple[Segment, ...]
+    path_is_used: bool = False
+    has_producers: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.rows[0].path
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the rows' batches."""
+        return sum(row.log_bytes for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A file as it lies here: its path, its size in bytes, and the CRC-32C of all of its bytes."""
+
+    path: str
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSet:
+    """The copy of a FileSet: the leader's path of its .log or object, the path here, its files. `bytes_read` may be 0
+    where an earlier run had copied them.
+    """
+
+    source_path: str
+    path: str
+    files: tuple[CopiedFile, ...]
+    bytes_read: int
+
+
+def file_sets(rows: Sequence[Segment], used: set[str], imported: set[int]) -> list[FileSet]:
+    """The files of rows. `used`: the paths that cannot be the paths here. `imported`: the numbers of partitions whose
+    segments may have a .snapshot.
+    """
+    by_path: dict[str, list[Segment]] = defaultdict(list)
+    for row in rows:
+        by_path[row.path].append(row)
+    return [
+        FileSet(tuple(several), path in used, not several[0].is_shared and several[0].partition in imported)
+        for path, several in by_path.items()
+    ]
+
+
+def partitions_with_producers(snapshot: Snapshot) -> set[int]:
+    """The numbers of the imported partitions whose segments may have a .snapshot beside them."""
+    known = snapshot.partitions.filter(pc.is_valid(snapshot.partitions.column("producer_snapshot")))
+    return set(known.column("partition").to_pylist())
+
+
+def copy_tasks(sets: Sequence[FileSet], *, on_spark: bool) -> list[list[FileSet]]:
+    """The copies of each task."""
+
+    def begins(_: list[FileSet], total: int, one: FileSet) -> bool:
+        return not on_spark or total + one.log_bytes > TASK_BYTES
+
+    return list(in_bins(sets, lambda one: one.log_bytes, begins))
+
+
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """Task function: copies several sets of files from the leader's storage to the follower's.
+
+    Raises MissingFileError for a file that the leader has no more, CorruptBatchError for a damaged file there.
+    """
+
+    source: Storage
+    target: Storage
+
+    def __call__(self, sets: Sequence[FileSet]) -> list[CopiedSet]:
+        return [self._copied(one) for one in sets]
+
+    def _copied(self, one: FileSet) -> CopiedSet:
+        if not one.path_is_used:
+            try:
+                return self._copy(one, one.path)
+            except FileExistsError:
+                finished = self._finished(one)
+                if finished is not None:
+                    return finished
+        return self._copy(one, own_path(one.path))
+
+    def _copy(self, one: FileSet, path: str) -> CopiedSet:
+        """Copies to `path`. Raises FileExistsError where there is any of the files."""
+        copied = []
+        for source_path, target_path, size in self._files(one, path):
+            read = self._copy_file(source_path, target_path, size)
+            damage: CorruptBatchError | None = None
+            try:
+                written = self._checked(target_path, size, one.rows)
+            except CorruptBatchError as error:
+                damage, written = error, _crc_of_file(self.target, target_path, size)
+            if written != read:
+                raise SegmentsError(
+                    "A copy is not what was read",
+                    path=self.target.location(target_path),
+                    expected=f"CRC-32C {read:08x} of {self.source.location(source_path)}",
+                    found=f"{written:08x}",
+                    hint="Run the mirror again: it copies the file to another path. The store or the machine that "
+                    "copied it may be at fault",
+                )
+            if damage is not None:
+                damage.path = self.source.location(source_path)
+                damage.hint = "The follower stays as it is. Run segments verify --deep on the leader"
+                raise damage
+            copied.append(CopiedFile(target_path, size, written))
+        return CopiedSet(one.path, path, tuple(copied), sum(file.size for file in copied))
+
+    def _finished(self, one: FileSet) -> CopiedSet | None:
+        """The copy that an earlier run has finished at the leader's path; None where it is not whole, or so old that
+        vacuum may take it for a file that nobody names.
+        """
+        oldest_ms = self.target.now_ms() - OLDEST_CHUNK_MS
+        directory = one.path.rpartition("/")[0]
+        there = {info.path: info for info in self.target.list(directory)}
+        copied = []
+        for source_path, target_path, size in self._files(one, one.path):
+            info = there.get(target_path)
+            if info is None or info.size != size or info.mtime_ms < oldest_ms:
+                return None
+            try:
+                found = self._checked(target_path, size, one.rows, whole=True)
+            except (CorruptBatchError, FileNotFoundError):
+                return None
+            # Without batches, or with more than these: compared with the leader's.
+            by_batches = target_path == one.path and not one.rows[0].is_shared
+            if not by_batches and found != _crc_of_file(self.source, source_path, size):
+                return None
+            copied.append(CopiedFile(target_path, size, found))
+        return CopiedSet(one.path, one.path, tuple(copied), 0)
+
+    def _files(self, one: FileSet, path: str) -> Iterator[tuple[str, str, int]]:
+        """(path at the leader, path here, size) of each file of a set, the .log first."""
+        row = one.rows[0]
+        if row.is_shared:
+            yield row.path, path, self._size(row.path)
+            return
+        stem = path.removesuffix(LOG_SUFFIX)
+        yield row.path, path, row.log_bytes
+        yield row.index_path, stem + INDEX_SUFFIX, row.index_bytes
+        yield row.time_index_path, stem + TIME_INDEX_SUFFIX, row.time_index_bytes
+        if row.txn_index_bytes:
+            yield row.txn_index_path, stem + TXN_INDEX_SUFFIX, row.txn_index_bytes
+        producers = row.stem + PRODUCER_SNAPSHOT_SUFFIX
+        if one.has_producers and self.source.exists(producers):
+            yield producers, stem + PRODUCER_SNAPSHOT_SUFFIX, self._size(producers)
+
+    def _size(self, path: str) -> int:
+        try:
+            return self.source.size(path)
+        except FileNotFoundError as error:
+            raise missing_file(self.source.location(path)) from error
+
+    def _copy_file(self, source_path: str, target_path: str, size: int) -> int:
+        """Copies the first `size` bytes of a file. Returns the CRC-32C of what was read."""
+        first = read_file(self.source, source_path, 0, min(COPY_BYTES, size)) if size else b""
+        crc = 0
+        with self.target.create(target_path) as stream:
+            for position in range(0, size, COPY_BYTES):
+                length = min(COPY_BYTES, size - position)
+                data = read_file(self.source, source_path, position, length) if position else first
+                if len(data) != length:
+                    raise CorruptBatchError(
+                        "The file is shorter than the log says",
+                        path=self.source.location(source_path),
+                        position=position + len(data),
+                        expected=f"{size} bytes",
+                        found=f"{position + len(data)} bytes",
+                        hint="Run segments verify on the leader",
+                    )
+                stream.write(data)
+                crc = package.crc32c(data, crc)
+        return crc
+
+    def _checked(self, path: str, size: int, rows: Sequence[Segment], *, whole: bool = False) -> int:
+        """The CRC-32C of a file here. Raises CorruptBatchError where it has batches that are damaged or, for `whole`,
+        not those that its rows count.
+        """
+        if not path.endswith(LOG_SUFFIX):
+            return _crc_of_file(self.target, path, size)
+        crc = _crc_of_file(self.target, path, size) if rows[0].is_shared else 0
+        for row in rows:
+            here = dataclasses.replace(row, path=path)
+            batches = records = 0
+            for window in windows(self.target, here, first_window_bytes=WINDOW_BYTES):
+                batches += len(window.batches)
+                records += int(window.batches.count.sum())
+                if not row.is_shared:
+                    crc = package.crc32c(memoryview(window.data)[: int(window.batches.size.sum())], crc)
+            if whole and (batches, records) != (row.batches, row.records):
+                raise CorruptBatchError("Other batches than the row counts", path=path)
+        return crc
+
+
+def _crc_of_file(storage: Storage, path: str, size: int) -> int:
+    crc = 0
+    for position in range(0, size, COPY_BYTES):
+        crc = package.crc32c(read_file(storage, path, position, min(COPY_BYTES, size - position)), crc)
+    return crc

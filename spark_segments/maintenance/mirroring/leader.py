@@ -1,0 +1,101 @@
+"""The leader of a follower: its versions as a mirror reads them, and whether it is the leader that was mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.delta_log import commit_info
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION, VACUUM
+from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.upkeep import MERGE
+from spark_segments.maintenance.mirroring.plan import LeaderVersion
+
+_NOT_REPLAYED = (MERGE, VACUUM)
+"""The leader's commits that change nothing of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """What Delta's log says of a commit."""
+
+    commit_id: str
+    committed_ms: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The manifest of a leader's topic, and the address of its log directory."""
+
+    manifest: Manifest
+    uri: str
+
+    @property
+    def topic(self) -> str:
+        return self.manifest.topic
+
+    def latest(self) -> LeaderVersion:
+        """The newest version. Raises UnknownTopicError where there is no table."""
+        return self._of(self.manifest.state(deleted=True))
+
+    def at(self, version: int) -> LeaderVersion | None:
+        """A version, None where its commit changed nothing of the log.
+
+        Raises InvalidOptionError where the version is not there any more.
+        """
+        facts = self.facts(version)
+        if facts is not None and facts.operation in _NOT_REPLAYED:
+            return None
+        return self._of(self.manifest.state(version, deleted=True))
+
+    def facts(self, version: int) -> CommitFacts | None:
+        """The commit that made a version, None where Delta's log does not have it (any more)."""
+        try:
+            info = commit_info(self.manifest.log.delta.actions(version))
+        except FileNotFoundError:
+            return None
+        return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
+
+    def _of(self, state: TableState) -> LeaderVersion:
+        facts = self.facts(state.version) or CommitFacts("", state.snapshot.committed_ms, "")
+        return LeaderVersion(
+            self.uri,
+            state.snapshot,
+            state.last_transactions(),
+            facts.commit_id,
+            facts.committed_ms,
+            facts.operation,
+        )
+
+    def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> None:
+        """Raises LogDirError unless the topic is the one that the follower with these states is a past state of.
+
+        Where the log lacks the commit that the follower has, topic id and offsets must do.
+        """
+        version = int(states[SOURCE_VERSION])
+        facts = self.facts(version) if version <= latest.version else None
+        if facts is not None and facts.commit_id == states[SOURCE_COMMIT_ID]:
+            return
+        same_place = states[SOURCE_URI] == self.uri
+        if latest.topic_id != follower.topic_id:
+            if same_place:
+                return  # deleted and made again, in a table that began anew
+            raise self._other(f"topic id {follower.topic_id}", latest.topic_id)
+        if facts is not None or version > latest.version:
+            found = "no such version" if facts is None else f"commit id {facts.commit_id}"
+            raise self._other(f"commit id {states[SOURCE_COMMIT_ID]} at version {version}", found)
+        if not same_place:
+            raise self._other(f"the leader in {states[SOURCE_URI]}", "a log without that version")
+
+    def _other(self, expected: str, found: str) -> LogDirError:
+        return LogDirError(
+            f"Topic {self.topic} is not the log that the follower has mirrored",
+            path=self.uri,
+            expected=expected,
+            found=found,
+            hint="The follower stays as it is. Mirror from the log directory that it followed, or into a new one",
+        )

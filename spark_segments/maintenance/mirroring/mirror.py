@@ -1,0 +1,142 @@
+"""The job: every topic of a log directory, or those of some patterns, in step at another place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.execution import failure_of, run_tasks
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
+from spark_segments.maintenance.mirroring.lag import Lag, lag_of
+from spark_segments.maintenance.mirroring.leader import Leader
+from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
+from spark_segments.maintenance.report import Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPICS_AT_A_TIME = 8
+"""Topics that are mirrored at the same time: with small commits it is mostly waiting for the stores."""
+
+
+def mirror(
+    source: LogDir,
+    target: LogDir,
+    spark: SparkSession | None = None,
+    topics: Sequence[str] = (),
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Makes topics of `target` what the topics of these names in `source` are, commit by commit, up to the versions
+    that are the newest when it comes to them.
+
+    `topics`: names or patterns (`orders*`) of those to mirror, all without any. Topics are made, altered, deleted and
+    made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `target`
+    is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
+
+    A topic's line in the report has its lag after the run. A topic that fails has a line that says why, and the others
+    go on. Raises LogDirError where both are the same log directory, or Kafka wrote either.
+    """
+    check_places(source, target)
+    report = Report("mirror", dry_run=False)
+    names = selected(source.storage.directories(MANIFEST_DIRECTORY), topics)
+    inner = progress if len(names) == 1 else None
+
+    def run(topic: str) -> tuple[TopicMirror, SegmentsError | None]:
+        one = TopicMirror(source, target, topic, spark, inner)
+        try:
+            one.run()
+        except (SegmentsError, FileNotFoundError) as error:
+            return one, failure_of(error)
+        return one, None
+
+    outer = None if inner is not None else progress
+    for one, error in run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME):
+        _note(report, one, error)
+    for topic in lost_leaders(source, target, set(names), topics):
+        report.warn(
+            f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
+        )
+    return report.finish()
+
+
+def lags(source: LogDir, target: LogDir, topics: Sequence[str] = ()) -> dict[str, Lag | SegmentsError]:
+    """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
+    found: dict[str, Lag | SegmentsError] = {}
+    for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), topics):
+        try:
+            snapshot = target.manifest(topic).snapshot(deleted=True)
+            if snapshot.states.get(ROLE) == FOLLOWER:
+                found[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot, _now_ms())
+        except SegmentsError as error:
+            found[topic] = error
+    return found
+
+
+def check_places(source: LogDir, target: LogDir) -> None:
+    """Raises LogDirError unless a log directory can be mirrored from one place to the other."""
+    if source.is_kafka:
+        raise LogDirError("A directory that Kafka wrote has no versions that a follower could follow", path=source.uri)
+    if target.is_kafka:
+        raise LogDirError("Kafka wrote the directory: no topic can be mirrored into it", path=target.uri)
+    if source.uri.rstrip("/") == target.uri.rstrip("/"):
+        raise LogDirError("A log directory cannot follow itself", path=source.uri, hint="Name another target")
+
+
+def selected(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """The names that match any of the patterns, sorted; all names without patterns."""
+    return sorted(name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns))
+
+
+def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequence[str]) -> list[str]:
+    """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
+    lost = []
+    for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), patterns):
+        if topic in there:
+            continue
+        try:
+            states = target.snapshot(topic).states
+        except SegmentsError:
+            continue
+        if states.get(ROLE) == FOLLOWER and states.get(SOURCE_URI) == source.uri:
+            lost.append(topic)
+    return lost
+
+
+def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None:
+    counts = one.counts
+    report.figures.update({name: counts[name] for name in ("commits", "jumps", "files")})
+    if error is not None:
+        report.fail(one.topic, None, error)
+        return
+    try:
+        snapshot = one.target.manifest(one.topic).snapshot(deleted=True)
+        lag = lag_of(Leader(one.source.manifest(one.topic), one.source.uri), snapshot, _now_ms())
+    except UnknownTopicError:  # it was deleted before it was ever mirrored
+        return
+    report.add(
+        one.topic,
+        None,
+        "mirrored" if counts["commits"] else "in step",
+        records_in=counts["records"],
+        records_out=counts["records"],
+        bytes_in=counts["bytes_read"],
+        bytes_out=counts["bytes"],
+        commits=counts["commits"],
+        jumps=counts["jumps"],
+        files=counts["files"],
+        version=snapshot.version,
+        source_version=lag.source_version,
+        lag_commits=lag.commits,
+        lag_records=lag.records,
+        lag_ms=lag.lag_ms,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,218 @@
+"""The plan of a mirror: what a follower lacks of a version of its leader, and the change that makes it that version.
+
+The live rows of the leader become the live rows of the follower, with the leader's paths. What the leader removed is
+removed here at the follower's clock, and the follower's vacuum takes it: rows that are out of the leader's log are
+nobody's business but the leader's.
+
+A file that comes back (by a restore, or because an earlier copy was cut) may be one that vacuum is about to delete
+here. So a path is never used twice: such a file is copied to a path of its own, `<the leader's path without
+.log>_<unique>.log`, which `origins` leads back to the leader's.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.log.manifest.change import MIRROR, RESTORE, Change
+from spark_segments.log.manifest.rows import (
+    DELETING,
+    LOG_SUFFIX,
+    REMOVED,
+    SEGMENT_SCHEMA,
+    Partition,
+    partitions_of,
+    removed_rows,
+    row_keys,
+)
+from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.states import (
+    FOLLOWER,
+    ROLE,
+    ROLE_EPOCH,
+    SOURCE_COMMIT_ID,
+    SOURCE_COMMITTED_MS,
+    SOURCE_URI,
+    SOURCE_VERSION,
+)
+from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
+from spark_segments.log.manifest.transaction import Transaction
+
+_OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
+_PATH = SEGMENT_SCHEMA.get_field_index("path")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderVersion:
+    """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it."""
+
+    uri: str
+    snapshot: Snapshot
+    transactions: Sequence[Transaction]
+    commit_id: str
+    committed_ms: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerVersion:
+    """The version of the follower's topic that a plan is made for. `snapshot` is None where there is no topic yet."""
+
+    snapshot: Snapshot | None
+    transactions: Sequence[Transaction]
+
+    @property
+    def states(self) -> Mapping[str, str]:
+        return {} if self.snapshot is None else self.snapshot.states
+
+    @property
+    def is_follower(self) -> bool:
+        return self.states.get(ROLE) == FOLLOWER
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a topic, which was not deleted."""
+        return self.snapshot is not None and self.snapshot.deleted_ms is None
+
+    @property
+    def source_version(self) -> int | None:
+        """The leader's version that the topic is; None where it mirrors none."""
+        return int(self.states[SOURCE_VERSION]) if self.is_follower else None
+
+
+def own_path(path: str) -> str:
+    """A path for a copy of a leader's file that cannot have the leader's path."""
+    return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"
+
+
+def missing_rows(leader: LeaderVersion, follower: FollowerVersion) -> tuple[pa.Table, set[str]]:
+    """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete yet).
+
+    Such a path was in the follower's log before: its row is being deleted, or a restore of the leader brought it back
+    after the row was dropped.
+    """
+    live = leader.snapshot.live
+    rows = _all_rows(follower)
+    missing = live.filter(pc.invert(pc.is_in(row_keys(live), row_keys(_usable(rows, live)).combine_chunks())))
+    paths = missing.column("path")
+    if follower.is_follower and leader.operation == RESTORE:
+        return missing, set(paths.to_pylist())
+    deleting = rows.filter(pc.equal(rows.column("state"), DELETING)).column("path")
+    used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
+    return missing, set(paths.filter(used).to_pylist())
+
+
+def plan_mirror(
+    leader: LeaderVersion, follower: FollowerVersion, paths: Mapping[str, str], now_ms: int
+) -> tuple[Change, bool]:
+    """(the change that makes the follower what the leader was at this version, whether more than its states change).
+
+    `paths`: {the leader's path: the path here} of all files of `missing_rows`. `now_ms`: the follower's clock.
+    """
+    before, version = follower.snapshot, leader.snapshot
+    live, rows = version.live, _all_rows(follower)
+    usable = _usable(rows, live)  # with the leader's paths
+    here = _usable(rows, live, at_origin=False)  # the same rows as they are
+    position = pc.index_in(row_keys(live), row_keys(usable).combine_chunks()).combine_chunks()
+    missing = pc.is_null(position)
+    known = live.filter(pc.invert(missing))
+    there = here.take(position.drop_null())
+    moved = _with_paths(known, there.column("path"))
+    changed = pc.invert(_alike(moved, there))
+    gone = pc.invert(pc.is_in(row_keys(usable), row_keys(live).combine_chunks()))
+    leaving = live_rows(here.filter(gone))
+    added = live.filter(missing)
+    copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
+    added = _with_paths(added, pa.chunked_array([copied]))
+    replaced = pa.concat_tables([moved.filter(changed), removed_rows(leaving, now_ms)])
+
+    fresh = before is None or _is_made_anew(version, before)
+    partitions = partitions_of(version.partitions)
+    if before is not None and not fresh:
+        partitions = _changed(partitions, partitions_of(before.partitions))
+    known_transactions = set() if fresh else set(follower.transactions)
+    transactions = [one for one in leader.transactions if one not in known_transactions]
+    topic = Topic(
+        version.topic_id,
+        version.config,
+        version.deleted_ms,
+        FORMAT_VERSION,
+        states={**follower.states, **_states(leader)},
+    )
+    change = Change(
+        MIRROR,
+        add=added,
+        replace=replaced,
+        partitions=partitions,
+        topic=topic,
+        transactions=transactions,
+    )
+    same_topic = before is not None and (topic.topic_id, topic.config, topic.deleted_ms) == (
+        before.topic_id,
+        before.config,
+        before.deleted_ms,
+    )
+    is_more = not same_topic or bool(added.num_rows or replaced.num_rows or partitions or transactions)
+    return change, is_more
+
+
+def _states(leader: LeaderVersion) -> dict[str, str]:
+    return {
+        ROLE: FOLLOWER,
+        ROLE_EPOCH: leader.snapshot.states.get(ROLE_EPOCH, "0"),
+        SOURCE_URI: leader.uri,
+        SOURCE_VERSION: str(leader.snapshot.version),
+        SOURCE_COMMIT_ID: leader.commit_id,
+        SOURCE_COMMITTED_MS: str(leader.committed_ms),
+    }
+
+
+def _is_made_anew(leader: Snapshot, follower: Snapshot) -> bool:
+    """Whether the follower's topic gives way to another, or was deleted and is there again."""
+    return leader.topic_id != follower.topic_id or (follower.deleted_ms is not None and leader.deleted_ms is None)
+
+
+def _all_rows(follower: FollowerVersion) -> pa.Table:
+    return SEGMENT_SCHEMA.empty_table() if follower.snapshot is None else follower.snapshot.source.read(None)
+
+
+def _usable(rows: pa.Table, live: pa.Table, *, at_origin: bool = True) -> pa.Table:
+    """The follower's rows that can be in its log: all but those whose files vacuum deletes. Live rows come first.
+
+    `at_origin`: with the paths that the files have at the leader, whose live rows are `live`.
+    """
+    rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
+    in_log = live_rows(rows)
+    rows = pa.concat_tables([in_log, rows.filter(pc.equal(rows.column("state"), REMOVED))])
+    return _with_paths(rows, origins(rows.column("path"), live.column("path"))) if at_origin else rows
+
+
+def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.ChunkedArray:
+    """string[]: the path that each file has at the leader."""
+    known = pc.is_in(paths, leader_paths.combine_chunks())
+    return pc.if_else(known, paths, pc.replace_substring_regex(paths, _OWN_NAME, r"\1"))
+
+
+def _with_paths(rows: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
+    return rows.set_column(_PATH, SEGMENT_SCHEMA.field(_PATH), paths)
+
+
+def _alike(one: pa.Table, other: pa.Table) -> pa.ChunkedArray:
+    """bool[rows]: which rows are equal in all columns."""
+
+    def same(name: str) -> pa.ChunkedArray:
+        mine, theirs = one.column(name), other.column(name)
+        equal = pc.fill_null(pc.equal(mine, theirs), False)
+        return pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(theirs)))
+
+    return functools.reduce(pc.and_, map(same, SEGMENT_SCHEMA.names))
+
+
+def _changed(partitions: Sequence[Partition], before: Sequence[Partition]) -> list[Partition]:
+    known = {row.partition: row for row in before}
+    return [row for row in partitions if known.get(row.partition) != row]

@@ -1,0 +1,190 @@
+"""The mirror of a topic: version by version, each a copy of files and then one commit at the follower.
+
+A follower that is many versions behind, or whose leader no longer has the versions in between, jumps to the newest
+version as one difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_segments.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LogDirError,
+    MissingFileError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_segments.execution import run_tasks
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE
+from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.maintenance.mirroring.copies import (
+    CopiedSet,
+    Copier,
+    copy_tasks,
+    file_sets,
+    partitions_with_producers,
+)
+from spark_segments.maintenance.mirroring.leader import Leader
+from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
+from spark_segments.maintenance.selection import check_commit_age
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_STEPS = 500
+"""A follower that is more versions behind jumps: the versions in between would take longer than the newest."""
+
+_TRIES = 10
+
+
+@dataclass(slots=True)
+class TopicMirror:
+    """Brings a follower in step with its leader. `counts`: commits, jumps, files, records, bytes_read, bytes."""
+
+    source: LogDir
+    target: LogDir
+    topic: str
+    spark: SparkSession | None = None
+    progress: Callable[[int, int], None] | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    copied: dict[str, CopiedSet] = field(default_factory=dict)  # by the leader's path, until their commit
+    copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
+
+    def run(self) -> LeaderVersion:
+        """Mirrors up to the version that is the leader's newest at the start, and returns that version.
+
+        Raises UnknownTopicError where the leader has no such table, LogDirError where the topic here is no follower of
+        it, MissingFileError where the leader's vacuum is quicker again and again.
+        """
+        leader = Leader(self.source.manifest(self.topic), self.source.uri)
+        for attempt in range(_TRIES):
+            latest = leader.latest()
+            try:
+                self._reach(leader, latest, jump=attempt > 0)
+            except (MissingFileError, InvalidOptionError):
+                # Vacuum has taken files of a version that was under way.
+                if attempt == _TRIES - 1 or leader.latest().snapshot.version == latest.snapshot.version:
+                    raise
+            else:
+                break
+        return latest
+
+    def _reach(self, leader: Leader, latest: LeaderVersion, *, jump: bool) -> None:
+        _, follower = self._follower()
+        if follower.snapshot is not None and follower.is_follower:
+            leader.check_lineage(follower.states, follower.snapshot, latest.snapshot)
+        version = follower.source_version
+        for one in self._steps(leader, latest, None if jump else version):
+            while not self._step(leader, one, is_last=one is latest):
+                pass
+
+    def _steps(self, leader: Leader, latest: LeaderVersion, version: int | None) -> Iterator[LeaderVersion]:
+        """The versions after `version` up to `latest`; `latest` alone where these are too many, or not there."""
+        newest = latest.snapshot.version
+        if version is not None and newest - version <= MOST_STEPS:
+            for number in range(version + 1, newest):
+                try:
+                    step = leader.at(number)
+                except InvalidOptionError:
+                    break
+                if step is not None:
+                    yield step
+            else:
+                yield latest
+                return
+        self.counts["jumps"] += 1
+        yield latest
+
+    def _step(self, leader: Leader, one: LeaderVersion, *, is_last: bool) -> bool:
+        """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
+        state, follower = self._follower()
+        self._check_follower(follower)
+        if self._has(follower, one):
+            self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
+            return True
+        if not self.copied:
+            self.copying_since_ms = self.target.storage.now_ms()
+        self._copy(one, follower)
+        paths = {path: done.path for path, done in self.copied.items()}
+        change, is_more = plan_mirror(one, follower, paths, self.target.storage.now_ms())
+        if not is_more and not is_last:
+            return True
+        check_commit_age(self.target.storage, self.copying_since_ms)
+        if not self._commit(state, change):
+            return False
+        self.counts["commits"] += 1
+        self.counts["records"] += sum(row.records for row in segments_of(change.add))
+        self.copied.clear()
+        return True
+
+    def _follower(self) -> tuple[TableState | None, FollowerVersion]:
+        try:
+            state = self._manifest.state(deleted=True)
+        except UnknownTopicError:
+            return None, FollowerVersion(None, ())
+        return state, FollowerVersion(state.snapshot, state.last_transactions())
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.target.manifest(self.topic)
+
+    @staticmethod
+    def _has(follower: FollowerVersion, one: LeaderVersion) -> bool:
+        """Whether the follower is the leader's version, or a later one. A topic that was deleted needs no follower."""
+        if follower.snapshot is None:
+            return one.snapshot.deleted_ms is not None
+        # Another topic may be in another table, whose versions are lower.
+        same_topic = follower.snapshot.topic_id == one.snapshot.topic_id
+        return same_topic and follower.is_follower and (follower.source_version or 0) >= one.snapshot.version
+
+    def _check_follower(self, follower: FollowerVersion) -> None:
+        if follower.is_there and not follower.is_follower:
+            raise LogDirError(
+                f"Topic {self.topic} is there already, and follows no other",
+                path=self.target.uri,
+                expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
+                found=follower.states.get(ROLE, LEADER),
+                hint="Mirror into another log directory",
+            )
+
+    def _copy(self, leader: LeaderVersion, follower: FollowerVersion) -> None:
+        """Copies what the follower lacks of a version and no try before has copied."""
+        missing, used = missing_rows(leader, follower)
+        imported = partitions_with_producers(leader.snapshot)
+        sets = [one for one in file_sets(segments_of(missing), used, imported) if one.path not in self.copied]
+        tasks = copy_tasks(sets, on_spark=self.spark is not None)
+        copier = Copier(self.source.storage, self.target.storage)
+        for several in run_tasks(copier, tasks, self.spark, progress=self.progress):
+            for done in several:
+                self.copied[done.source_path] = done
+                self.counts["files"] += len(done.files)
+                self.counts["bytes_read"] += done.bytes_read
+                self.counts["bytes"] += sum(file.size for file in done.files)
+
+    def _commit(self, state: TableState | None, change: Change) -> bool:
+        """Whether the change was committed. False where the follower is not what it was made for any more."""
+        if state is None:
+            try:
+                self._manifest.create_by(change)
+            except TopicExistsError:
+                return False
+            return True
+        version = state.version
+
+        def plan(current: Snapshot) -> Change | None:
+            return change if current.version == version else None
+
+        try:
+            return self._manifest.commit(plan, deleted=True, state=state).change is not None
+        except CommitConflictError:
+            return False

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+
+
+@pytest.fixture
+def places(segments, tmp_path: Path) -> tuple[str, str]:
+    """A leader with a record in each of two topics, and a place for the followers."""
+    leader, follower = str(tmp_path / "log"), str(tmp_path / "copy")
+    for topic in ("orders", "prices"):
+        segments("topic", "create", leader, topic)
+        segments("produce", leader, topic, stdin=b"one\n")
+    return leader, follower
+
+
+def test_a_run_reports_what_it_mirrored_and_the_lag_as_json_and_as_text(segments, places):
+    report = segments("mirror", *places, "--once", "--output", "json").json
+    assert (report["job"], report["commits"], report["records_out"], report["failed"]) == ("mirror", 2, 2, 0)
+    assert {line["topic"]: line["lag_commits"] for line in report["partitions"]} == {"orders": 0, "prices": 0}
+    ran = segments("mirror", *places, "--once")
+    assert ran.lines[0].split()[:3] == ["topic", "action", "commits"]
+    assert ran.lines[-1].startswith("mirror: 2 topics (0 failed), 0 commits, 0 records, 0 B")
+
+
+def test_the_lag_is_shown_without_mirroring(segments, places):
+    segments("mirror", *places, "--once", "--topic", "ord*")
+    segments("produce", places[0], "orders", stdin=b"two\nthree\n")
+    [lag] = segments("mirror", *places, "--lag", "--output", "json").json
+    assert {name: lag[name] for name in ("topic", "leader_version", "source_version", "commits", "records")} == {
+        "topic": "orders", "leader_version": 2, "source_version": 1, "commits": 1, "records": 2,
+    }  # fmt: skip
+    assert segments("mirror", *places, "--lag").lines[1].split()[:5] == ["orders", "2", "1", "1", "2"]
+    assert LogDir.open(places[1]).offsets("orders") == {0: (0, 1)}
+
+
+def test_a_follower_is_described_with_its_leader(segments, places):
+    segments("mirror", *places, "--once")
+    assert segments("describe", places[1], "orders").lines[1] == f"Follower of {places[0]}, at its version 1"
+    assert segments("describe", places[1], "orders", "--output", "json").json["states"]["role"] == "follower"
+    assert "states" not in segments("describe", places[0], "orders", "--output", "json").json
+
+
+def test_a_follower_refuses_records_and_jobs_by_exit_code_1(run, segments, places):
+    segments("mirror", *places, "--once")
+    for arguments in (["produce", places[1], "orders"], ["roll", places[1]], ["maintain", places[1], "prices"]):
+        ran = run(*arguments, stdin=b"x\n")
+        assert ran.code == 1 and "it is no leader" in ran.error and places[0] in ran.error
+    segments("vacuum", places[1])
+
+
+def test_a_topic_that_fails_is_an_error_and_the_others_are_mirrored(run, segments, places):
+    segments("topic", "create", places[1], "orders")
+    ran = run("mirror", *places, "--once")
+    assert ran.code == 1 and ran.error.startswith("error: orders: ") and "follows no other" in ran.error
+    assert LogDir.open(places[1]).offsets("prices") == {0: (0, 1)}
+
+
+def test_the_metrics_have_the_lag_of_each_topic(segments, places, tmp_path):
+    segments("mirror", *places, "--once", "--metrics", tmp_path / "mirror.prom")
+    text = (tmp_path / "mirror.prom").read_text()
+    for name in ("commits", "records", "seconds"):
+        assert f'segments_mirror_lag_{name}{{log_dir="{places[1]}",topic="orders"}} 0' in text
+    assert "segments_job_failed_partitions{" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_without_once_it_follows_until_it_is_ended(places, python_environment, ending):
+    command = [sys.executable, "-m", "spark_segments", "mirror", *places, "--interval", "50ms"]
+    with subprocess.Popen(command, env=python_environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("mirror: 2 topics"):
+            pass
+        leader = LogDir.open(places[0])
+        leader.append("orders", [{"value": b"two"}])
+        follower, deadline = LogDir.open(places[1]), time.monotonic() + 60
+        while follower.offsets("orders") != {0: (0, 2)}:
+            assert time.monotonic() < deadline
+        os.kill(process.pid, ending)
+        process.communicate(timeout=60)
+    assert process.returncode == 0

@@ -1,0 +1,95 @@
+"""Comparing a follower with its leader: records, description, rows, transactions and the bytes of files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.errors import SegmentsError
+from spark_segments.log.description import describe
+from spark_segments.log.manifest.rows import partitions_of, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import SOURCE_VERSION
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance.mirroring.mirror import mirror
+from tests.maintenance.appending import records, topic_with
+
+TOPIC = "orders"
+
+
+def followers_of(leader: LogDir, name: str = "follower") -> LogDir:
+    """An empty log directory beside the leader's."""
+    return LogDir.create(leader.uri.removesuffix("log") + name)
+
+
+def mirrored(leader: LogDir, follower: LogDir, *topics: str, **options: Any) -> dict[str, Any]:
+    """The report of a run of the mirror without failures."""
+    report = mirror(leader, follower, topics=topics, **options)
+    assert not report.failed, report.failed
+    return report.to_dict()
+
+
+def appended(leader: LogDir, count: int = 10, *, first: int = 0, topic: str = TOPIC, **where: int) -> None:
+    """Appends records in one commit, to partition 0 unless `where` says another."""
+    table = records(count, first=first, time_ms=leader.storage.now_ms())
+    numbers = pa.array([where.get("partition", 0)] * count, pa.int32())
+    leader.append(topic, table.append_column("partition", numbers))
+
+
+def appended_often(leader: LogDir, times: int = 12) -> None:
+    """Appends 3 records in each of several commits, so that a roll has chunks to merge."""
+    for number in range(times):
+        appended(leader, 3, first=3 * number)
+
+
+def led(leader: LogDir, **config: object) -> LogDir:
+    """The leader with a topic of two partitions."""
+    own = {"segment.bytes": 2000, "index.interval.bytes": 100, "retention.ms": -1}
+    topic_with(leader, TOPIC, own | config, partitions=2)
+    return leader
+
+
+def state_of(log: LogDir, snapshot: Snapshot) -> dict[str, Any]:
+    """What a version of a topic is, wherever it lies: the description without its version, and all records."""
+    found = describe(snapshot, log.config(snapshot.topic))
+    del found["version"]
+    rows = [batch.to_pylist() for batch in log.read(snapshot.topic, version=snapshot.version, include_control=True)]
+    return {"description": found, "records": [row for batch in rows for row in batch]}
+
+
+def past_state(leader: LogDir, follower: LogDir, topic: str = TOPIC) -> bool:
+    """Whether the follower is what the leader was at the version that it says it is."""
+    here = follower.snapshot(topic)
+    there = leader.snapshot(topic, int(here.states[SOURCE_VERSION]))
+    return state_of(follower, here) == state_of(leader, there)
+
+
+def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same_paths: bool = True) -> None:
+    """The follower is the leader's newest version: in records, description, rows, transactions and files."""
+    there, here = leader.snapshot(topic), follower.snapshot(topic)
+    assert int(here.states[SOURCE_VERSION]) == there.version
+    assert state_of(follower, here) == state_of(leader, there)
+    assert partitions_of(here.partitions) == partitions_of(there.partitions)
+    mine, theirs = segments_of(here.live), segments_of(there.live)
+    if same_paths:
+        assert mine == theirs
+        for row in mine:
+            assert follower.storage.read(row.path) == leader.storage.read(row.path)
+    assert transactions(follower, topic) == transactions(leader, topic)
+    report = verify(follower, topic, deep=True)
+    assert report.ok, report.findings
+
+
+def transactions(log: LogDir, topic: str) -> dict[str, int]:
+    found = log.manifest(topic).state(deleted=True).last_transactions()
+    return {one.application: one.version for one in found}
+
+
+def is_deleted(log: LogDir, topic: str = TOPIC) -> bool:
+    try:
+        log.snapshot(topic)
+    except SegmentsError:
+        return True
+    return False

@@ -1,0 +1,172 @@
+"""Copies of files: whole, checked, and never in the way of another mirror or of vacuum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import StorageError
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import segments_of
+from spark_segments.log.manifest.states import SOURCE_VERSION
+from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance.mirroring import topic_mirror
+from spark_segments.maintenance.mirroring.copies import Copier
+from spark_segments.maintenance.mirroring.mirror import mirror
+from tests.maintenance.appending import DAY_MS
+from tests.maintenance.mirroring.followers import (
+    TOPIC,
+    appended,
+    appended_often,
+    assert_in_step,
+    followers_of,
+    led,
+    mirrored,
+)
+
+
+@pytest.fixture
+def leader(log) -> LogDir:
+    led(log)
+    appended_often(log)
+    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    return log
+
+
+@pytest.fixture
+def follower(leader) -> LogDir:
+    return followers_of(leader)
+
+
+def copy_without_commit(leader: LogDir, follower: LogDir) -> None:
+    """As a mirror that is killed before its commit."""
+    with mock.patch.object(Manifest, "create_by", side_effect=StorageError("killed")):
+        assert mirror(leader, follower).failed
+
+
+def logs(log: LogDir) -> list[Path]:
+    return sorted(Path(log.uri).rglob("*.log"))
+
+
+def test_what_a_killed_run_had_copied_is_not_copied_again(leader, follower):
+    copy_without_commit(leader, follower)
+    there = logs(follower)
+    report = mirrored(leader, follower)
+    assert report["bytes_in"] == 0 and report["bytes_out"] > 0
+    assert logs(follower) == there
+    assert_in_step(leader, follower)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_what_a_killed_run_left_unfinished_stands_in_nobodys_way(leader, follower, suffix, damage):
+    copy_without_commit(leader, follower)
+    path = next(path for path in Path(follower.uri).rglob(f"*{suffix}") if path.stat().st_size)
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
+    mirrored(leader, follower)
+    assert_in_step(leader, follower, same_paths=False)
+    assert path.exists() == (damage != "gone" or suffix == ".log")  # only vacuum deletes
+
+
+def test_files_of_a_killed_run_that_vacuum_may_take_are_not_used(leader, follower):
+    copy_without_commit(leader, follower)
+    old = logs(follower)
+    later_ms = follower.storage.now_ms() + 6 * DAY_MS
+    with mock.patch("spark_segments.storage.Storage.now_ms", lambda _: later_ms):
+        mirrored(leader, follower)
+    assert not {str(path.relative_to(follower.uri)) for path in old} & {
+        row.path for row in segments_of(follower.snapshot(TOPIC).live)
+    }
+
+
+def test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others(leader, follower):
+    leader.create_topic("prices")
+    mirrored(leader, follower)
+    appended(leader, 10)
+    row = segments_of(leader.snapshot(TOPIC).live)[-1]
+    path = Path(leader.uri, row.path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    appended(leader, 1, topic="prices")
+    version = follower.snapshot(TOPIC).version
+    (line,) = mirror(leader, follower).failed
+    assert leader.uri in line["error"] and "segments verify" in line["error"]
+    assert follower.snapshot(TOPIC).version == version
+    assert_in_step(leader, follower, "prices")
+
+
+def test_a_copy_that_is_not_what_was_read_is_found(leader, follower):
+    copy = Copier._copy_file
+
+    def flipped(copier: Copier, source_path: str, target_path: str, size: int) -> int:
+        crc = copy(copier, source_path, target_path, size)
+        if target_path.endswith(".index") and size:
+            path = Path(copier.target.location(target_path))
+            path.write_bytes(bytes(size))
+        return crc
+
+    with mock.patch.object(Copier, "_copy_file", flipped):
+        (line,) = mirror(leader, follower).failed
+    assert "A copy is not what was read" in line["error"]
+    mirrored(leader, follower)
+    assert_in_step(leader, follower, same_paths=False)
+
+
+def test_of_two_mirrors_at_once_both_end_in_step(leader, follower):
+    run = topic_mirror.TopicMirror._commit
+    waiting = [1]
+
+    def after_another(one: topic_mirror.TopicMirror, *arguments):
+        if waiting:
+            waiting.pop()
+            mirrored(leader, follower)
+        return run(one, *arguments)
+
+    with mock.patch.object(topic_mirror.TopicMirror, "_commit", after_another):
+        mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    assert follower.snapshot(TOPIC).version == 0
+
+
+def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, follower):
+    mirrored(leader, follower)
+    for number in range(4):
+        appended(leader, 5, first=5 * number)
+    copy = Copier.__call__
+    waiting = [1]
+
+    def vacuumed(copier: Copier, sets):
+        if waiting:
+            waiting.pop()
+            roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+            vacuum(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+        return copy(copier, sets)
+
+    with mock.patch.object(Copier, "__call__", vacuumed):
+        report = mirrored(leader, follower)
+    assert report["jumps"] == 1
+    assert_in_step(leader, follower)
+
+
+def test_a_vacuum_of_the_follower_between_plan_and_commit_is_no_harm(leader, follower):
+    mirrored(leader, follower)
+    roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+    appended(leader, 5)
+    run = topic_mirror.TopicMirror._commit
+
+    def after_vacuum(one: topic_mirror.TopicMirror, *arguments):
+        vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
+        return run(one, *arguments)
+
+    with mock.patch.object(topic_mirror.TopicMirror, "_commit", after_vacuum):
+        mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    assert int(follower.snapshot(TOPIC).states[SOURCE_VERSION]) == leader.snapshot(TOPIC).version

@@ -1,0 +1,289 @@
+"""A follower is what its leader is, after whatever the leader's writers, jobs and people have done."""
+
+from __future__ import annotations
+
+import sys
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import StorageError, UnknownTopicError
+from spark_segments.log.manifest.rows import Partition, segments_of
+from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
+from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance.mirroring.mirror import lags
+from spark_segments.maintenance.removal.restore import restore
+from tests.maintenance.appending import DAY_MS
+from tests.maintenance.mirroring.followers import (
+    TOPIC,
+    appended,
+    appended_often,
+    assert_in_step,
+    followers_of,
+    is_deleted,
+    led,
+    mirrored,
+    past_state,
+    transactions,
+)
+
+VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
+
+
+@pytest.fixture
+def leader(log) -> LogDir:
+    return led(log)
+
+
+@pytest.fixture
+def follower(leader) -> LogDir:
+    return followers_of(leader)
+
+
+def later(log: LogDir, days: int = 8) -> int:
+    return log.storage.now_ms() + days * DAY_MS
+
+
+def test_a_new_follower_is_the_leader_as_it_is(leader, follower):
+    appended(leader, 40)
+    roll(leader, now_ms=later(leader))
+    appended(leader, 5, first=40, partition=1)
+    report = mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    (line,) = report["partitions"]
+    assert (line["action"], line["commits"], line["jumps"], line["lag_commits"]) == ("mirrored", 1, 1, 0)
+    states = follower.snapshot(TOPIC).states
+    assert states[SOURCE_URI] == leader.uri
+    assert states[SOURCE_COMMIT_ID] == leader.manifest(TOPIC).history()[-1]["commit_id"]
+
+
+def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower):
+    mirrored(leader, follower)
+    for number in range(4):
+        appended(leader, 3, first=3 * number, partition=number % 2)
+    report = mirrored(leader, follower)
+    assert (report["commits"], report["jumps"]) == (4, 0)
+    found = [follower.snapshot(TOPIC, version) for version in range(follower.snapshot(TOPIC).version + 1)]
+    assert [int(one.states[SOURCE_VERSION]) for one in found] == [0, 1, 2, 3, 4]
+    assert [sum(row.records for row in segments_of(one.live)) for one in found] == [0, 3, 6, 9, 12]
+
+
+def test_in_step_nothing_is_committed(leader, follower):
+    appended(leader)
+    mirrored(leader, follower)
+    version = follower.snapshot(TOPIC).version
+    assert mirrored(leader, follower)["partitions"][0]["action"] == "in step"
+    assert follower.snapshot(TOPIC).version == version
+
+
+def _roll(log: LogDir) -> None:
+    roll(log, now_ms=later(log))
+
+
+def _retain(log: LogDir) -> None:
+    log.alter_topic(TOPIC, {"retention.bytes": "3000"})
+    retain(log)
+
+
+def _compact(log: LogDir) -> None:
+    log.alter_topic(TOPIC, {"cleanup.policy": "compact,delete"})
+    compact(log, force=True)
+
+
+def _restore(log: LogDir) -> None:
+    appended(log, 5, first=80)
+    restore(log, TOPIC, log.snapshot(TOPIC).version - 1)
+
+
+def _make_again(log: LogDir) -> None:
+    log.delete_topic(TOPIC)
+    log.create_topic(TOPIC, 3, {"segment.bytes": "5000"})
+    appended(log, 4, partition=2)
+
+
+def _delete_and_restore(log: LogDir) -> None:
+    version = log.snapshot(TOPIC).version
+    log.delete_topic(TOPIC)
+    restore(log, TOPIC, version)
+
+
+def _erase(log: LogDir) -> None:
+    erase(log, TOPIC, [b"3"])
+
+
+CHANGES = {
+    "an append with a transaction": lambda log: log.append(TOPIC, pa.table({"value": [b"x"]}), txn=("app", 7)),
+    "a roll": _roll,
+    "retention": _retain,
+    "compaction": _compact,
+    "deleted records": lambda log: log.delete_records(TOPIC, {0: 20}),
+    "a setting": lambda log: log.alter_topic(TOPIC, {"retention.ms": "1000"}),
+    "more partitions": lambda log: log.alter_topic(TOPIC, partitions=4),
+    "a restore": _restore,
+    "a deletion that was undone": _delete_and_restore,
+    "a topic made again": _make_again,
+    "erasure": _erase,
+    "vacuum": lambda log: vacuum(log, now_ms=later(log)),
+    "merged files of the manifest": lambda log: log.manifest(TOPIC).merge_files(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
+def test_what_happens_to_the_leader_happens_to_the_follower(leader, follower, change, jump, monkeypatch):
+    for number in range(4):
+        appended(leader, 20, first=20 * number)
+    _roll(leader)
+    appended(leader, 3, first=80, partition=1)
+    mirrored(leader, follower)
+    change(leader)
+    if jump:
+        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    appended(leader, 3, first=83)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+
+
+def test_at_every_commit_the_follower_is_a_past_state_of_the_leader(leader, follower):
+    for number, change in enumerate(CHANGES.values()):
+        appended(leader, 10, first=10 * number)
+        _roll(leader)
+        change(leader)
+        mirrored(leader, follower)
+        assert past_state(leader, follower)
+
+
+def test_a_deleted_topic_is_deleted_at_the_follower_and_its_files_wait_for_vacuum(leader, follower):
+    appended(leader)
+    mirrored(leader, follower)
+    leader.delete_topic(TOPIC)
+    mirrored(leader, follower)
+    assert follower.topics() == []
+    assert is_deleted(follower)
+    rows = segments_of(follower.manifest(TOPIC).snapshot(deleted=True).segments)
+    assert [row.state for row in rows] == ["removed"]
+    assert all(follower.storage.exists(row.path) for row in rows)
+    mirrored(leader, follower)
+
+
+def test_a_topic_that_was_deleted_before_it_was_ever_mirrored_is_left_out(leader, follower):
+    leader.delete_topic(TOPIC)
+    assert mirrored(leader, follower)["partitions"] == []
+    with pytest.raises(UnknownTopicError):
+        follower.snapshot(TOPIC)
+
+
+def test_only_topics_of_the_patterns_are_mirrored(leader, follower):
+    for name in ("orders-eu", "prices", "audit"):
+        leader.create_topic(name)
+    mirrored(leader, follower, "orders*", "audit")
+    assert follower.topics() == ["audit", "orders", "orders-eu"]
+
+
+def test_removed_files_stay_for_the_followers_own_delay(leader, follower):
+    appended_often(leader)
+    mirrored(leader, follower)
+    before = segments_of(follower.snapshot(TOPIC).live)
+    _roll(leader)
+    vacuum(leader, now_ms=later(leader))
+    assert not any(leader.storage.exists(row.path) for row in before)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    vacuum(follower)
+    assert all(follower.storage.exists(row.path) for row in before)
+    vacuum(follower, now_ms=later(follower))
+    assert not any(follower.storage.exists(row.path) for row in before)
+    assert_in_step(leader, follower)
+
+
+@pytest.mark.parametrize("vacuumed", ["not at all", "in part", "whole"])
+def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it(leader, follower, vacuumed):
+    leader.alter_topic(TOPIC, {"file.delete.delay.ms": "0"})
+    appended_often(leader)
+    version = leader.snapshot(TOPIC).version
+    mirrored(leader, follower)
+    before = segments_of(follower.snapshot(TOPIC).live)
+    _roll(leader)
+    mirrored(leader, follower)
+    if vacuumed == "in part":
+        with mock.patch.object(VACUUM, "_delete", side_effect=StorageError("killed")):
+            assert vacuum(follower, now_ms=later(follower)).failed
+    elif vacuumed == "whole":
+        assert not vacuum(follower, now_ms=later(follower)).failed
+    restore(leader, TOPIC, version)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower, same_paths=vacuumed == "not at all")
+    after = segments_of(follower.snapshot(TOPIC).live)
+    # A path that a vacuum may yet delete is not used again.
+    assert {row.path for row in after}.isdisjoint(row.path for row in before) == (vacuumed != "not at all")
+    assert not vacuum(follower, now_ms=later(follower)).failed
+    assert_in_step(leader, follower, same_paths=vacuumed == "not at all")
+    _roll(leader)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+
+
+def test_the_versions_that_vacuum_took_at_the_leader_are_jumped_over(leader, follower):
+    mirrored(leader, follower)
+    for number in range(25):
+        appended(leader, 2, first=2 * number)
+    _roll(leader)
+    with mock.patch("spark_segments.log.manifest.upkeep.COMMIT_LOG_MS", -DAY_MS):
+        vacuum(leader, now_ms=later(leader))
+    report = mirrored(leader, follower)
+    assert (report["commits"], report["jumps"]) == (1, 1)
+    assert_in_step(leader, follower)
+
+
+def test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions(log):
+    log.manifest(TOPIC).create("an-id", {}, [Partition("an-id", 0)], format_version=1)
+    for version in range(3):
+        log.append(TOPIC, pa.table({"value": [b"%d" % version]}), txn=("app", version))
+    follower = followers_of(log)
+    mirrored(log, follower)
+    assert follower.snapshot(TOPIC).format_version == 2
+    assert transactions(follower, TOPIC) == {"app": 2}
+    log.append(TOPIC, pa.table({"value": [b"3"]}), txn=("app", 3))
+    mirrored(log, follower)
+    assert_in_step(log, follower)
+
+
+def test_runs_of_shared_objects_are_mirrored_with_their_objects(log):
+    log.create_topic(TOPIC, 12)
+    follower = followers_of(log)
+    for number in range(3):
+        values = pa.array([b"%d" % at for at in range(24)], pa.binary())
+        log.append(TOPIC, pa.table({"value": values, "partition": pa.array([*range(12)] * 2, pa.int32())}))
+        if number == 1:
+            mirrored(log, follower)
+    assert all(row.is_shared for row in segments_of(log.snapshot(TOPIC).live))
+    mirrored(log, follower)
+    assert_in_step(log, follower)
+    _roll(log)
+    mirrored(log, follower)
+    assert_in_step(log, follower)
+
+
+def test_a_follower_can_be_followed(leader, follower):
+    appended(leader)
+    mirrored(leader, follower)
+    third = followers_of(leader, "third")
+    mirrored(follower, third)
+    assert_in_step(follower, third)
+    assert third.snapshot(TOPIC).states[SOURCE_URI] == follower.uri
+
+
+def test_the_lag_is_in_commits_records_and_time(leader, follower):
+    appended(leader)
+    mirrored(leader, follower)
+    assert lags(leader, follower)[TOPIC].commits == 0
+    appended(leader, 3)
+    appended(leader, 4, partition=1)
+    lag = lags(leader, follower)[TOPIC]
+    assert (lag.commits, lag.records, lag.leader_version - lag.source_version) == (2, 7, 2)
+    first = leader.manifest(TOPIC).history()[-2]["committed_ms"]
+    assert 0 <= leader.storage.now_ms() - first - lag.lag_ms < 60_000

@@ -1,0 +1,143 @@
+"""What a follower refuses, before any work is done; and what a mirror refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError, NotLeaderError
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance.removal.restore import restore
+from tests.golden_files import GOLDEN
+from tests.log_copies import copy_of
+from tests.maintenance.appending import DAY_MS
+from tests.maintenance.mirroring.followers import (
+    TOPIC,
+    appended,
+    assert_in_step,
+    followers_of,
+    led,
+    mirrored,
+)
+
+
+@pytest.fixture
+def leader(log) -> LogDir:
+    led(log, **{"cleanup.policy": "compact,delete", "retention.bytes": 0})
+    for number in range(3):
+        appended(log, 30, first=30 * number)
+    return log
+
+
+@pytest.fixture
+def follower(leader) -> LogDir:
+    follower = followers_of(leader)
+    mirrored(leader, follower)
+    return follower
+
+
+def files(log: LogDir) -> set[str]:
+    return {str(file) for file in Path(log.uri).rglob("*") if file.is_file()}
+
+
+REFUSED = {
+    "append": lambda log: log.append(TOPIC, pa.table({"key": [b"k"], "value": [b"x"]})),
+    "a writer of Spark": lambda log: log.target(TOPIC),
+    "alter": lambda log: log.alter_topic(TOPIC, {"retention.ms": "5"}),
+    "delete": lambda log: log.delete_topic(TOPIC),
+    "delete by force": lambda log: log.delete_topic(TOPIC, force=True),
+    "delete-records": lambda log: log.delete_records(TOPIC, {0: 5}),
+    "restore": lambda log: restore(log, TOPIC, 0),
+    "erase": lambda log: erase(log, TOPIC, [b"3"]),
+    "repair": lambda log: verify(log, TOPIC, repair=True),
+}
+
+
+@pytest.mark.parametrize("work", REFUSED.values(), ids=REFUSED.keys())
+def test_a_follower_refuses_changes_before_anything_is_written(leader, follower, work):
+    before, version = files(follower), follower.snapshot(TOPIC).version
+    with pytest.raises(NotLeaderError, match="it is no leader") as refused:
+        work(follower)
+    assert leader.uri in str(refused.value)
+    assert (files(follower), follower.snapshot(TOPIC).version) == (before, version)
+
+
+@pytest.mark.parametrize("job", [roll, retain, compact])
+def test_a_follower_refuses_jobs_before_anything_is_written(leader, follower, job):
+    before = files(follower)
+    report = job(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
+    (line,) = report.failed
+    assert line["topic"] == TOPIC and "it is no leader" in line["error"] and leader.uri in line["error"]
+    assert files(follower) == before
+
+
+def test_a_follower_refuses_an_import(tmp_path):
+    leader = LogDir.create(str(tmp_path / "log"))
+    leader.import_kafka(str(GOLDEN / "broker-data"))
+    follower = followers_of(leader)
+    mirrored(leader, follower)
+    topic = leader.topics()[0]
+    with pytest.raises(LogDirError, match="it is no leader"):
+        follower.import_kafka(str(GOLDEN / "broker-data"))
+    assert_in_step(leader, follower, topic)
+
+
+def test_vacuum_runs_on_a_follower(follower):
+    assert not vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS).failed
+
+
+def failure(source: LogDir, target: LogDir) -> str:
+    (line,) = mirror(source, target).failed
+    return line["error"]
+
+
+def test_a_topic_that_stands_alone_is_not_taken_over(leader):
+    other = followers_of(leader, "other")
+    other.create_topic(TOPIC)
+    assert "follows no other" in failure(leader, other)
+    assert other.snapshot(TOPIC).states == {}
+
+
+def test_another_log_directory_with_a_topic_of_the_name_is_refused(leader, follower, tmp_path):
+    other = LogDir.create(str(tmp_path / "other"))
+    other.create_topic(TOPIC)
+    assert "not the log that the follower has mirrored" in failure(other, follower)
+    assert_in_step(leader, follower)
+
+
+def test_a_leader_that_went_back_to_a_copy_of_itself_is_refused(leader, follower, tmp_path):
+    backup = copy_of(leader, tmp_path / "backup")
+    appended(leader)
+    mirrored(leader, follower)
+    assert "no such version" in failure(backup, follower)
+    appended(backup)
+    assert "not the log that the follower has mirrored" in failure(backup, follower)
+    assert_in_step(leader, follower)
+
+
+def test_a_leader_that_was_moved_is_followed_on(leader, follower, tmp_path):
+    moved = copy_of(leader, tmp_path / "moved")
+    appended(moved)
+    mirrored(moved, follower)
+    assert_in_step(moved, follower)
+
+
+def test_a_leader_without_the_topic_keeps_the_follower(leader, follower):
+    for file in Path(leader.uri, "_manifest", TOPIC).rglob("*.json"):
+        file.unlink()
+    Path(leader.uri, "_manifest", TOPIC).rename(Path(leader.uri, "elsewhere"))
+    report = mirror(leader, follower)
+    assert report.warnings and TOPIC in report.warnings[0] and follower.topics() == [TOPIC]
+
+
+def test_places_that_cannot_be_mirrored_are_named(leader, tmp_path):
+    with pytest.raises(LogDirError, match="cannot follow itself"):
+        mirror(leader, leader)
+    kafka = LogDir.open(str(GOLDEN / "broker-data"))
+    with pytest.raises(LogDirError, match="Kafka wrote"):
+        mirror(kafka, followers_of(leader))
