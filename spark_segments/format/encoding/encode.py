@@ -5,6 +5,7 @@ The caller decides which rows belong to which partition, where the bytes go, and
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,54 +71,117 @@ def encode_records(
     LOG_APPEND_TIME all records of a batch get the latest timestamp of its rows.
     """
     columns = records if isinstance(records, RecordColumns) else RecordColumns.of(records)
+    total = columns.count if rows is None else len(rows)
+    runs = Runs(np.array([0, total], np.int64), np.array([base_offset], np.int64))
+    [encoded] = encode_runs(
+        columns,
+        rows,
+        runs,
+        codec=codec,
+        level=level,
+        batch_bytes=batch_bytes,
+        max_message_bytes=max_message_bytes,
+        leader_epoch=leader_epoch,
+        timestamp_type=timestamp_type,
+    )
+    return encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Rows of several partitions: run i has the records starts[i] to starts[i + 1], with offsets from base_offsets[i].
+
+    `starts` int64[n + 1], the first is 0; `base_offsets` int64[n].
+    """
+
+    starts: np.ndarray
+    base_offsets: np.ndarray
+
+
+def encode_runs(
+    columns: RecordColumns,
+    rows: np.ndarray | None,
+    runs: Runs,
+    *,
+    codec: int,
+    level: int | None,
+    batch_bytes: int,
+    max_message_bytes: int,
+    leader_epoch: int = 0,
+    timestamp_type: int = CREATE_TIME,
+) -> list[Encoded]:
+    """What `encode_records` makes of each run, in one go: no batch has records of two runs.
+
+    The results are views of the same memory. Errors are those of `encode_records`.
+    """
     selected = _ALL_ROWS if rows is None else readonly(np.ascontiguousarray(rows, np.int64))
-    total = columns.count if rows is None else len(selected)
-    record_bytes, tombstones = kernels.measure(
+    total = int(runs.starts[-1])
+    count = len(runs.base_offsets)
+    run_ends = np.ascontiguousarray(runs.starts[1:], np.int64)
+    tombstones = np.zeros(count, np.int64)
+    record_bytes = kernels.measure(
         *_plain(columns.key, columns.value, columns.headers, columns.header_key, columns.header_value),
         selected,
         rows is None,
-        total,
+        run_ends,
         columns.count,
+        tombstones,
     )
     if record_bytes < 0:
         raise IndexError(f"rows has a number that is not among the {columns.count} rows")
     cut_bytes = max(min(batch_bytes, max_message_bytes, _LARGEST_SIZE), 1)
-    # Two batches in a row together exceed the limit of a batch, which bounds the number of batches.
-    most_batches = min(total, 2 * record_bytes // max(cut_bytes - BATCH_OVERHEAD, 1) + 1)
+    # Two batches in a row of a run together exceed the limit of a batch, which bounds the number of batches.
+    most_batches = min(total, 2 * record_bytes // max(cut_bytes - BATCH_OVERHEAD, 1) + count)
     encoder = _Encoder(
         columns=columns,
         rows=selected,
         all_rows=rows is None,
-        total=total,
+        run_ends=run_ends,
+        shifts=np.asarray(runs.base_offsets, np.int64) - runs.starts[:-1],
         room_bytes=record_bytes + BATCH_OVERHEAD * most_batches,
         codec=codec,
         level=level,
         cut_bytes=cut_bytes,
         max_message_bytes=max_message_bytes,
-        base_offset=base_offset,
         leader_epoch=leader_epoch,
         attributes=codec | (TIMESTAMP_TYPE_MASK if timestamp_type == LOG_APPEND_TIME else 0),
     )
     buffer, tables = encoder.uncompressed() if codec == NONE else encoder.compressed()
-    return Encoded(buffer, encoder.batch_table(np.concatenate([_NO_BATCHES, *tables])), tombstones)
+    table = np.concatenate([_NO_BATCHES, *tables])
+    batches = encoder.batch_table(table)
+    if count == 1:
+        return [Encoded(buffer, batches, int(tombstones[0]))]
+    cuts = np.searchsorted(table[:, kernels.FIRST], runs.starts).tolist()
+    positions = [*batches.position.tolist(), buffer.size]
+    found = []
+    for run, (start, end) in enumerate(itertools.pairwise(cuts)):
+        own = batches.take(slice(start, end))
+        own.position[:] -= positions[start]
+        found.append(Encoded(buffer[positions[start] : positions[end]], own, int(tombstones[run])))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """The checked arguments of a call of encode_records."""
+    """The checked arguments of a call of encode_runs."""
 
     columns: RecordColumns
     rows: np.ndarray
     all_rows: bool
-    total: int
+    run_ends: np.ndarray
+    shifts: np.ndarray  # of each run: offset minus number of a record
     room_bytes: int  # upper bound of the uncompressed bytes of all batches
     codec: int
     level: int | None
     cut_bytes: int
     max_message_bytes: int
-    base_offset: int
     leader_epoch: int
     attributes: int
+
+    @property
+    def total(self) -> int:
+        """The number of records."""
+        return int(self.run_ends[-1])
 
     def uncompressed(self) -> tuple[pa.Buffer, list[np.ndarray]]:
         buffer = pa.allocate_buffer(self.room_bytes)
@@ -158,7 +222,7 @@ class _Encoder:
             table[:, [kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES]] = stored
             tables.append(table)
         for table in tables:
-            kernels.seal(out, table, self.base_offset, self.leader_epoch)
+            kernels.seal(out, table, self.leader_epoch)
         return buffer[:position], tables
 
     def _write(self, out: np.ndarray, position: int, number: int) -> tuple[int, int, np.ndarray]:
@@ -176,7 +240,8 @@ class _Encoder:
             self.rows,
             self.all_rows,
             number,
-            self.total,
+            self.run_ends,
+            self.shifts,
             self.cut_bytes,
             _LARGEST_SIZE if is_compressed else self.max_message_bytes,
             self.attributes,
@@ -184,7 +249,6 @@ class _Encoder:
             out,
             position,
             table,
-            self.base_offset,
             self.leader_epoch,
         )
         if problem == kernels.NO_ROOM:
@@ -228,7 +292,7 @@ class _Encoder:
 
     def batch_table(self, table: np.ndarray) -> BatchTable:
         rows = len(table)
-        first = self.base_offset + table[:, kernels.FIRST]
+        first = table[:, kernels.OFFSET].copy()
         return BatchTable(
             position=table[:, kernels.POSITION].copy(),
             size=table[:, kernels.SIZE].copy(),

@@ -52,9 +52,9 @@ _HEADER_OVERHEAD = 5 + 5
 _PREFETCH_RECORDS = 16
 _CACHE_LINE = 64
 
-# Columns of the table that kernels fill, one row a batch. FIRST is the number of its first record.
-POSITION, SIZE, FIRST, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, CRC = range(8)
-TABLE_COLUMNS = 8
+# Columns of the table that kernels fill, one row a batch. FIRST is the number of its first record, OFFSET its offset.
+POSITION, SIZE, FIRST, OFFSET, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, CRC = range(9)
+TABLE_COLUMNS = 9
 
 # The reason why a kernel call ended early.
 NOTHING = 0
@@ -93,8 +93,10 @@ def _write_field(out, position, data, start, length):
 
 
 @njit(_nrt=False)
-def measure(key, value, headers, header_key, header_value, rows, all_rows, total, count):
-    """(upper bound of all records' bytes, or -1 where `rows` has a number that is no row; tombstones)"""
+def measure(key, value, headers, header_key, header_value, rows, all_rows, run_ends, count, tombstones):
+    """An upper bound of all records' bytes, or -1 where `rows` has a number that is no row. Counts each run's
+    tombstones.
+    """
     key_offsets, _, _, _ = key
     value_offsets, _, value_validity, value_bit = value
     header_offsets, _, _ = headers
@@ -102,33 +104,38 @@ def measure(key, value, headers, header_key, header_value, rows, all_rows, total
     content_offsets, _, _, _ = header_value
     has_headers = len(header_offsets) > 0
     record_bytes = np.int64(0)
-    tombstones = np.int64(0)
-    for number in range(total):
-        row = np.int64(number)
-        if not all_rows:
-            row = rows[number]
-            if row < 0 or row >= count:
-                return np.int64(-1), tombstones
-        tombstones += _is_null(value_validity, value_bit + row)
-        record_bytes += np.int64(value_offsets[row + 1]) - value_offsets[row] + _RECORD_OVERHEAD
-        record_bytes += np.int64(key_offsets[row + 1]) - key_offsets[row]
-        if has_headers:
-            start = header_offsets[row]
-            end = header_offsets[row + 1]
-            record_bytes += np.int64(name_offsets[end]) - name_offsets[start]
-            record_bytes += np.int64(content_offsets[end]) - content_offsets[start]
-            record_bytes += (np.int64(end) - start) * _HEADER_OVERHEAD
-    return record_bytes, tombstones
+    number = np.int64(0)
+    for run in range(len(run_ends)):
+        without_value = np.int64(0)
+        while number < run_ends[run]:
+            row = number
+            if not all_rows:
+                row = rows[number]
+                if row < 0 or row >= count:
+                    return np.int64(-1)
+            without_value += _is_null(value_validity, value_bit + row)
+            record_bytes += np.int64(value_offsets[row + 1]) - value_offsets[row] + _RECORD_OVERHEAD
+            record_bytes += np.int64(key_offsets[row + 1]) - key_offsets[row]
+            if has_headers:
+                start = header_offsets[row]
+                end = header_offsets[row + 1]
+                record_bytes += np.int64(name_offsets[end]) - name_offsets[start]
+                record_bytes += np.int64(content_offsets[end]) - content_offsets[start]
+                record_bytes += (np.int64(end) - start) * _HEADER_OVERHEAD
+            number += 1
+        tombstones[run] = without_value
+    return record_bytes
 
 
 @njit(_nrt=False)
 def write_batches(
-    key, value, timestamp, headers, header_key, header_value, rows, all_rows, number, total, cut_bytes, largest_bytes,
-    attributes, is_compressed, out, position, table, base_offset, leader_epoch,
+    key, value, timestamp, headers, header_key, header_value, rows, all_rows, number, run_ends, shifts, cut_bytes,
+    largest_bytes, attributes, is_compressed, out, position, table, leader_epoch,
 ):  # fmt: skip
     """Writes batches from record `number` on while `out` and `table` have room, and seals them unless `is_compressed`.
 
-    (number of the next record, position after the last batch, batches, problem, its row, found value)
+    A batch ends where its run does (run_ends, int64[runs]); a record's offset is its number plus its run's shift. (number
+    of the next record, position after the last batch, batches, problem, its row, found value)
     """
     key_offsets, key_data, key_validity, key_bit = key
     value_offsets, value_data, value_validity, value_bit = value
@@ -137,13 +144,18 @@ def write_batches(
     name_offsets, name_data, name_validity, name_bit = header_key
     content_offsets, content_data, content_validity, content_bit = header_value
     has_headers = len(header_offsets) > 0
+    total = run_ends[-1]
+    run = 0
     batches = 0
     while number < total and batches < len(table):
+        while run_ends[run] <= number:
+            run += 1
+        run_end = run_ends[run]
         first = number
         at = position + BATCH_OVERHEAD
         base_timestamp = np.int64(NO_TIMESTAMP)
         max_timestamp = np.int64(NO_TIMESTAMP)
-        while number < total:
+        while number < run_end:
             row = np.int64(number)
             if not all_rows:
                 row = rows[number]
@@ -217,22 +229,23 @@ def write_batches(
         batch[POSITION] = position
         batch[SIZE] = at - position
         batch[FIRST] = first
+        batch[OFFSET] = first + shifts[run]
         batch[COUNT] = number - first
         batch[BASE_TIMESTAMP] = base_timestamp
         batch[MAX_TIMESTAMP] = max_timestamp
         batch[ATTRIBUTES] = attributes
         if not is_compressed:
-            _seal_batch(out, batch, base_offset, leader_epoch)
+            _seal_batch(out, batch, leader_epoch)
         batches += 1
         position = at
     return number, position, batches, NOTHING, np.int64(0), np.int64(0)
 
 
 @njit(_nrt=False)
-def _seal_batch(out, batch, base_offset, leader_epoch):
+def _seal_batch(out, batch, leader_epoch):
     """Writes the header and the CRC of a batch whose records section is already in place."""
     at = batch[POSITION]
-    store_i64(out, at, base_offset + batch[FIRST])
+    store_i64(out, at, batch[OFFSET])
     store_i32(out, at + BATCH_LENGTH_POSITION, batch[SIZE] - LOG_OVERHEAD)
     store_i32(out, at + LEADER_EPOCH_POSITION, leader_epoch)
     store_i8(out, at + MAGIC_POSITION, _MAGIC)
@@ -249,7 +262,7 @@ def _seal_batch(out, batch, base_offset, leader_epoch):
 
 
 @njit(_nrt=False)
-def seal(out, table, base_offset, leader_epoch):
+def seal(out, table, leader_epoch):
     """Writes header and CRC of each batch of `table`; the records sections are already in place."""
     for number in range(len(table)):
-        _seal_batch(out, table[number], base_offset, leader_epoch)
+        _seal_batch(out, table[number], leader_epoch)

@@ -6,7 +6,7 @@ Each task of a writer uses an Appender. The Appender assigns no offsets; the com
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from spark_segments.config import TopicConfig
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError
 from spark_segments.format.encoding.arrow_buffers import RecordColumns
-from spark_segments.format.encoding.encode import encode_records
+from spark_segments.format.encoding.encode import Runs, encode_runs
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from spark_segments.log.appending.input_columns import check_columns, normalize
@@ -41,6 +41,9 @@ LARGE_RUN_BYTES = WAITING_BYTES // 64
 CHUNK_BYTES = 4 << 20
 """A run of this size has files of its own. So has a run of LARGE_RUN_BYTES where more is to come after WAITING_BYTES:
 a partition that gets much becomes one large chunk and not a run in each of many objects."""
+
+GROUP_BYTES = 2 << 20
+"""Rows of partitions that get little are encoded together up to about this size, which the processor's cache holds."""
 
 FEWEST_RUNS = 8
 """Fewer runs than this get files of their own: an object would save few requests."""
@@ -254,27 +257,60 @@ class Appender:
         order, starts = group_rows(partitions, opened.target.partitions)
         config = opened.target.config
         columns = RecordColumns.of(batch)
-        for partition in np.flatnonzero(np.diff(starts)).tolist():
-            writer = self._writer(opened, partition)
-            encoded = encode_records(
+        for partitions in self._groups(opened, starts, GROUP_BYTES * batch.num_rows // max(1, batch.nbytes)):
+            writers = [self._writer(opened, partition) for partition in partitions]
+            begin, end = starts[partitions[0]], starts[partitions[-1] + 1]
+            runs = Runs(
+                np.append(starts[partitions], end) - begin,
+                np.array([writer.next_offset for writer in writers], np.int64),
+            )
+            encoded = encode_runs(
                 columns,
-                order[starts[partition] : starts[partition + 1]],
+                order[begin:end],
+                runs,
                 codec=opened.codec,
                 level=opened.level,
                 # As in Kafka, no batch is larger than a segment.
                 batch_bytes=min(self._options.batch_bytes, config.segment_bytes),
                 max_message_bytes=min(config.max_message_bytes, config.segment_bytes),
-                base_offset=writer.next_offset,
                 timestamp_type=opened.timestamp_type,
                 leader_epoch=NO_LEADER_EPOCH,
             )
-            writer.append(encoded)
-            if isinstance(writer, WaitingRun):
-                self._waiting_bytes += encoded.buffer.size
-                if writer.log_bytes >= opened.target.chunk_bytes:
-                    self._open_chunk(opened, partition)
-                elif self._waiting_bytes >= WAITING_BYTES:
-                    self._write_waiting()
+            for writer, one in zip(writers, encoded, strict=True):
+                writer.append(one)
+                if isinstance(writer, WaitingRun):
+                    self._waiting_bytes += one.buffer.size
+            self._make_room(opened, partitions)
+
+    @staticmethod
+    def _groups(opened: _Open, starts: np.ndarray, most_rows: int) -> Iterator[list[int]]:
+        """The partitions that have rows, in groups that are encoded together: a call for each would take longer.
+
+        A group has partitions side by side of up to `most_rows` rows, all of whose batches wait. A partition that has
+        a chunk is alone: to open a chunk for another might close it.
+        """
+        group: list[int] = []
+        with_rows = np.flatnonzero(np.diff(starts)).tolist()
+        for partition in with_rows:
+            waits = opened.target.format_version >= SHARED_FORMAT_VERSION and partition not in opened.writers
+            if group and (not waits or starts[partition + 1] - starts[group[0]] > most_rows):
+                yield group
+                group = []
+            group.append(partition)
+            if not waits:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _make_room(self, opened: _Open, partitions: Sequence[int]) -> None:
+        """Opens chunks for the runs of these partitions that became large, and writes what waits where it is much."""
+        for partition in partitions:
+            run = opened.waiting.get(partition)
+            if run is not None and run.log_bytes >= opened.target.chunk_bytes:
+                self._open_chunk(opened, partition)
+        if self._waiting_bytes >= WAITING_BYTES:
+            self._write_waiting()
 
     def _partitions(self, opened: _Open, batch: pa.RecordBatch) -> np.ndarray:
         """int32[rows]: the partition column where it is set, else murmur2 of the key, else the sticky partition."""

@@ -93,20 +93,24 @@ def commit_written(
 def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
     """The change that puts chunks at the ends of their partitions and moves those ends."""
     there = _rows_of(snapshot, {chunk.partition for chunk in chunks})
+    ends = {number: row.log_end_offset for number, row in there.items()}
     added = []
     for chunk in chunks:
         _check_topic_id(snapshot, chunk.topic_id)
-        row = there[chunk.partition]
-        placed = chunk.at(row.log_end_offset)
+        placed = chunk.at(ends[chunk.partition])
+        ends[chunk.partition] = placed.next_offset
         added.append(placed)
-        # An open transaction (of an import) holds the last stable offset where it is.
-        stable = row.last_stable_offset == row.log_end_offset
-        there[chunk.partition] = dataclasses.replace(
-            row,
-            log_end_offset=placed.next_offset,
-            last_stable_offset=placed.next_offset if stable else row.last_stable_offset,
-        )
-    return Change(APPEND, add=added, partitions=list(there.values()))
+    return Change(APPEND, add=added, partitions=[_with_end(row, ends[number]) for number, row in there.items()])
+
+
+def _with_end(row: Partition, log_end_offset: int) -> Partition:
+    # An open transaction (of an import) holds the last stable offset where it is.
+    stable = row.last_stable_offset == row.log_end_offset
+    return dataclasses.replace(
+        row,
+        log_end_offset=log_end_offset,
+        last_stable_offset=log_end_offset if stable else row.last_stable_offset,
+    )
 
 
 def check_written(snapshot: Snapshot, written: Sequence[Chunks], defaults: Mapping[str, str]) -> None:
