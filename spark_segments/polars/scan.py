@@ -90,13 +90,13 @@ class _Scan:
         bounds = Bounds() if predicate is None or n_rows is not None else bounds_of(predicate)
         left = n_rows
         for batch in self._stream(replace(wanted, offsets=self._offsets(bounds)), typed):
-            frame = _frame(pa.Table.from_batches([batch]))
+            frame = _frame(batch)
             if left is not None:
                 frame = frame.head(left)
                 left -= frame.height
             if predicate is not None:
                 frame = frame.filter(predicate)
-            yield frame.select(names)
+            yield frame if frame.columns == names else frame.select(names)
             if left == 0:
                 return
 
@@ -132,7 +132,7 @@ class _Scan:
         return found
 
 
-def _frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
+def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame)
     return frame

@@ -56,6 +56,4 @@ def test_a_record_that_is_too_large_is_named_by_its_row():
     records = columns([Record(value=b"x" * size, key=None, timestamp=1, headers=[]) for size in (5, 6, 900, 7)])
     rows, runs = np.array([3, 1, 2, 0]), Runs(np.array([0, 2, 4]), np.array([0, 0]))
     with pytest.raises(RecordTooLargeError, match="row 2 "):
-        encode_runs(
-            RecordColumns.of(records), rows, runs, codec=0, level=None, batch_bytes=500, max_message_bytes=500
-        )
+        encode_runs(RecordColumns.of(records), rows, runs, codec=0, level=None, batch_bytes=500, max_message_bytes=500)

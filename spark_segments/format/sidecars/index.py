@@ -120,7 +120,7 @@ class IndexBuilder:
     ) -> None:
         self.base_offset = base_offset
         self._interval_bytes = interval_bytes
-        self._limits = (index_bytes // OFFSET_ENTRY_BYTES, index_bytes // TIME_ENTRY_BYTES - 1)
+        self._index_bytes = index_bytes
         self._state = new_state()
         self._offset_parts: list[bytes] = []
         self._time_parts: list[bytes] = []
@@ -143,35 +143,13 @@ class IndexBuilder:
         """
         if not len(batches):
             return
-        last_offset = batches.last_offset
-        relative = (int(last_offset.min()) - self.base_offset, int(last_offset.max()) - self.base_offset)
-        if relative[0] < 0 or relative[1] > MAX_RELATIVE_OFFSET:
-            raise CorruptBatchError(
-                "An offset does not fit the index of its segment",
-                expected=f"at most {MAX_RELATIVE_OFFSET} above the base offset {self.base_offset}",
-                found=self.base_offset + (relative[0] if relative[0] < 0 else relative[1]),
-            )
         if appends is None:
             appends = np.ones(len(batches), np.int64)
         assert int(appends.sum()) == len(batches)
-        offset_entries = np.empty((len(appends), 2), np.int64)
-        time_entries = np.empty((len(appends), 2), np.int64)
-        before = self._state[[OFFSET_ENTRIES, TIME_ENTRIES]]
-        _append(
-            np.ascontiguousarray(batches.position),
-            np.ascontiguousarray(batches.size),
-            np.ascontiguousarray(last_offset),
-            np.ascontiguousarray(batches.max_timestamp),
-            np.ascontiguousarray(appends, np.int64),
-            self._interval_bytes,
-            self._limits[0],
-            self._limits[1],
-            self._state,
-            offset_entries,
-            time_entries,
+        states, ends = self._state.reshape(1, STATE_SLOTS), np.array([len(appends)])
+        offset_entries, time_entries, _ = _entries(
+            batches, self.base_offset, appends, ends, self._interval_bytes, self._index_bytes, states
         )
-        added_offset, added_time = self._state[[OFFSET_ENTRIES, TIME_ENTRIES]] - before
-        offset_entries, time_entries = offset_entries[:added_offset], time_entries[:added_time]
         self._offset_parts.append(offset_index_bytes(offset_entries[:, 0] - self.base_offset, offset_entries[:, 1]))
         self._time_parts.append(time_index_bytes(time_entries[:, 0], time_entries[:, 1] - self.base_offset))
 
@@ -182,6 +160,76 @@ class IndexBuilder:
             relative_offset = self.offset_of_max_timestamp - self.base_offset
             time_parts.append(time_index_bytes(np.array([self.max_timestamp]), np.array([relative_offset])))
         return b"".join(self._offset_parts), b"".join(time_parts)
+
+
+def indexes_of_runs(
+    batches: BatchTable, run_ends: np.ndarray, *, interval_bytes: int, index_bytes: int
+) -> tuple[list[tuple[bytes, bytes]], np.ndarray]:
+    """((.index, .timeindex) of each run, its state): what an IndexBuilder of base offset 0 makes of each run's batches.
+
+    `batches` has the batches of all runs; those of run i end before row run_ends[i] (int64[runs]). Positions count from
+    where the run begins. The states are int64[runs, STATE_SLOTS]. Raises as `IndexBuilder.add` does.
+    """
+    states = np.tile(new_state(), (len(run_ends), 1))
+    appends = np.ones(len(batches), np.int64)
+    offset_entries, time_entries, ends = _entries(batches, 0, appends, run_ends, interval_bytes, index_bytes, states)
+    offset_bytes = offset_index_bytes(offset_entries[:, 0], offset_entries[:, 1])
+    time_bytes = time_index_bytes(time_entries[:, 0], time_entries[:, 1])
+    last_bytes = time_index_bytes(states[:, MAX_TIMESTAMP], states[:, OFFSET_OF_MAX])
+    has_last = (states[:, MAX_TIMESTAMP] > states[:, LAST_ENTRY_TIMESTAMP]).tolist()
+    found = []
+    offset_start = time_start = last_start = 0
+    for (offset_end, time_end), last in zip(
+        (ends * (OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES)).tolist(), has_last, strict=True
+    ):
+        time_index = time_bytes[time_start:time_end]
+        if last:
+            time_index += last_bytes[last_start : last_start + TIME_ENTRY_BYTES]
+        found.append((offset_bytes[offset_start:offset_end], time_index))
+        offset_start, time_start, last_start = offset_end, time_end, last_start + TIME_ENTRY_BYTES
+    return found, states
+
+
+def _entries(
+    batches: BatchTable,
+    base_offset: int,
+    appends: np.ndarray,
+    run_ends: np.ndarray,
+    interval_bytes: int,
+    index_bytes: int,
+    states: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(offset and position int64[n, 2], timestamp and offset int64[m, 2], how many of both up to each run's end) of
+    the new entries. `states` (a row a run) goes on; run i ends before append run_ends[i].
+    """
+    last_offset = batches.last_offset
+    lowest, highest = (int(last_offset.min()), int(last_offset.max())) if len(last_offset) else (base_offset, 0)
+    if lowest < base_offset or highest - base_offset > MAX_RELATIVE_OFFSET:
+        raise CorruptBatchError(
+            "An offset does not fit the index of its segment",
+            expected=f"at most {MAX_RELATIVE_OFFSET} above the base offset {base_offset}",
+            found=lowest if lowest < base_offset else highest,
+        )
+    offset_entries = np.empty((len(appends), 2), np.int64)
+    time_entries = np.empty((len(appends), 2), np.int64)
+    ends = np.empty((len(run_ends), 2), np.int64)
+    _append(
+        np.ascontiguousarray(batches.position),
+        np.ascontiguousarray(batches.size),
+        np.ascontiguousarray(last_offset),
+        np.ascontiguousarray(batches.max_timestamp),
+        np.ascontiguousarray(appends, np.int64),
+        np.ascontiguousarray(run_ends, np.int64),
+        interval_bytes,
+        index_bytes // OFFSET_ENTRY_BYTES,
+        index_bytes // TIME_ENTRY_BYTES - 1,
+        states,
+        offset_entries,
+        time_entries,
+        ends,
+    )
+    offset_count, time_count = ends[-1] if len(ends) else (0, 0)
+    return offset_entries[:offset_count], time_entries[:time_count], ends
 
 
 def rebuild(
@@ -263,36 +311,42 @@ def note_append(state, size, max_timestamp, offset_of_max, interval_bytes, max_o
 
 @njit
 def _append(
-    position, size, last_offset, max_timestamp, appends, interval_bytes, max_offset_entries, max_time_entries,
-    state, offset_entries, time_entries,
+    position, size, last_offset, max_timestamp, appends, run_ends, interval_bytes, max_offset_entries,
+    max_time_entries, states, offset_entries, time_entries, ends,
 ):  # fmt: skip
     offset_count = 0
     time_count = 0
     row = 0
-    for count in appends:
-        first = row
-        append_bytes = np.int64(0)
-        largest = np.int64(-1)
-        offset_of_largest = np.int64(-1)
-        for row in range(first, first + count):
-            append_bytes += size[row]
-            if max_timestamp[row] > largest:
-                largest = max_timestamp[row]
-                offset_of_largest = last_offset[row]
-        row = first + count
-        if count == 0:
-            continue
-        added = note_append(
-            state, append_bytes, largest, offset_of_largest, interval_bytes, max_offset_entries, max_time_entries
-        )
-        if added & ADDED_OFFSET_ENTRY:
-            offset_entries[offset_count, 0] = last_offset[row - 1]
-            offset_entries[offset_count, 1] = position[first]
-            offset_count += 1
-        if added & ADDED_TIME_ENTRY:
-            time_entries[time_count, 0] = state[MAX_TIMESTAMP]
-            time_entries[time_count, 1] = state[OFFSET_OF_MAX]
-            time_count += 1
+    number = 0
+    for run in range(len(run_ends)):
+        state = states[run]
+        while number < run_ends[run]:
+            first = row
+            append_bytes = np.int64(0)
+            largest = np.int64(-1)
+            offset_of_largest = np.int64(-1)
+            row = first + appends[number]
+            number += 1
+            for batch in range(first, row):
+                append_bytes += size[batch]
+                if max_timestamp[batch] > largest:
+                    largest = max_timestamp[batch]
+                    offset_of_largest = last_offset[batch]
+            if row == first:
+                continue
+            added = note_append(
+                state, append_bytes, largest, offset_of_largest, interval_bytes, max_offset_entries, max_time_entries
+            )
+            if added & ADDED_OFFSET_ENTRY:
+                offset_entries[offset_count, 0] = last_offset[row - 1]
+                offset_entries[offset_count, 1] = position[first]
+                offset_count += 1
+            if added & ADDED_TIME_ENTRY:
+                time_entries[time_count, 0] = state[MAX_TIMESTAMP]
+                time_entries[time_count, 1] = state[OFFSET_OF_MAX]
+                time_count += 1
+        ends[run, 0] = offset_count
+        ends[run, 1] = time_count
 
 
 def _without_zero_tail(nonzero: np.ndarray) -> int:

@@ -1,53 +1,33 @@
-"""The index entries and the figures of a segment, gathered while its batches are written."""
+"""The index entries and the figures of segments, from the headers of their batches."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.sidecars.index import IndexBuilder
+from spark_segments.format.sidecars.index import MAX_TIMESTAMP, OFFSET_OF_MAX, IndexBuilder, indexes_of_runs
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.limits import SegmentLimits
 
 
+@dataclass(slots=True)
 class SegmentFigures:
-    """All that a row says of a segment's batches, whose offsets are the file's and whose positions count from 0."""
+    """All that a row says of a segment's batches, at the offsets in the file's bytes. See `Segment`."""
 
-    def __init__(self, base_offset: int, limits: SegmentLimits) -> None:
-        self._base_offset = base_offset
-        self._index = IndexBuilder(
-            base_offset, interval_bytes=limits.index_interval_bytes, index_bytes=limits.segment_index_bytes
-        )
-        self.log_bytes = 0
-        self.next_offset = base_offset
-        self.tombstones = 0
-        self.records = 0
-        self.batches = 0
-        self._first_batch_max_timestamp_ms = -1
-        self._delete_horizon_ms: int | None = None
-
-    def add(self, batches: BatchTable) -> None:
-        """Adds batches (one at least) behind those before; their positions are ignored."""
-        if not self.batches:
-            self._first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
-        positions = self.log_bytes + np.cumsum(batches.size) - batches.size
-        self._index.add(dataclasses.replace(batches, position=positions))
-        self.log_bytes += int(batches.size.sum())
-        self.next_offset = int(batches.last_offset[-1]) + 1
-        self.records += int(batches.count.sum())
-        self.batches += len(batches)
-        horizons = batches.base_timestamp[batches.has_delete_horizon]
-        if len(horizons):
-            earliest = int(horizons.min())
-            self._delete_horizon_ms = (
-                earliest if self._delete_horizon_ms is None else min(earliest, self._delete_horizon_ms)
-            )
-
-    def finish(self) -> tuple[bytes, bytes]:
-        """(.index, .timeindex) of all batches."""
-        return self._index.finish()
+    base_offset: int
+    next_offset: int
+    log_bytes: int = 0
+    records: int = 0
+    batches: int = 0
+    tombstones: int = 0
+    first_batch_max_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1
+    offset_of_max_timestamp: int = -1
+    delete_horizon_ms: int | None = None
 
     def row(
         self,
@@ -63,27 +43,107 @@ class SegmentFigures:
         position: int = 0,
         index_position: int | None = None,
     ) -> Segment:
-        """The segment's row, at the offsets in the file's bytes."""
+        """The segment's row."""
         return Segment(
             topic_id=topic_id,
             partition=partition,
-            base_offset=self._base_offset,
+            base_offset=self.base_offset,
             next_offset=self.next_offset,
             path=path,
-            file_base_offset=self._base_offset,
+            file_base_offset=self.base_offset,
             log_bytes=self.log_bytes,
             index_bytes=index_bytes,
             time_index_bytes=time_index_bytes,
             txn_index_bytes=txn_index_bytes,
             records=self.records,
             batches=self.batches,
-            first_batch_max_timestamp_ms=self._first_batch_max_timestamp_ms,
-            max_timestamp_ms=self._index.max_timestamp,
-            offset_of_max_timestamp=self._index.offset_of_max_timestamp,
+            first_batch_max_timestamp_ms=self.first_batch_max_timestamp_ms,
+            max_timestamp_ms=self.max_timestamp_ms,
+            offset_of_max_timestamp=self.offset_of_max_timestamp,
             tombstones=self.tombstones,
-            delete_horizon_ms=self._delete_horizon_ms,
+            delete_horizon_ms=self.delete_horizon_ms,
             created_ms=created_ms,
             state=state,
             position=position,
             index_position=index_position,
         )
+
+
+class SegmentBuilder:
+    """The figures and the index entries of a segment, gathered while its batches are written."""
+
+    def __init__(self, base_offset: int, limits: SegmentLimits) -> None:
+        self.figures = SegmentFigures(base_offset, base_offset)
+        self._index = IndexBuilder(
+            base_offset, interval_bytes=limits.index_interval_bytes, index_bytes=limits.segment_index_bytes
+        )
+
+    def add(self, batches: BatchTable) -> None:
+        """Adds batches (one at least) behind those before; their positions are ignored."""
+        found = self.figures
+        if not found.batches:
+            found.first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
+        positions = found.log_bytes + np.cumsum(batches.size) - batches.size
+        self._index.add(dataclasses.replace(batches, position=positions))
+        found.log_bytes += int(batches.size.sum())
+        found.next_offset = int(batches.last_offset[-1]) + 1
+        found.records += int(batches.count.sum())
+        found.batches += len(batches)
+        found.max_timestamp_ms = self._index.max_timestamp
+        found.offset_of_max_timestamp = self._index.offset_of_max_timestamp
+        earliest = earliest_horizon(batches)
+        if earliest is not None:
+            horizon = found.delete_horizon_ms
+            found.delete_horizon_ms = earliest if horizon is None else min(earliest, horizon)
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """(.index, .timeindex) of all batches."""
+        return self._index.finish()
+
+
+def figures_of_runs(
+    runs: Sequence[Sequence[BatchTable]], limits: SegmentLimits
+) -> tuple[list[SegmentFigures], list[tuple[bytes, bytes]]]:
+    """The figures, and (.index, .timeindex), of each run: what a SegmentBuilder of base offset 0 finds, for all at once.
+
+    There is one run at least. A run has its batches in tables one after another; their positions are ignored.
+    """
+    batches = BatchTable.concatenate([table for run in runs for table in run])
+    ends = np.cumsum([sum(map(len, run)) for run in runs])
+    starts = ends - np.diff(ends, prepend=0)
+    bytes_before, records_before = _sums(batches.size), _sums(batches.count)
+    lengths = np.diff(np.append(starts, len(batches)))
+    positions = bytes_before[:-1] - np.repeat(bytes_before[starts], lengths)
+    indexes, states = indexes_of_runs(
+        dataclasses.replace(batches, position=positions),
+        ends,
+        interval_bytes=limits.index_interval_bytes,
+        index_bytes=limits.segment_index_bytes,
+    )
+    has_horizons = bool(batches.has_delete_horizon.any())
+    found = []
+    columns = (starts, ends, bytes_before[ends] - bytes_before[starts], records_before[ends] - records_before[starts])
+    tops = zip(states[:, MAX_TIMESTAMP].tolist(), states[:, OFFSET_OF_MAX].tolist(), strict=True)
+    for (start, end, log_bytes, records), (max_timestamp_ms, offset_of_max) in zip(
+        zip(*(column.tolist() for column in columns), strict=True), tops, strict=True
+    ):
+        figures = SegmentFigures(0, 0, log_bytes, records, end - start)
+        if start < end:
+            figures.next_offset = int(batches.last_offset[end - 1]) + 1
+            figures.first_batch_max_timestamp_ms = int(batches.max_timestamp[start])
+            figures.max_timestamp_ms, figures.offset_of_max_timestamp = max_timestamp_ms, offset_of_max
+            if has_horizons:
+                figures.delete_horizon_ms = earliest_horizon(batches.take(slice(start, end)))
+        found.append(figures)
+    return found, indexes
+
+
+def earliest_horizon(batches: BatchTable) -> int | None:
+    """The earliest delete horizon of the batches in ms; None where no batch has a horizon."""
+    horizons = batches.base_timestamp[batches.has_delete_horizon]
+    return int(horizons.min()) if len(horizons) else None
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    """int64[n + 1]: the sum of the values before each."""
+    return np.concatenate(([0], np.cumsum(values, dtype=np.int64)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from spark_segments.format.shared_object import (
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import BASE_OFFSET_DIGITS, CHUNK, LOG_SUFFIX, Segment
-from spark_segments.log.segment.figures import SegmentFigures
+from spark_segments.log.segment.figures import figures_of_runs
 from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
@@ -44,7 +44,8 @@ class _Run:
     partition: int
     position: int
     created_ms: int
-    figures: SegmentFigures
+    tombstones: int = 0
+    batches: list[BatchTable] = field(default_factory=list)
 
 
 class SharedObjectWriter:
@@ -81,18 +82,18 @@ class SharedObjectWriter:
         """Begins the run of a partition; what is appended from now on is its. `created_ms`: the time in its row."""
         if self._stream is None:
             self._stream = self._storage.create(self._path)
-        self._runs.append(_Run(partition, self.log_bytes, created_ms, SegmentFigures(0, self._limits)))
+        self._runs.append(_Run(partition, self.log_bytes, created_ms))
 
     def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
         """Appends whole batches to the run. `data` holds exactly their bytes; positions in `batches` are ignored."""
         if len(batches):
             assert self._stream is not None, "a run was begun"
             self._stream.write(data)
-            self._runs[-1].figures.add(batches)
+            self._runs[-1].batches.append(batches)
 
     def add_tombstones(self, count: int) -> None:
         """Counts `count` of the run's records as tombstones (null values)."""
-        self._runs[-1].figures.tombstones += count
+        self._runs[-1].tombstones += count
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
         """A run has no .txnindex: segments with aborted transactions have files of their own."""
@@ -102,12 +103,13 @@ class SharedObjectWriter:
         """Ends the file and returns a row for each run, at the offsets in the file's bytes."""
         if self._stream is None:
             return []
-        indexes = [run.figures.finish() for run in self._runs]
+        figures, indexes = figures_of_runs([run.batches for run in self._runs], self._limits)
         position = self.log_bytes
         rows = []
-        for run, (index, time_index) in zip(self._runs, indexes, strict=True):
+        for run, found, (index, time_index) in zip(self._runs, figures, indexes, strict=True):
+            found.tombstones = run.tombstones
             rows.append(
-                run.figures.row(
+                found.row(
                     self._topic_id,
                     run.partition,
                     self._path,

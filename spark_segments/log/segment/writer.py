@@ -25,7 +25,7 @@ from spark_segments.log.manifest.rows import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
-from spark_segments.log.segment.figures import SegmentFigures
+from spark_segments.log.segment.figures import SegmentBuilder
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
@@ -61,19 +61,19 @@ class SegmentWriter:
         self._base_offset = base_offset
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
-        self._figures = SegmentFigures(base_offset, limits)
+        self._built = SegmentBuilder(base_offset, limits)
         self._log: WriteStream | None = None
         self._aborted: list[AbortedTransactions] = []
 
     @property
     def log_bytes(self) -> int:
         """Bytes of the .log so far."""
-        return self._figures.log_bytes
+        return self._built.figures.log_bytes
 
     @property
     def next_offset(self) -> int:
         """The offset after the last one appended, in the file's offsets."""
-        return self._figures.next_offset
+        return self._built.figures.next_offset
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -86,7 +86,7 @@ class SegmentWriter:
 
     def add_tombstones(self, count: int) -> None:
         """Counts `count` of the appended records as tombstones (null values)."""
-        self._figures.tombstones += count
+        self._built.figures.tombstones += count
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
         """Adds entries to the .txnindex: transactions whose abort marker is in this segment."""
@@ -100,20 +100,20 @@ class SegmentWriter:
         if self._log is None:
             self._log = self._storage.create(self._stem + LOG_SUFFIX)
         self._log.write(data)
-        self._figures.add(batches)
+        self._built.add(batches)
 
     def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
         if self._log is None:
             self._log = self._storage.create(self._stem + LOG_SUFFIX)
         self._log.close()
-        index, time_index = self._figures.finish()
+        index, time_index = self._built.finish()
         self._storage.write(self._stem + INDEX_SUFFIX, index)
         self._storage.write(self._stem + TIME_INDEX_SUFFIX, time_index)
         txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
         if txn_index:
             self._storage.write(self._stem + TXN_INDEX_SUFFIX, txn_index)
-        return self._figures.row(
+        return self._built.figures.row(
             topic_id,
             self._partition,
             self._stem + LOG_SUFFIX,
