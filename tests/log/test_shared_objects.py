@@ -148,16 +148,6 @@ def test_a_task_that_fails_in_mid_object_deletes_it(log, monkeypatch):
     assert data_files(log) == []
 
 
-def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody(log):
-    append(log, spread(120))
-    before = contents(log)
-    (path,) = data_files(log)
-    whole = log.storage.read(path).to_pybytes()
-    log.storage.write(path.replace("0.", "0.killed"), whole[:1000])
-    assert contents(log) == before
-    assert_sound(log)
-
-
 def test_an_object_is_added_to_the_log_once(log):
     append(log, spread(120))
     rows = [dataclasses.replace(row.at(0), removed_ms=None) for row in live(log)]

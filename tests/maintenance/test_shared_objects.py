@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
 from unittest import mock
 
 import numpy as np
@@ -17,6 +22,7 @@ from spark_segments.log.appending.appender import Appender
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.rows import SEALED, Segment, partitions_of, segments_of
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.verification.verify import verify
@@ -24,6 +30,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
 from tests.clock import store_clock
+from tests.conftest import ROOT
 from tests.golden_files import log_files
 from tests.maintenance.appending import (
     DAY_MS,
@@ -201,6 +208,39 @@ def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, monkeypa
             roll(orders, now_ms=GOLDEN_MS)
             assert len(rows_of(orders)) <= 4 * PARTITIONS
     assert_sound(orders)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 9, 20, 30])
+def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(orders, step):
+    append(orders)
+    before, whole = contents(orders, "orders"), objects(orders)
+    command = [sys.executable, "-m", "tests.log.killed_append", orders.uri, "orders", str(step)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    [begun] = objects(orders) - whole
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+    vacuum(orders)
+    assert objects(orders) == {begun, *whole}, "a writer may still be at it"
+    old_s = time.time() - ORPHAN_AGE_MS / 1000 - 60
+    os.utime(orders.storage.location(begun), (old_s, old_s))
+    vacuum(orders)
+    assert objects(orders) == whole
+    append(orders, first=3)
+    assert len(contents(orders, "orders")) == 2 * len(before)
+    assert_sound(orders)
+
+
+@pytest.mark.slow
+def test_ten_thousand_chunks_are_the_bound_that_users_get(log):
+    topic_with(log, "wide", {"retention.ms": -1}, 1000)
+    for turn in range(11):
+        append(log, topic="wide", first=1000 * turn, count=1, partitions=1000)
+    assert log.snapshot("wide").live.num_rows == 11_000
+    before = contents(log, "wide")
+    roll(log, now_ms=GOLDEN_MS)
+    assert log.snapshot("wide").live.num_rows <= 10_000
+    assert contents(log, "wide") == before
 
 
 @pytest.mark.slow

@@ -134,8 +134,8 @@ def write_batches(
 ):  # fmt: skip
     """Writes batches from record `number` on while `out` and `table` have room, and seals them unless `is_compressed`.
 
-    A batch ends where its run does (run_ends, int64[runs]); a record's offset is its number plus its run's shift. (number
-    of the next record, position after the last batch, batches, problem, its row, found value)
+    A batch ends where its run does (run_ends, int64[runs]). A record's offset is its number plus its run's shift.
+    Returns (number of the next record, position after the last batch, batches, problem, its row, found value).
     """
     key_offsets, key_data, key_validity, key_bit = key
     value_offsets, value_data, value_validity, value_bit = value

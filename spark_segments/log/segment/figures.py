@@ -104,9 +104,10 @@ class SegmentBuilder:
 def figures_of_runs(
     runs: Sequence[Sequence[BatchTable]], limits: SegmentLimits
 ) -> tuple[list[SegmentFigures], list[tuple[bytes, bytes]]]:
-    """The figures, and (.index, .timeindex), of each run: what a SegmentBuilder of base offset 0 finds, for all at once.
+    """The figures, and (.index, .timeindex), of each run: as a SegmentBuilder of base offset 0 has them.
 
-    There is one run at least. A run has its batches in tables one after another; their positions are ignored.
+    There is one run at least. A run has its batches in tables one after another; their positions are ignored. All runs
+    together take little more time than one.
     """
     batches = BatchTable.concatenate([table for run in runs for table in run])
     ends = np.cumsum([sum(map(len, run)) for run in runs])
