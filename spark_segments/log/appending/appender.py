@@ -257,11 +257,11 @@ class Appender:
         order, starts = group_rows(partitions, opened.target.partitions)
         config = opened.target.config
         columns = RecordColumns.of(batch)
-        for partitions in self._groups(opened, starts, GROUP_BYTES * batch.num_rows // max(1, batch.nbytes)):
-            writers = [self._writer(opened, partition) for partition in partitions]
-            begin, end = starts[partitions[0]], starts[partitions[-1] + 1]
+        for group in self._groups(opened, starts, GROUP_BYTES * batch.num_rows // max(1, batch.nbytes)):
+            writers = [self._writer(opened, partition) for partition in group]
+            begin, end = starts[group[0]], starts[group[-1] + 1]
             runs = Runs(
-                np.append(starts[partitions], end) - begin,
+                np.append(starts[group], end) - begin,
                 np.array([writer.next_offset for writer in writers], np.int64),
             )
             encoded = encode_runs(
@@ -280,7 +280,7 @@ class Appender:
                 writer.append(one)
                 if isinstance(writer, WaitingRun):
                     self._waiting_bytes += one.buffer.size
-            self._make_room(opened, partitions)
+            self._make_room(opened, group)
 
     @staticmethod
     def _groups(opened: _Open, starts: np.ndarray, most_rows: int) -> Iterator[list[int]]:
