@@ -140,6 +140,12 @@ COMMANDS = [
         "Inspection",
     ),
     LazyCommand(
+        "repair",
+        "spark_segments.cli.files.repair:repair",
+        "Makes the manifest of a topic anew where it is lost or damaged. No file of the log is changed.",
+        "Inspection",
+    ),
+    LazyCommand(
         "dump",
         "spark_segments.cli.files.dump:dump",
         "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.",

@@ -87,6 +87,12 @@ class LogOptions:
 
         return LogDir.open(self.log_dir, self.storage_options, defaults=self._defaults())
 
+    def open_damaged(self) -> LogDir:
+        """As `open`, also where the whole `_manifest` is lost."""
+        from spark_segments.log.rebuild.rebuild import open_damaged
+
+        return open_damaged(self.log_dir, self.storage_options, defaults=self._defaults())
+
     def create(self) -> LogDir:
         """The log directory, which is created where there is none."""
         from spark_segments.log.logdir import LogDir

@@ -19,6 +19,10 @@ from spark_segments.storage import FileInfo, Storage
 
 MANIFEST_DIRECTORY = "_manifest"
 
+FENCED = 100
+"""How many versions a table that is made anew takes away from those who read it before. It is several times as many
+as lie between two recovery copies."""
+
 _STACK = re.compile(r"\n+\s*(?:Backtrace:\s*|stack backtrace:\s*)?0: .*", re.DOTALL)
 _DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
 
@@ -104,6 +108,15 @@ class DeltaLog(Protocol):
         Raises VersionTakenError where that version is there already, CommitFailedError for any other failure.
         """
 
+    def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
+        """Makes the table from the files that `change` adds alone, as a version above all that the log has ever had.
+
+        What the log has of other versions stays, and is not read again. The FENCED versions right after the last that
+        the log lists are taken, and the version before `version` stays free: who read the table before it was lost
+        finds the version taken that it asks for. Raises VersionTakenError where another commit takes any of these
+        versions meanwhile, CommitFailedError for any other failure.
+        """
+
     def checkpoint(self) -> None:
         """Writes a checkpoint of the latest version: the version then opens without the commits before it."""
 
@@ -123,13 +136,18 @@ OpenDeltaLog = Callable[[Storage, str], DeltaLog]
 
 def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:
     """The versions that can be opened, sorted: commits lead to them without a gap from version 0 or a checkpoint."""
-    versions = sorted(commits)
-    gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
-    versions = versions[gaps[-1] :] if gaps else versions
+    versions = unbroken(commits)
     if not versions or versions[0] == 0:
         return versions
     first = min((version for version in checkpoints if version >= versions[0] - 1), default=versions[-1] + 1)
     return [version for version in versions if version >= first]
+
+
+def unbroken(commits: Collection[int]) -> list[int]:
+    """The last versions that follow each other without a gap, sorted. A gap is where a table was made anew."""
+    versions = sorted(commits)
+    gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
+    return versions[gaps[-1] :] if gaps else versions
 
 
 def reason(error: BaseException | None) -> str:

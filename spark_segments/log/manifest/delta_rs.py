@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +20,9 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake import exceptions as delta_errors
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from spark_segments.errors import LogDirError, StorageError
+from spark_segments.errors import LogDirError, SegmentsError, StorageError
 from spark_segments.log.manifest.delta_log import (
+    FENCED,
     CommitFailedError,
     CommitNote,
     LogFiles,
@@ -111,20 +114,30 @@ class DeltaRsLog:
     def create(self, change: FileChange, note: CommitNote) -> None:
         uri, options = self._storage.delta_uri(self._directory)
         try:
-            create_table_with_add_actions(
-                uri,
-                Schema.from_arrow(table_schema(change.format_version)),
-                [_add_action(file, data_change=True) for file in change.added],
-                mode="error",
-                partition_by=[KIND],
-                name=self._topic,
-                configuration=_TABLE_PROPERTIES,
-                storage_options=options or None,
-                commit_properties=_properties(note, {}),
-                post_commithook_properties=_NO_HOOKS,
-            )
+            self._create(uri, options, change, note, {})
         except _FAILURES as error:
             raise _commit_failed(error) from error
+
+    def _create(
+        self,
+        uri: str,
+        options: dict[str, str],
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+    ) -> None:
+        create_table_with_add_actions(
+            uri,
+            Schema.from_arrow(table_schema(change.format_version)),
+            [_add_action(file, data_change=True) for file in change.added],
+            mode="error",
+            partition_by=[KIND],
+            name=self._topic,
+            configuration=_TABLE_PROPERTIES,
+            storage_options=options or None,
+            commit_properties=_properties(note, transactions),
+            post_commithook_properties=_NO_HOOKS,
+        )
 
     def commit_on(
         self,
@@ -156,6 +169,39 @@ class DeltaRsLog:
         except _FAILURES as error:
             raise _commit_failed(error) from error
 
+    def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
+        """See `DeltaLog.make_anew`. A checkpoint does not say of which version it is: a table of version 0, made in
+        another place, gives it.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                self._create(place, {}, change, note, transactions)
+                DeltaTable(place).create_checkpoint()
+            except _FAILURES as error:
+                raise CommitFailedError(reason(error)) from error
+            made = Path(place, "_delta_log")
+            [checkpoint] = made.glob("*.checkpoint.parquet")
+            commit, rows = Path(made, f"{0:020d}.json").read_bytes(), checkpoint.read_bytes()
+            last = json.loads(Path(made, "_last_checkpoint").read_bytes())
+        listed = self.log_files()
+        last_version = max([*listed.commits, *listed.checkpoints, version - FENCED - 2])
+        fence = {"commitInfo": {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "change": "fence"}}
+        assert last_version + FENCED < version - 1, (last_version, version)
+        try:
+            for number in range(last_version + 1, last_version + FENCED + 1):
+                self._storage.write(self._log_file(f"{number:020d}.json"), json.dumps(fence).encode())
+            # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
+            self._storage.write(self._log_file(f"{version:020d}.json"), commit)
+            self._storage.write(self._log_file(f"{version:020d}.checkpoint.parquet"), rows)
+        except FileExistsError as error:
+            raise VersionTakenError(f"{error.filename} is there already") from error
+        except SegmentsError as error:
+            raise CommitFailedError(str(error)) from error
+        self._storage.replace(self._log_file("_last_checkpoint"), json.dumps({**last, "version": version}).encode())
+
+    def _log_file(self, name: str) -> str:
+        return f"{self._directory}/_delta_log/{name}"
+
     def checkpoint(self) -> None:
         self.open().table.create_checkpoint()
 
@@ -172,7 +218,7 @@ class DeltaRsLog:
         return found
 
     def actions(self, version: int) -> list[dict[str, Any]]:
-        content = self._storage.read(f"{self._directory}/_delta_log/{version:020d}.json").to_pybytes()
+        content = self._storage.read(self._log_file(f"{version:020d}.json")).to_pybytes()
         return [json.loads(line) for line in content.splitlines() if line.strip()]
 
     def last_transactions(self, version: int) -> dict[str, int]:

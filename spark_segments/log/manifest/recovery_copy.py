@@ -9,10 +9,12 @@ committed, so nothing but a copy can tell; what was committed after the newest c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
@@ -28,6 +30,9 @@ RECOVERY_DIRECTORY = "_recovery"
 COPIES_KEPT = 2
 """How many copies of a topic stay. The newest is the one to use; the other is for a crash while that was written."""
 
+UNREADABLE = (FileNotFoundError, LogDirError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException)
+"""The errors for rows, or an index of them, that are missing or damaged. A store that fails is a StorageError."""
+
 _INDEX_SUFFIX = ".json"
 _INDEX_VERSION = 1
 _THREADS = 8
@@ -35,10 +40,20 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCopy:
-    """A topic as its manifest had it: rows (removed rows and those of deleted topics too), settings, transactions."""
+    """A topic as its manifest had it: rows (removed rows and those of deleted topics too), settings, transactions.
+
+    `files`: the files of the version, relative to `recovery_directory`. `written_ms`: when the copy was written, by the
+    store's clock.
+    """
 
     snapshot: Snapshot
     transactions: list[Transaction]
+    files: list[RowFile]
+    written_ms: int
+
+
+class _NewerCopyError(LogDirError):
+    """A newer package wrote the copy: no older copy may stand in for it."""
 
 
 def recovery_directory(topic: str) -> str:
@@ -82,16 +97,50 @@ def read_recovery_copy(storage: Storage, topic: str, version: int | None = None)
     """
     directory = recovery_directory(topic)
     versions = sorted(_indexes(storage, directory), reverse=True)
+    damage: Exception | None = None
     for number in versions if version is None else [version]:
         try:
-            return _read(storage, directory, json.loads(storage.read(_index_path(directory, number)).to_pybytes()))
-        except (FileNotFoundError, ValueError):
-            continue
+            return _read(storage, directory, number)
+        except _NewerCopyError:
+            raise
+        except UNREADABLE as error:
+            damage = error
     raise LogDirError(
         f"There is no recovery copy of topic {topic}" + ("" if version is None else f" at version {version}"),
         path=storage.location(directory),
         hint=f"There are copies of versions {sorted(versions)}" if versions else None,
+    ) from damage
+
+
+def snapshot_of(
+    topic: str, version: int, committed_ms: int, files: Sequence[RowFile], tables: Sequence[pa.Table]
+) -> tuple[Snapshot, list[Transaction]]:
+    """A topic from the rows of all files of its version, and the transactions that these files have.
+
+    Raises any of UNREADABLE for rows that are no manifest's.
+    """
+
+    def of(kind: str) -> list[pa.Table]:
+        return [table for file, table in zip(files, tables, strict=True) if file.kind == kind]
+
+    [row] = of(TOPIC_KIND)
+    found = topic_of(row)
+    if found.format_version > FORMAT_VERSION:
+        raise _newer(FORMAT_VERSION, found.format_version)
+    snapshot = Snapshot(
+        topic,
+        version,
+        found.topic_id,
+        dict(found.config),
+        committed_ms,
+        concat(of(PARTITION_KIND), PARTITION_KIND).sort_by("partition").combine_chunks(),
+        SegmentRows(concat(of(SEGMENT_KIND), SEGMENT_KIND)),
+        found.deleted_ms,
+        deleted_topics=found.deleted_topics,
+        format_version=found.format_version,
+        states=found.states,
     )
+    return snapshot, transactions_of(concat(of(TRANSACTION_KIND), TRANSACTION_KIND))
 
 
 def drop_recovery_copies(storage: Storage, topic: str) -> None:
@@ -130,43 +179,31 @@ def _is_gone(state: TableState) -> bool:
     return state.snapshot.deleted_ms is not None and rows == 0
 
 
-def _read(storage: Storage, directory: str, index: Mapping[str, Any]) -> RecoveryCopy:
-    _check_version(index["format.version"], _INDEX_VERSION, storage, directory)
-    files = [RowFile(one["path"], one["kind"], one["rows"], 0, 0, {}) for one in index["files"]]
-    tables = RowFiles(storage, directory).read_all(files)
+def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
+    path = _index_path(directory, version)
+    index = json.loads(storage.read(path).to_pybytes())
+    try:
+        if index["format.version"] > _INDEX_VERSION:
+            raise _newer(_INDEX_VERSION, index["format.version"])
+        files = [RowFile(one["path"], one["kind"], one["rows"], 0, 0, {}) for one in index["files"]]
+        tables = RowFiles(storage, directory).read_all(files)
+        snapshot, transactions = snapshot_of(index["topic"], index["version"], index["committed_ms"], files, tables)
+        if "transactions" in index:
+            transactions = [Transaction(*one) for one in index["transactions"].items()]
+    except _NewerCopyError as error:
+        error.path = storage.location(directory)
+        raise
+    [info] = [info for info in storage.list(directory) if info.path == path]
+    return RecoveryCopy(snapshot, transactions, files, info.mtime_ms)
 
-    def of(kind: str) -> list[Any]:
-        return [table for file, table in zip(files, tables, strict=True) if file.kind == kind]
 
-    topic = topic_of(of(TOPIC_KIND)[0])
-    _check_version(topic.format_version, FORMAT_VERSION, storage, directory)
-    snapshot = Snapshot(
-        index["topic"],
-        index["version"],
-        topic.topic_id,
-        dict(topic.config),
-        index["committed_ms"],
-        concat(of(PARTITION_KIND), PARTITION_KIND).sort_by("partition").combine_chunks(),
-        SegmentRows(concat(of(SEGMENT_KIND), SEGMENT_KIND)),
-        topic.deleted_ms,
-        deleted_topics=topic.deleted_topics,
-        format_version=topic.format_version,
-        states=topic.states,
+def _newer(known: int, found: int) -> _NewerCopyError:
+    return _NewerCopyError(
+        "A newer version of this package wrote the recovery copy",
+        expected=f"format.version {known}",
+        found=found,
+        hint="Use a newer spark-segments",
     )
-    if "transactions" in index:
-        return RecoveryCopy(snapshot, [Transaction(*one) for one in index["transactions"].items()])
-    return RecoveryCopy(snapshot, transactions_of(concat(of(TRANSACTION_KIND), TRANSACTION_KIND)))
-
-
-def _check_version(found: int, known: int, storage: Storage, directory: str) -> None:
-    if found > known:
-        raise LogDirError(
-            "A newer version of this package wrote the recovery copy",
-            path=storage.location(directory),
-            expected=f"format.version {known}",
-            found=found,
-            hint="Use a newer spark-segments",
-        )
 
 
 def _drop_old_copies(storage: Storage, directory: str) -> None:

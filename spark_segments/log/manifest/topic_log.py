@@ -218,6 +218,13 @@ class TopicLog:
         """Makes the table at version 0."""
         self.delta.create(change, note)
 
+    def make_anew(
+        self, version: int, topic_id: str, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
+    ) -> None:
+        """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`."""
+        by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
+        self.delta.make_anew(version, change, note, by_id)
+
     def commit_on(
         self, state: TableState, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
     ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of
+from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of, unbroken
 from spark_segments.log.manifest.recovery_copy import unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
@@ -125,7 +125,7 @@ def _unneeded(
     versions = [version for version in sorted(files.commits) if version <= latest.version]
     kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
     named = {file.path for table in (latest, log.open(kept)) for file in table.files}
-    past = [version for version in versions if version <= kept]
+    past = [version for version in unbroken(versions) if version <= kept]
     expired = {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
     orphans = old - expired - named
     if orphans:

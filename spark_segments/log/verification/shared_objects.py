@@ -14,6 +14,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.format.shared_object import RUN_DTYPE
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.segment.shared_object import footer_runs, read_footer
 from spark_segments.log.verification.findings import Finding, Findings
 from spark_segments.storage import FileInfo, Storage
@@ -73,6 +74,7 @@ class _CheckFooter:
 
     storage: Storage
     topic: str
+    earlier_ids: frozenset[str]
 
     def __call__(self, one: SharedObject) -> list[Finding]:
         findings = Findings(self.topic, path=one.path)
@@ -81,7 +83,7 @@ class _CheckFooter:
         except (CorruptBatchError, MissingFileError) as error:
             findings.add_error(error)
             return findings.found
-        if footer.topic_id != one.rows[0].topic_id:
+        if footer.topic_id not in {one.rows[0].topic_id, *self.earlier_ids}:
             findings.add(
                 "A shared object is another topic's",
                 position=footer.position,
@@ -113,8 +115,13 @@ class _CheckFooter:
 
 
 def check_footers(
-    storage: Storage, topic: str, objects: Sequence[SharedObject], findings: Findings, spark: SparkSession | None
+    storage: Storage,
+    snapshot: Snapshot,
+    objects: Sequence[SharedObject],
+    findings: Findings,
+    spark: SparkSession | None,
 ) -> None:
     """Reads the footer of each object and compares it with the rows."""
-    for found in run_tasks(_CheckFooter(storage, topic), objects, spark):
+    earlier_ids = frozenset(snapshot.states.get(REBUILT_FROM, "").split(","))
+    for found in run_tasks(_CheckFooter(storage, snapshot.topic, earlier_ids), objects, spark):
         findings.found += found

@@ -168,7 +168,7 @@ def _verify_managed(
     _count(report, topic, snapshot)
     if report.deep:
         try:
-            check_footers(log.storage, topic, objects, findings, spark)
+            check_footers(log.storage, snapshot, objects, findings, spark)
             facts = _look_deep(log, snapshot, config, files, report, findings, spark)
             if repair:
                 report.repaired += _repair(log, snapshot, config, facts, findings, spark)

@@ -33,6 +33,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import (
     FOLLOWER,
+    REBUILT_FROM,
     ROLE,
     ROLE_EPOCH,
     SOURCE_COMMIT_ID,
@@ -162,7 +163,8 @@ def plan_mirror(
 
 
 def _states(leader: LeaderVersion) -> dict[str, str]:
-    return {
+    rebuilt = leader.snapshot.states.get(REBUILT_FROM)  # its shared objects, copied here, name these ids
+    return ({} if rebuilt is None else {REBUILT_FROM: rebuilt}) | {
         ROLE: FOLLOWER,
         ROLE_EPOCH: leader.snapshot.states.get(ROLE_EPOCH, "0"),
         SOURCE_URI: leader.uri,

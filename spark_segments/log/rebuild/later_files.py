@@ -1,0 +1,231 @@
+"""Files of a topic that no known row names: committed after the last version that is known, or never.
+
+A file does not say whether it was committed. A chunk does not know its offsets either; a file that a job wrote does.
+Only what its batches say is told here. placing.py decides where such a file can stand in the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.format.batches import BatchTable
+from spark_segments.log.appending.appender import NO_LEADER_EPOCH
+from spark_segments.log.manifest.rows import (
+    BASE_OFFSET_DIGITS,
+    CHUNK,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.segment.figures import SegmentBuilder
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.shared_object import read_footer, shared_directory
+from spark_segments.log.segment.walk import walk
+from spark_segments.log.segment.writer import count_tombstones
+from spark_segments.storage import FileInfo, Storage
+
+_NAME = re.compile(rf"\d{{{BASE_OFFSET_DIGITS}}}\.[A-Za-z0-9_-]+\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class LaterFile:
+    """A file, or a run of a shared object, that no known row names.
+
+    `row`: what a row says of it, at the offsets in its bytes; None where it can be in no log, for the reason `problem`.
+    `is_chunk`: its offsets begin at 0 and were never those of the log. `keys`: uint64[batches], the same for a copy of
+    a batch at other offsets.
+    """
+
+    path: str
+    partition: int | None
+    position: int
+    size_bytes: int
+    written_ms: int
+    row: Segment | None = None
+    problem: str | None = None
+    is_chunk: bool = False
+    keys: np.ndarray | None = None
+
+
+def later_files(
+    storage: Storage,
+    topic: str,
+    topic_id: str,
+    named: Collection[str],
+    copied_ms: int,
+    partitions: int,
+    limits: SegmentLimits,
+) -> Iterator[LaterFile]:
+    """The files of the topic that are not `named`, by partition and age.
+
+    Files that were as old as a commit never is, when the copy was written, were left by writers that failed.
+    """
+    before_ms = copied_ms - ORPHAN_AGE_MS
+    for directory in _directories(storage, topic):
+        listing = {info.path: info for info in storage.list(directory)}
+        logs = [info for path, info in listing.items() if path.endswith(LOG_SUFFIX) and path not in named]
+        for info in sorted(logs, key=lambda info: (info.mtime_ms, info.path)):
+            if info.mtime_ms < before_ms or not _NAME.fullmatch(info.path.rpartition("/")[2]):
+                continue
+            if directory == shared_directory(topic):
+                yield from _runs(storage, info, topic_id, partitions, limits)
+            else:
+                yield _file(storage, info, topic_id, int(directory.rpartition("-")[2]), partitions, listing, limits)
+
+
+def batch_keys(storage: Storage, row: Segment) -> set[int]:
+    """The `LaterFile.keys` of the batches of a row whose file is there."""
+    found: set[int] = set()
+    read = partial(storage.read, row.path)
+    for step in walk(read, row.path, row.end_position, start_position=row.position, check_crc=False):
+        found.update(_keys(step.window.batches).tolist())
+    return found
+
+
+def _directories(storage: Storage, topic: str) -> list[str]:
+    numbered = re.compile(rf"{re.escape(topic)}-(\d+)")
+    found = storage.directories()
+    numbers = sorted((int(match[1]), name) for name in found if (match := numbered.fullmatch(name)))
+    return [name for _, name in numbers] + [name for name in found if name == shared_directory(topic)]
+
+
+def _file(
+    storage: Storage,
+    info: FileInfo,
+    topic_id: str,
+    partition: int,
+    partitions: int,
+    listing: dict[str, FileInfo],
+    limits: SegmentLimits,
+) -> LaterFile:
+    if partition >= partitions:
+        problem = f"The topic has {partitions} partitions in the last known version"
+        return LaterFile(info.path, partition, 0, info.size, info.mtime_ms, problem=problem)
+    stem = info.path.removesuffix(LOG_SUFFIX)
+    sizes = [
+        listing[stem + suffix].size if stem + suffix in listing else 0
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+    ]
+    run = _Run(info.path, partition, 0, info.size, int(info.path.rpartition("/")[2][:BASE_OFFSET_DIGITS]), None)
+    return _scanned(storage, info, topic_id, run, sizes, limits)
+
+
+def _runs(
+    storage: Storage, info: FileInfo, topic_id: str, partitions: int, limits: SegmentLimits
+) -> Iterator[LaterFile]:
+    try:
+        footer = read_footer(storage, info.path, info.size)
+    except CorruptBatchError as error:
+        yield LaterFile(info.path, None, 0, info.size, info.mtime_ms, problem=_first_line(error))
+        return
+    if footer.topic_id != topic_id:
+        problem = f"It belongs to another topic of this name: its topic id is {footer.topic_id}"
+        yield LaterFile(info.path, None, 0, info.size, info.mtime_ms, problem=problem)
+        return
+    for entry in footer.runs:
+        number, position, size = int(entry["partition"]), int(entry["position"]), int(entry["log_bytes"])
+        if not 0 <= number < partitions:
+            problem = f"The topic has {partitions} partitions in the last known version"
+            yield LaterFile(info.path, number, position, size, info.mtime_ms, problem=problem)
+            continue
+        run = _Run(info.path, number, position, size, 0, int(entry["index_position"]))
+        sizes = [int(entry["index_bytes"]), int(entry["time_index_bytes"]), 0]
+        yield _scanned(storage, info, topic_id, run, sizes, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    path: str
+    partition: int
+    position: int
+    log_bytes: int
+    name_offset: int
+    index_position: int | None
+
+
+def _scanned(
+    storage: Storage, info: FileInfo, topic_id: str, run: _Run, sizes: Sequence[int], limits: SegmentLimits
+) -> LaterFile:
+    """Reads every batch: CRC, offsets, records."""
+    builder = SegmentBuilder(run.name_offset, limits)
+    figures = builder.figures
+    tables: list[BatchTable] = []
+    problem: str | None = None
+    end = run.position + run.log_bytes
+    try:
+        for step in walk(partial(storage.read, run.path), run.path, end, start_position=run.position):
+            batches = step.window.batches
+            if len(batches):
+                _check(batches, figures.next_offset)
+                builder.add(batches)
+                figures.tombstones += count_tombstones(step.window.data, _in_window(batches, step.window.position))
+                tables.append(batches)
+            if step.error is not None:
+                raise step.error
+            if step.end_position < end and (step.is_last or step.is_short):
+                problem = "The file is cut within a record batch"
+        if not tables:
+            problem = problem or "The file has no records"
+    except SegmentsError as error:
+        problem = _first_line(error)
+    except FileNotFoundError:
+        problem = "The file is gone"
+    if problem is not None:
+        return LaterFile(run.path, run.partition, run.position, run.log_bytes, info.mtime_ms, problem=problem)
+    row = figures.row(
+        topic_id,
+        run.partition,
+        run.path,
+        index_bytes=sizes[0],
+        time_index_bytes=sizes[1],
+        txn_index_bytes=sizes[2],
+        created_ms=info.mtime_ms,
+        state=CHUNK,
+        position=run.position,
+        index_position=run.index_position,
+    )
+    all_batches = BatchTable.concatenate(tables)
+    return LaterFile(
+        run.path,
+        run.partition,
+        run.position,
+        run.log_bytes,
+        info.mtime_ms,
+        row,
+        is_chunk=run.name_offset == 0 and bool((all_batches.leader_epoch == NO_LEADER_EPOCH).all()),
+        keys=_keys(all_batches),
+    )
+
+
+def _check(batches: BatchTable, next_offset: int) -> None:
+    """Raises CorruptBatchError for batches that no writer of this package puts into a new file."""
+    rises = np.append(batches.base_offset, np.iinfo(np.int64).max)[1:] > batches.last_offset
+    if int(batches.base_offset[0]) < next_offset or not rises.all():
+        raise CorruptBatchError("Offsets do not rise")
+    if (batches.magic != 2).any() or batches.is_transactional.any() or batches.is_control.any():
+        raise CorruptBatchError("It was imported from Kafka: import it again")
+
+
+def _in_window(batches: BatchTable, position: int) -> BatchTable:
+    return dataclasses.replace(batches, position=batches.position - position)
+
+
+def _keys(batches: BatchTable) -> np.ndarray:
+    keys: np.ndarray = (batches.crc.astype(np.uint64) << np.uint64(32)) | batches.size.astype(np.uint64)
+    return keys
+
+
+def _first_line(error: SegmentsError) -> str:
+    facts = [f"{name} {value}" for name, value in (("expected", error.expected), ("found", error.found)) if value]
+    where = "" if error.position is None else f" at position {error.position}"
+    return error.message + where + (f": {', '.join(facts)}" if facts else "")

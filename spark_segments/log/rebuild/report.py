@@ -1,0 +1,154 @@
+"""What a rebuild knows, adds, leaves out, and cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.rebuild.known import KnownTopic
+from spark_segments.log.rebuild.later_files import LaterFile
+from spark_segments.log.rebuild.placing import PlacedLog
+
+ADDED = "added"
+CAN_BE_ADDED = "can be added"
+LEFT_OUT = "left out"
+
+
+@dataclass(slots=True)
+class RebuildReport:
+    """The outcome of a rebuild, or of its dry run.
+
+    `copy_version`, `known_version`: the versions of the recovery copy, and the last that is known by the commits after
+    it. `is_exact`: all commits are known and every file is there, so that the topic keeps its id. `version` and
+    `topic_id`: of the rebuilt topic; no id for a dry run that would give a new one. The lists are plain values, as in
+    `to_dict`.
+    """
+
+    topic: str
+    copy_version: int
+    known_version: int
+    lost_versions: int
+    is_exact: bool
+    topic_id_before: str
+    dry_run: bool = False
+    version: int = 0
+    topic_id: str | None = None
+    partitions: list[dict[str, Any]] = field(default_factory=list)
+    later_files: list[dict[str, Any]] = field(default_factory=list)
+    missing_files: list[dict[str, Any]] = field(default_factory=list)
+    transactions: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    not_known: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain values, as for JSON."""
+        return {"job": "rebuild-manifest"} | {name: getattr(self, name) for name in self.__slots__}
+
+
+def described(
+    log: LogDir,
+    known: KnownTopic,
+    later: Sequence[LaterFile],
+    placed: Mapping[int, PlacedLog],
+    possible: Mapping[int, PlacedLog],
+    partitions: Sequence[Partition],
+    *,
+    is_exact: bool,
+) -> RebuildReport:
+    """The report of a plan."""
+    snapshot = known.snapshot
+    report = RebuildReport(
+        snapshot.topic, known.copy_version, snapshot.version, known.lost_versions, is_exact, snapshot.topic_id
+    )
+    for row in partitions:
+        before, rows = snapshot.partition(row.partition), placed[row.partition].rows
+        report.partitions.append(
+            {
+                "partition": row.partition,
+                "log_start_offset": row.log_start_offset,
+                "log_end_offset": row.log_end_offset,
+                "known_log_start_offset": before.log_start_offset,
+                "known_log_end_offset": before.log_end_offset,
+                "segments": len(rows),
+            }
+        )
+        report.missing_files += [
+            {
+                "path": one.path,
+                "partition": one.partition,
+                "base_offset": one.base_offset,
+                "next_offset": one.next_offset,
+            }
+            for one in placed[row.partition].missing
+        ]
+    report.later_files = [_later(file, placed, possible) for file in later]
+    report.transactions = [{"app_id": one.application, "version": one.version} for one in known.transactions]
+    report.groups = _groups(log, snapshot.topic)
+    report.not_known = _not_known(known, later, report)
+    return report
+
+
+def _later(file: LaterFile, placed: Mapping[int, PlacedLog], possible: Mapping[int, PlacedLog]) -> dict[str, Any]:
+    row, place = file.row, (file.path, file.position)
+    line: dict[str, Any] = {
+        "path": file.path,
+        "partition": file.partition,
+        "position": file.position,
+        "bytes": file.size_bytes,
+        "written_ms": file.written_ms,
+        "records": None if row is None else row.records,
+        "max_timestamp_ms": None if row is None else row.max_timestamp_ms,
+        "first_offset": None,
+        "next_offset": None,
+        "status": LEFT_OUT,
+        "reason": file.problem,
+    }
+    if file.partition is None or row is None:
+        return line
+    now, then = placed[file.partition].added.get(place), possible[file.partition].added.get(place)
+    if now is not None:
+        return line | {"status": ADDED, "first_offset": now[0], "next_offset": now[1]}
+    if then is not None:
+        return line | {"status": CAN_BE_ADDED, "reason": "committed later, or never: no row that is known names it"}
+    return line | {"reason": possible[file.partition].left_out.get(place)}
+
+
+def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
+    return [
+        {"group": group, "partition": partition, "offset": position.offset, "topic_id": position.topic_id}
+        for group in log.groups()
+        for (name, partition), position in sorted(log.committed(group).positions.items())
+        if name == topic
+    ]
+
+
+def _not_known(known: KnownTopic, later: Sequence[LaterFile], report: RebuildReport) -> list[str]:
+    """What nobody can tell, in sentences."""
+    if report.is_exact:
+        return []
+    version = known.snapshot.version
+    found = [
+        f"Commits after version {version}"
+        + (f", at least {known.lost_versions} of them" if known.lost_versions else "")
+        + ": appends, settings, new partitions, and what retention, delete-records, compaction and erase took. What "
+        "they took is in the log again where its file is still there."
+    ]
+    if later:
+        found.append(
+            "Whether a file that no known row names was committed. A task that failed, or that Spark ran twice, leaves "
+            "such files too: adding them may bring records twice. Vacuum deletes them once they are 7 days old."
+        )
+    if report.transactions:
+        found.append(
+            f"Transactions of writers after version {version}: an append that is sent again with a version above the "
+            "one listed is added, even if its records are in a file that was added here."
+        )
+    if report.missing_files:
+        found.append("Records whose file is gone and that no other file has: reads of their offsets fail.")
+    beyond = {row["partition"]: row["known_log_end_offset"] for row in report.partitions}
+    if any(one["offset"] > beyond.get(one["partition"], 0) for one in report.groups):
+        found.append("Records that groups have read: their positions lie above the last log end that is known.")
+    return found

@@ -1,0 +1,90 @@
+"""Topics with records, and ways to lose their manifests."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_segments import LogDir
+from tests.log.manifest.files import forget_cached_rows
+
+TOPIC = "orders"
+
+
+def new_log(root: Path, partitions: int = 2, **config: str) -> LogDir:
+    log = LogDir.create(str(root))
+    log.create_topic(
+        TOPIC, partitions=partitions, config={name.replace("_", "."): text for name, text in config.items()}
+    )
+    return log
+
+
+def append(log: LogDir, first: int, count: int = 10, txn: tuple[str, int] | None = None) -> None:
+    """Records whose values are the numbers from `first` on, over all partitions."""
+    partitions = log.snapshot(TOPIC).partitions.num_rows
+    numbers = range(first, first + count)
+    columns = {
+        "value": pa.array([str(number).encode() for number in numbers], pa.binary()),
+        "partition": pa.array([number % partitions for number in numbers], pa.int32()),
+        "timestamp": pa.array([1_700_000_000_000_000 + number for number in numbers], pa.timestamp("us", "UTC")),
+    }
+    log.append(TOPIC, pa.table(columns), txn=txn)
+
+
+def copy(log: LogDir) -> int:
+    """Writes a checkpoint with a recovery copy, and returns its version."""
+    log.manifest(TOPIC).merge_files()
+    return log.snapshot(TOPIC).version
+
+
+def numbers(log: LogDir) -> list[int]:
+    return sorted(int(value) for batch in log.read(TOPIC) for value in batch.column("value").to_pylist())
+
+
+def records(log: LogDir) -> list[tuple[int, int, bytes]]:
+    names = ("partition", "offset", "value")
+    return [
+        row
+        for batch in log.read(TOPIC)
+        for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    ]
+
+
+def again(log: LogDir, monkeypatch) -> LogDir:
+    """The log directory as another process opens it: without rows in memory."""
+    forget_cached_rows(monkeypatch)
+    return LogDir.open(log.uri)
+
+
+def lose_manifest(log: LogDir) -> None:
+    shutil.rmtree(Path(log.uri, "_manifest", TOPIC))
+
+
+def lose_delta_log(log: LogDir) -> None:
+    shutil.rmtree(Path(log.uri, "_manifest", TOPIC, "_delta_log"))
+
+
+def commit_file(log: LogDir, version: int) -> Path:
+    return Path(log.uri, "_manifest", TOPIC, "_delta_log", f"{version:020d}.json")
+
+
+def files_of_the_log(log: LogDir) -> dict[str, str]:
+    """{path: digest} of all files but those of manifest, copies and groups."""
+    root = Path(log.uri)
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.relative_to(root).parts[0].startswith("_")
+    }
+
+
+def all_files(log: LogDir) -> dict[str, str]:
+    root = Path(log.uri)
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
