@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -30,6 +30,10 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.log.kafka.directory import KafkaDirectory
+
+
+NAMED_TOPICS = 20
+"""How many topics an error for an unknown topic names."""
 
 
 class Topics(Groups):
@@ -116,19 +120,22 @@ class Topics(Groups):
 
     def topics(self) -> list[str]:
         """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
+        names = self.topic_directories()
+        return names if self._kafka is not None else self._those_there(names)
+
+    def topic_directories(self) -> list[str]:
+        """The names that may be topics, sorted: a topic may have been deleted. No manifest is opened."""
         if self._kafka is not None:
             return self._kafka.topics()
-        names = sorted(self.storage.directories(MANIFEST_DIRECTORY))
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            there = list(pool.map(self._is_there, names))
-        return [name for name, exists in zip(names, there, strict=True) if exists]
+        return self.storage.directories(MANIFEST_DIRECTORY)
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
         configuration.
         """
         self._check_writable()
-        names = self.storage.directories(MANIFEST_DIRECTORY)
+        # No other name collides with one that has neither character: it is no matter then how many topics there are.
+        names = self.storage.directories(MANIFEST_DIRECTORY) if {".", "_"} & set(topic) else []
         check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self._is_there(name)])
         if partitions < 1:
             raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
@@ -240,6 +247,23 @@ class Topics(Groups):
             bounds = manifest.commit(plan).bounds()
         return {number: bounds[number][0] for number in before_offsets}
 
+    def _first_topics(self, count: int) -> list[str]:
+        """The first names of `topics`, at most so many: looks no further in a directory of very many."""
+        names = self.topic_directories()
+        if self._kafka is not None:
+            return names[:count]
+        found: list[str] = []
+        for start in range(0, len(names), count):
+            found += self._those_there(names[start : start + count])
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def _those_there(self, names: Sequence[str]) -> list[str]:
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            there = list(pool.map(self._is_there, names))
+        return [name for name, exists in zip(names, there, strict=True) if exists]
+
     def _is_there(self, topic: str) -> bool:
         try:
             return self.manifest(topic).exists()
@@ -253,7 +277,7 @@ class Topics(Groups):
             yield self.manifest(topic)
         except UnknownTopicError as error:
             if error.path == self.uri:  # else it is a partition that is not there
-                there = f"There are: {', '.join(self.topics()[:20]) or 'no topics'}"
+                there = f"There are: {', '.join(self._first_topics(NAMED_TOPICS)) or 'no topics'}"
                 error.hint = there if error.hint is None else f"{error.hint}. {there}"
             raise
 

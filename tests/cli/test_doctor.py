@@ -31,7 +31,7 @@ def test_all_is_well_with_a_log_directory_and_nothing_stays_behind(segments, tmp
     found = checks(ran)
     assert ran.json["ok"]
     assert set(found) >= {"versions", "kernels", "worker python", "storage", "conditional writes", "clock"}
-    assert found["storage"]["found"].endswith("is a log directory with 1 topics")
+    assert found["storage"]["found"].endswith("is a log directory with 1 topics, deleted ones included")
     assert {found[name]["status"] for name in ("storage", "conditional writes", "clock", "kernels")} == {"ok"}
     assert found["worker python"]["status"] == "ok"
     assert sorted(tmp_path.rglob("*")) == before

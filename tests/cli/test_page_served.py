@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import re
@@ -18,11 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
+from spark_segments.cli.page import serve as serving
 from spark_segments.cli.page.browse import MOST_BYTES, _rows_with, browse
+from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, read_topics
+from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.worries import OVERDUE_MS, group_worries
 from spark_segments.log.groups.lag import group_lags
+from tests.cli.page_parser import PageParser
 from tests.golden_files import GOLDEN
+from tests.log.played_log import Play
 
 TIME_MS = 1_700_000_000_000
 ATTACK = "<script>alert('x')</script>\"&"
@@ -267,3 +273,86 @@ def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders:
     orders.delete_topic("orders")
     orders.create_topic("orders")
     assert group_lags(orders, [orders.snapshot("orders")]) == []
+
+
+# A log directory of very many partitions
+
+
+@pytest.fixture
+def wide(log: LogDir) -> LogDir:
+    """Three topics: of three, five and two partitions, with a record in each, but none in the last."""
+    for topic, partitions in (("a", 3), ("b", 5), ("c", 2)):
+        log.create_topic(topic, partitions, {"segment.jitter.ms": "1000"})
+        for number in range(partitions) if topic != "c" else ():
+            log.append(topic, rows(1).append_column("partition", pa.array([number], pa.int32())))
+    return log
+
+
+def shown(found: TopicsShown) -> list[str]:
+    return [
+        f"{snapshot.topic}-{number}"
+        for snapshot, _ in found.topics
+        for number in snapshot.partitions.column("partition").to_pylist()
+    ]
+
+
+ALL = ["a-0", "a-1", "a-2", "b-0", "b-1", "b-2", "b-3", "b-4", "c-0", "c-1"]
+
+
+@pytest.mark.parametrize(
+    "most",
+    [{"most_partitions": 1}, {"most_partitions": 4}, {"most_partitions": 8}, {"most_segments": 2}, {"most_topics": 1}],
+)
+def test_pages_together_show_every_partition_once(wide: LogDir, most: dict) -> None:
+    found, pages = read_topics(wide, **most), 1
+    seen = shown(found)
+    while found.next is not None:
+        found, pages = read_topics(wide, found.next, **most), pages + 1
+        assert shown(found)
+        assert all(
+            row["partition"] in part.partitions.column("partition").to_pylist()
+            for part, _ in found.topics
+            for row in part.live.to_pylist()
+        )
+        seen += shown(found)
+    assert seen == ALL and pages > 1
+
+
+def test_a_page_opens_the_manifests_of_what_it_shows(wide: LogDir) -> None:
+    play = Play()
+    read_topics(LogDir(wide.storage, open_delta_log=play), Begin("b"), most_partitions=2)
+    assert set(play.opened) == {"b"}
+
+
+def test_a_part_of_a_topic_has_the_numbers_of_its_partitions(serve, wide: LogDir, monkeypatch) -> None:
+    monkeypatch.setattr(serving, "read_topics", functools.partial(read_topics, most_partitions=4))
+    client = serve(wide)
+    first = client.get("/").text
+    whole = PageParser(front_page_of(wide)).numbers
+    assert PageParser(first).numbers == {name: whole[name] for name in ALL[:4]}
+    assert "This page has a-0 to b-0. The log directory has 3 topics, deleted ones included." in first
+    further = unescape(re.search(r'<a href="(/\?[^"]*)">further</a>', first)[1])
+    second = client.get(further).text
+    assert PageParser(second).numbers == {name: whole[name] for name in ALL[4:8]}
+    assert '<a href="/">from the first</a>' in second
+    assert set(PageParser(client.get("/", topic="c").text).numbers) == {"c-0", "c-1"}
+    assert client.get("/", topic="c", partition="x").status == 400
+
+
+def test_a_page_of_all_says_nothing_of_parts(serve, wide: LogDir) -> None:
+    text = serve(wide).get("/").text
+    assert set(PageParser(text).numbers) == set(ALL)
+    assert "This page has" not in text and "<form action" not in text
+
+
+def test_a_page_in_a_file_says_what_it_has_no_room_for(wide: LogDir) -> None:
+    topics = [(wide.snapshot(topic), wide.config(topic)) for topic in wide.topics()]
+    part = first_topics(topics, most_partitions=4)
+    assert shown(part) == ALL[:4] and not part.is_all
+    text = front_page(wide.uri, part.topics, TIME_MS, part=part)
+    assert "This page has a-0 to b-0, a part of 3 topics. segments page LOG_DIR shows all of them." in text
+    assert first_topics(topics).is_all
+
+
+def front_page_of(log: LogDir) -> str:
+    return front_page(log.uri, [(log.snapshot(topic), log.config(topic)) for topic in log.topics()], TIME_MS)

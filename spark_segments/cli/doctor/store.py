@@ -35,7 +35,10 @@ def store(storage: Storage) -> Iterator[Finding]:
     if marked is None:
         yield Finding("storage", OK, f"{storage.uri} is reachable and empty")
     else:
-        yield Finding("storage", OK, f"{storage.uri} is a log directory with {len(marked.topics())} topics")
+        # Whether a topic was deleted would take a look into each of what may be very many.
+        kind = "topics" if marked.is_kafka else "topics, deleted ones included"
+        count = len(marked.topic_directories())
+        yield Finding("storage", OK, f"{storage.uri} is a log directory with {count:,} {kind}")
     if marked is not None and marked.is_kafka:
         yield Finding("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
         return

@@ -1,35 +1,142 @@
-"""What the page shows of a log directory: its topics as they are now, and what is wrong with it as a whole."""
+"""What the page shows of a log directory: topics as they are now, as many as a page has room for, and what is wrong.
+
+A page has a bound, whatever the log directory has: it begins at a topic and a partition, and says where the next page
+begins. What a page costs follows from what it shows.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from spark_segments.cli.page.worries import disk_worry, group_worries
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.groups.lag import group_lags
+from spark_segments.log.manifest.snapshot import SegmentRows
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
     from spark_segments.log.topics import Topics
 
+PARTITIONS_A_PAGE = 1000
+SEGMENTS_A_PAGE = 100_000
+TOPICS_A_PAGE = 500
+"""A page has at most so many partitions, segments and topics; a single partition may have more segments."""
 
-def read_topics(log: Topics) -> tuple[list[tuple[Snapshot, TopicConfig]], list[str]]:
-    """(the topics with their configurations, a sentence for each topic that cannot be read)"""
-    topics, unreadable = [], []
-    for name in log.topics():
+PARTITIONS_OF_A_FILE, SEGMENTS_OF_A_FILE = 10 * PARTITIONS_A_PAGE, 10 * SEGMENTS_A_PAGE
+"""A page in a file has room for more: there is nothing behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a page begins: at the first topic of this name or after it, and there at this partition or after it."""
+
+    topic: str = ""
+    partition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsShown:
+    """`topics`: with their configurations; the first and the last may be parts, whose partitions are those shown.
+
+    `unreadable`: a sentence for each topic that cannot be read. `topics_there`: how many names the log directory has,
+    deleted topics among them. `next`: where the next page begins, None after the last.
+    """
+
+    topics: list[tuple[Snapshot, TopicConfig]]
+    unreadable: list[str]
+    topics_there: int
+    begin: Begin
+    next: Begin | None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether the page shows all that there is."""
+        return self.next is None and self.begin == Begin()
+
+
+def read_topics(
+    log: Topics,
+    begin: Begin | None = None,
+    *,
+    most_partitions: int = PARTITIONS_A_PAGE,
+    most_segments: int = SEGMENTS_A_PAGE,
+    most_topics: int = TOPICS_A_PAGE,
+) -> TopicsShown:
+    """The topics of a page. Reads the manifests of these topics alone, and the rows of their shown partitions."""
+    begin = begin or Begin()
+    names = log.topic_directories()
+    shown = TopicsShown([], [], len(names), begin, None)
+    asked = [name for name in names if name >= begin.topic]
+    for looked_at, name in enumerate(asked):
+        first = begin.partition if name == begin.topic else 0
+        if looked_at == most_topics or most_partitions <= 0 or most_segments <= 0:
+            return dataclasses.replace(shown, next=Begin(name, first))
         try:
             snapshot = log.snapshot(name)
-            _ = snapshot.live
-            topics.append((snapshot, topic_config(snapshot.config, log.defaults)))
+            part = _part(snapshot, first, most_partitions, most_segments)
+            config = topic_config(snapshot.config, log.defaults)
         except UnknownTopicError:
-            continue  # it was deleted after it was listed
+            continue  # it was deleted
         except SegmentsError as error:
-            unreadable.append(f"{name}: {error}")
-    return topics, unreadable
+            shown.unreadable.append(f"{name}: {error}")
+            continue
+        if part.partitions.num_rows:
+            shown.topics.append((part, config))
+            last = part.partitions.column("partition")[-1].as_py()
+            if last != snapshot.partitions.column("partition")[-1].as_py():
+                return dataclasses.replace(shown, next=Begin(name, last + 1))
+        most_partitions -= part.partitions.num_rows
+        most_segments -= part.live.num_rows
+    return shown
+
+
+def first_topics(
+    topics: Sequence[tuple[Snapshot, TopicConfig]],
+    *,
+    most_partitions: int = PARTITIONS_OF_A_FILE,
+    most_segments: int = SEGMENTS_OF_A_FILE,
+) -> TopicsShown:
+    """As many of these topics as a page in a file has room for. A file has no further pages."""
+    shown = TopicsShown([], [], len(topics), Begin(), None)
+    for snapshot, config in topics:
+        if most_partitions <= 0 or most_segments <= 0:
+            return dataclasses.replace(shown, next=Begin(snapshot.topic))
+        part = _part(snapshot, 0, most_partitions, most_segments)
+        shown.topics.append((part, config))
+        if part.partitions.num_rows < snapshot.partitions.num_rows:
+            return dataclasses.replace(shown, next=Begin(snapshot.topic, part.partitions.num_rows))
+        most_partitions -= part.partitions.num_rows
+        most_segments -= part.live.num_rows
+    return shown
+
+
+def _part(snapshot: Snapshot, first: int, most_partitions: int, most_segments: int) -> Snapshot:
+    """The snapshot with its first partitions from number `first` on, as many as there is room for, and their rows."""
+    numbers = snapshot.partitions.column("partition").to_numpy()
+    start = int(np.searchsorted(numbers, first))
+    end = min(start + most_partitions, len(numbers))
+    if (start, end) != (0, len(numbers)):
+        snapshot = _of_rows(snapshot, start, end)
+    numbers = numbers[start:end]
+    # How many segments the partitions up to each of them have together. One partition is shown in any case.
+    ends = np.searchsorted(snapshot.live.column("partition").to_numpy(), numbers, side="right")
+    fitting = max(1, int(np.searchsorted(ends, most_segments, side="right")))
+    return snapshot if fitting >= len(numbers) else _of_rows(snapshot, 0, fitting)
+
+
+def _of_rows(snapshot: Snapshot, start: int, end: int) -> Snapshot:
+    """The snapshot with rows [start, end) of its partitions, and their segments."""
+    partitions = snapshot.partitions.slice(start, end - start)
+    rows = snapshot.source.read(partitions.column("partition").to_pylist())
+    return dataclasses.replace(snapshot, partitions=partitions, source=SegmentRows(rows))
 
 
 def log_worries(log: Topics, snapshots: Iterable[Snapshot], now_ms: int) -> list[str]:

@@ -13,6 +13,7 @@ from string import Template
 from urllib.parse import urlencode
 
 from spark_segments import __version__
+from spark_segments.cli.page.log_state import TopicsShown
 from spark_segments.cli.page.steps import JOBS, StepView
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
 from spark_segments.cli.page.view import BlockView, PartitionView, TopicView, topic_view
@@ -37,15 +38,17 @@ def page(
     kafka: bool = False,
     served: bool = False,
     worries: Sequence[str] = (),
+    part: TopicsShown | None = None,
 ) -> str:
     """The page of `topics` at `now_ms`. The same snapshots, settings and time give the same text.
 
     `kafka`: the topics are in Kafka's own directories, where their settings are unknown. `served`: the page has links
-    to the records, which a server answers. `worries`: what is wrong with the log directory as a whole.
+    to the records, which a server answers. `worries`: what is wrong with the log directory as a whole. `part`: which
+    part of the log directory `topics` are, None where they are all that is asked for.
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
-    return _page(uri, views, now_ms, kafka, served, worries)
+    return _page(uri, views, now_ms, kafka, served, worries, part)
 
 
 def script_hash() -> str:
@@ -54,7 +57,15 @@ def script_hash() -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool, served: bool, worries: Sequence[str]) -> str:
+def _page(
+    uri: str,
+    topics: Sequence[TopicView],
+    now_ms: int,
+    kafka: bool,
+    served: bool,
+    worries: Sequence[str],
+    part: TopicsShown | None,
+) -> str:
     merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
     return _template("page.html").substitute(
         uri=escape(uri),
@@ -62,6 +73,7 @@ def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool, serve
         now_iso=iso(now_ms),
         note=f'<p class="note">{escape(_KAFKA_NOTE)}</p>' if kafka else "",
         totals=_totals(topics),
+        part="" if part is None else _part(topics, part, served),
         merged="; hairlines beside each other are one block" if merged else "",
         worries=_worries(topics, worries),
         topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
@@ -71,6 +83,27 @@ def _page(uri: str, topics: Sequence[TopicView], now_ms: int, kafka: bool, serve
         script=_file("page.js"),
         script_hash=script_hash(),
     )
+
+
+def _part(topics: Sequence[TopicView], part: TopicsShown, served: bool) -> str:
+    """What the page does not show, and the way there."""
+    names = [f"{topic.described['topic']}-{one.numbers['partition']}" for topic in topics for one in topic.partitions]
+    text = f"This page has {names[0]} to {names[-1]}" if names else "This page has no partition"
+    if not served:
+        text += f", a part of {plural(part.topics_there, 'topic')}. segments page LOG_DIR shows all of them."
+        return f'<p class="note">{escape(text)}</p>'
+    text += f". The log directory has {plural(part.topics_there, 'topic')}, deleted ones included."
+    links = []
+    if part.begin.topic or part.begin.partition:
+        links.append('<a href="/">from the first</a>')
+    if part.next is not None:
+        query = escape(urlencode({"topic": part.next.topic, "partition": part.next.partition}))
+        links.append(f'<a href="/?{query}">further</a>')
+    form = (
+        '<form action="/"><label>From the topic <input type="search" name="topic" autocomplete="off"></label> '
+        "<button>Show</button></form>"
+    )
+    return f'<div class="note further"><p>{escape(text)} {" · ".join(links)}</p>{form}</div>'
 
 
 def _totals(topics: Sequence[TopicView]) -> str:

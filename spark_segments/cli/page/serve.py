@@ -21,7 +21,7 @@ import typer
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import ConfiguredLogOptions, with_options
 from spark_segments.cli.page.browse import WHOLE_BYTES, browse
-from spark_segments.cli.page.log_state import log_worries, read_topics
+from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, log_worries, read_topics
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.render import script_hash
 from spark_segments.cli.page.render_records import error_page, record_page, records_page
@@ -113,8 +113,11 @@ class Pages:
     def warm(self) -> None:
         """Makes a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
         with contextlib.suppress(SegmentsError, OSError):
-            for topic in self.log.topics():
-                offsets = self.log.offsets(topic)
+            for topic in self.log.topic_directories()[:TOPICS_A_PAGE]:
+                try:
+                    offsets = self.log.offsets(topic)
+                except UnknownTopicError:
+                    continue  # it was deleted
                 if any(start < end for start, end in offsets.values()):
                     self._records({"topic": topic, "partition": str(min(offsets))})
                     return
@@ -138,17 +141,18 @@ class Pages:
         except (SegmentsError, OSError) as error:
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, error_page("This cannot be read", str(error)))
 
-    def _front(self, _: Mapping[str, str]) -> Answer:
+    def _front(self, query: Mapping[str, str]) -> Answer:
         now_ms = _now_ms()
-        topics, unreadable = read_topics(self.log)
-        worries = log_worries(self.log, [snapshot for snapshot, _ in topics], now_ms)
+        shown = read_topics(self.log, Begin(query.get("topic", ""), _number(query, "partition", 0)))
+        worries = log_worries(self.log, [snapshot for snapshot, _ in shown.topics], now_ms)
         text = front_page(
             self.log.uri,
-            topics,
+            shown.topics,
             now_ms,
             kafka=self.log.is_kafka,
             served=True,
-            worries=[*worries, *unreadable],
+            worries=[*worries, *shown.unreadable],
+            part=None if shown.is_all else shown,
         )
         return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")
 

@@ -72,13 +72,15 @@ def describe(
             print(f"error: {name}: {error}", file=sys.stderr)
             failed = True
     if html is not None:
-        from spark_segments.cli.page.log_state import log_worries
+        from spark_segments.cli.page.log_state import first_topics, log_worries
         from spark_segments.cli.page.render import page
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        snapshots = [snapshot for snapshot, _ in topics]
-        text = page(log.uri, topics, now_ms, kafka=log.is_kafka, worries=log_worries(log, snapshots, now_ms))
+        shown = first_topics(topics)
+        worries = log_worries(log, [snapshot for snapshot, _ in shown.topics], now_ms)
+        part = None if shown.is_all else shown
+        text = page(log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, part=part)
         html.write_text(text, encoding="utf-8")
         if output is Output.TEXT:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")

@@ -61,7 +61,8 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     sealed = live.column("state").to_numpy(zero_copy_only=False) == SEALED
     expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
-    rules = RollRules.of(snapshot.topic_id, config)
+    rules, numbers = RollRules.of(snapshot.topic_id, config), _numbers(partitions, "partition")
+    rolls = plan_roll(snapshot.live, rules, now_ms).partitions  # the jitter goes by the partition's number
     is_removed = pc.is_in(snapshot.segments.column("state"), pa.array(OUT_OF_LOG))
     removed = _by_row(snapshot.segments.filter(is_removed), partitions)
     gone_owner = removed.column("partition").to_numpy()
@@ -74,8 +75,8 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
         _retain_ms(live, owner, sealed, expired.rows, config),
         _retain_bytes(live, owner, sealed, count, config),
         _cleanable_ms(live, owner, sealed, partitions, config),
-        {one.partition: one for one in plan_roll(live, rules, now_ms).partitions},
-        _idle_ms(live, owner, sealed, count, rules),
+        {int(np.searchsorted(numbers, one.partition)): one for one in rolls},
+        _idle_ms(live, owner, sealed, numbers, rules),
         {one.partition: one for one in candidates},
         _max_lag_ms(live, owner, sealed, candidates, count, config),
         np.bincount(gone_owner, minlength=count),
@@ -122,17 +123,20 @@ def _retain_bytes(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: 
     return np.where(sealed, grows, NEVER)
 
 
-def _idle_ms(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: int, rules: RollRules) -> np.ndarray:
-    """When the clock rolls each active segment: see `plan_roll`."""
-    moments = np.full(count, NEVER)
+def _idle_ms(
+    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, numbers: np.ndarray, rules: RollRules
+) -> np.ndarray:
+    """When the clock rolls each active segment: see `plan_roll`. `numbers`: of the partitions, by row."""
+    moments = np.full(len(numbers), NEVER)
     chunks = np.flatnonzero(~sealed)
-    base = np.zeros(count, np.int64)
+    base = np.zeros(len(numbers), np.int64)
     base[owner[chunks[::-1]]] = _numbers(live, "base_offset")[chunks[::-1]]
     filled = chunks[_numbers(live, "log_bytes")[chunks] > 0]
     first = filled[np.unique(owner[filled], return_index=True)[1]]
     began = np.maximum(_numbers(live, "first_batch_max_timestamp_ms"), _numbers(live, "created_ms"))
     for row, partition in zip(first.tolist(), owner[first].tolist(), strict=True):
-        moments[partition] = later(began[row : row + 1], rules.roll_ms(partition, int(base[partition])))[0]
+        roll_ms = rules.roll_ms(int(numbers[partition]), int(base[partition]))
+        moments[partition] = later(began[row : row + 1], roll_ms)[0]
     return moments
 
 

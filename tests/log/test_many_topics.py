@@ -1,0 +1,32 @@
+"""In a log directory of very many topics, nothing looks at all of them that need not."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import UnknownTopicError
+from spark_segments.log import topics
+from spark_segments.storage import Storage
+from tests.log.played_log import Play
+
+
+def test_an_error_names_the_first_topics_and_opens_no_others(log, monkeypatch):
+    monkeypatch.setattr(topics, "NAMED_TOPICS", 2)
+    for name in "abcdef":
+        log.create_topic(name)
+    log.delete_topic("a")
+    play = Play()
+    with pytest.raises(UnknownTopicError, match=r"There are: b, c$"):
+        LogDir(log.storage, open_delta_log=play).offsets("z")
+    assert set(play.opened) == {"z", "a", "b", "c", "d"}
+
+
+def test_a_name_that_no_other_can_collide_with_is_made_without_a_look_at_the_others(log, monkeypatch):
+    def directories(storage, path=""):
+        raise AssertionError("a listing of all topics")
+
+    monkeypatch.setattr(Storage, "directories", directories)
+    log.create_topic("orders")
+    with pytest.raises(AssertionError, match="a listing"):
+        log.create_topic("all.orders")
