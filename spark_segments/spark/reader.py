@@ -80,6 +80,9 @@ class Reader(Versioned, DataSourceReader):
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
         is_whole = len(pieces) == len(wanted)
         groups = list(_groups(pieces, whole=is_whole))
+        if not is_whole or options.latest:  # a topic is planned several times then, from rows that are read once
+            for topic in {one.topic for one in wanted}:
+                _ = self._snapshots[topic].live
         if options.min_partitions is not None and not is_whole:  # the pieces are the tasks asked for
             if options.latest:
                 return [[one] for one in self._plan_latest(wanted, groups, max_bytes)]

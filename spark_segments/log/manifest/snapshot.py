@@ -6,6 +6,7 @@ of topics; kafka/directory.py makes snapshots of a directory that Kafka wrote.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,6 +139,16 @@ class Snapshot:
         if pc.any(others).as_py():
             rows = rows.filter(pc.invert(others))
         return in_log_order(rows)
+
+    def narrowed(self, partitions: Collection[int]) -> Snapshot:
+        """The same version of the topic with the segment rows of these partitions alone, which are read here.
+
+        A read of few partitions then costs what those have, not what the topic has. It is this snapshot itself where
+        its rows are in memory already, or where these are all of its partitions.
+        """
+        if "segments" in self.__dict__ or len(partitions) >= self.partitions.num_rows:
+            return self
+        return dataclasses.replace(self, source=SegmentRows(self.source.read(partitions)))
 
     def live_table(self, partition: int) -> pa.Table:
         """The rows of `live` of a partition. The first call loads the rows of all partitions."""

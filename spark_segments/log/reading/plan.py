@@ -102,6 +102,7 @@ def read_ranges(
     committed = check_isolation_level(isolation_level) == READ_COMMITTED
     without_aborted = committed or leave_out_aborted
     bounds = readable_bounds(snapshot, isolation_level)
+    snapshot = snapshot.narrowed(offsets)
     ranges: list[ReadRange] = []
     for partition, (start, end) in sorted(offsets.items()):
         log_start, log_end = bounds[partition]

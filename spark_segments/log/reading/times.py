@@ -7,9 +7,10 @@ outside the part of the file that is in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.format.decoding.decode import decode_batches
@@ -29,6 +30,7 @@ def offsets_for_times(
     The rule is that of Kafka's `offsetsForTimes`: first by offset, whatever the order of timestamps.
     """
     bounds = offset_bounds(snapshot)
+    snapshot = snapshot.narrowed(targets_ms)
     found = {}
     for partition, target_ms in targets_ms.items():
         check_partition(snapshot, partition)
@@ -38,15 +40,16 @@ def offsets_for_times(
             pc.greater_equal(table.column("max_timestamp_ms"), target_ms),
             pc.greater(table.column("next_offset"), start),
         )
-        candidates = segments_of(table.filter(late_enough))
+        candidates = table.filter(late_enough)
         found[partition] = _first(storage, snapshot.topic, candidates, target_ms, start, end)
     return found
 
 
 def _first(
-    storage: Storage, topic: str, candidates: Iterable[Segment], target_ms: int, start: int, end: int
+    storage: Storage, topic: str, candidates: pa.Table, target_ms: int, start: int, end: int
 ) -> tuple[int, int] | None:
-    for segment in candidates:
+    for row in range(candidates.num_rows):  # mostly the first row has the answer, of however many
+        (segment,) = segments_of(candidates.slice(row, 1))
         answer = _first_in_segment(storage, topic, segment, target_ms, start, end)
         if answer is not None:
             return answer

@@ -91,7 +91,7 @@ def _clean_rounds(
     manifest, number = Manifest(storage, settings.topic, settings.open_delta_log), result.partition
     while True:
         started_ms = storage.now_ms()
-        snapshot = manifest.snapshot()
+        snapshot = manifest.snapshot().narrowed({number})
         config = topic_config(snapshot.config, settings.defaults)
         if snapshot.topic_id != settings.topic_id or not config.compact:
             result.lost = True
@@ -123,6 +123,7 @@ def _commit(storage: Storage, manifest: Manifest, work: RoundPlan, done: RoundRe
 
     def change(current: Snapshot) -> Change | None:
         check_commit_age(storage, started_ms)
+        current = current.narrowed({work.partition.partition})
         if current.topic_id != work.settings.topic_id or not _allowed(current, work, done.end_offset):
             return None
         return _change(current, work.partition, done.groups, done.end_offset, storage.now_ms())

@@ -14,6 +14,7 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of, segments_table
+from spark_segments.log.reading.plan import read_ranges
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS, forget_cached_rows
@@ -51,23 +52,56 @@ def test_earlier_versions_can_be_read(manifest):
             manifest.snapshot(version)
 
 
-def test_some_partitions_are_read_from_the_files_that_may_hold_them(tmp_path, monkeypatch):
+@pytest.fixture
+def many_files(tmp_path, monkeypatch) -> Manifest:
+    """Four partitions whose rows lie in a file each, none of which was read."""
     monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
     manifest = Manifest(Storage(str(tmp_path)), TOPIC)
-    segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
-    manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)], segments)
-    snapshot = manifest.snapshot()
-    forget_cached_rows(monkeypatch)
-    reads = []
+    manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)], ROWS)
+    return manifest
+
+
+ROWS = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[str]:
+    """The paths that a storage reads from now on."""
+    found: list[str] = []
     original = Storage.read
 
     def read(storage, path, *rest, **options):
-        reads.append(path)
+        found.append(path)
         return original(storage, path, *rest, **options)
 
     monkeypatch.setattr(Storage, "read", read)
-    assert segments_of(snapshot.load_segments([2])) == segments[200:300]
+    return found
+
+
+def test_some_partitions_are_read_from_the_files_that_may_hold_them(many_files, reads, monkeypatch):
+    snapshot = many_files.snapshot()
+    forget_cached_rows(monkeypatch)
+    reads.clear()
+    assert segments_of(snapshot.load_segments([2])) == ROWS[200:300]
     assert len(reads) == 1
+
+
+def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files, reads, monkeypatch):
+    snapshot = many_files.snapshot()
+    forget_cached_rows(monkeypatch)
+    reads.clear()
+    assert [one.segment for one in read_ranges(snapshot, {2: (500, 530)})] == ROWS[250:253]
+    assert len(reads) == 1
+
+
+def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, reads, monkeypatch):
+    snapshot = many_files.snapshot()
+    assert snapshot.live.num_rows == len(ROWS)
+    forget_cached_rows(monkeypatch)
+    reads.clear()
+    assert [one.segment for one in read_ranges(snapshot, {2: (500, 530)})] == ROWS[250:253]
+    assert snapshot.narrowed({2}) is snapshot
+    assert reads == []
 
 
 def test_rows_come_in_the_order_of_the_log_whatever_the_order_of_commits(tmp_path):
