@@ -283,12 +283,16 @@ def _is_transient(error: BaseException, is_local: bool) -> bool:
 
 def _failure(error: BaseException, location: str) -> StorageError:
     text, number = str(error), getattr(error, "errno", None)
+    if isinstance(error, OSError) and error.filename is not None:  # the address says it, too
+        text = f"[Errno {number}] {error.strerror}"
     if isinstance(error, PermissionError) or _PERMANENT_REMOTE.search(text):
         hint = "Check that the location exists, and the permissions or the credentials in storage_options"
     elif isinstance(error, FileNotFoundError):
         hint = "Create the bucket or container first"
-    elif number in (errno.ENOSPC, errno.EDQUOT):
-        hint = "Free space there, then run it again: nothing was committed"
+    elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        hint = "Free space there, or raise the quota or limit, then run it again: nothing was committed"
+    elif number == errno.EROFS:
+        hint = "Mount it for writing, then run it again: nothing was committed"
     else:
         hint = "Check the location, its endpoint and the network, then run it again: nothing was committed"
     return StorageError(f"The file system failed ({text.strip() or type(error).__name__})", path=location, hint=hint)

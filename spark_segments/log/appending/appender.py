@@ -25,7 +25,7 @@ from spark_segments.log.appending.waiting import WaitingRun
 from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.log.segment.writer import ChunkWriter
+from spark_segments.log.segment.writer import ChunkWriter, discard
 from spark_segments.storage import Storage
 
 DEFAULT_BATCH_BYTES = 131072
@@ -120,7 +120,8 @@ class Appender:
     At most MAX_OPEN_CHUNKS chunks are open at a time. Where a topic has more partitions, the chunk that was written to
     least recently is closed, and its partition gets a new chunk later.
 
-    As a context manager it leaves no file open where an error comes before `close`.
+    As a context manager it deletes its files where an error comes before `close` has returned: nobody can commit
+    them, and a disk that is full would stay full until vacuum takes them.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Appender:
         self._topics: dict[str, _Open] = {}
         self._waiting_bytes = 0
         self._checked: pa.Schema | None = None
+        self._is_closed = False
 
     def __enter__(self) -> Appender:
         return self
@@ -152,6 +154,9 @@ class Appender:
         for opened in self._topics.values():
             for writer in opened.writers.values():
                 writer.__exit__(kind, error, trace)
+        if kind is not None and not self._is_closed:
+            for opened in self._topics.values():
+                discard(self._storage, opened.finished, objects=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows of any schema that `check_columns` accepts; rows of a partition keep their order.
@@ -187,6 +192,7 @@ class Appender:
             self._write_object(opened)
             for partition in list(opened.writers):
                 self._close_chunk(opened, partition)
+        self._is_closed = True  # from now on the files are the caller's, who may commit them
         return [
             Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished), opened.row_without_key)
             for opened in self._topics.values()
@@ -399,7 +405,8 @@ class Appender:
 
     @staticmethod
     def _close_chunk(opened: _Open, partition: int) -> None:
-        opened.finished.extend(opened.writers.pop(partition).close())
+        opened.finished.extend(opened.writers[partition].close())
+        del opened.writers[partition]  # where closing fails, leaving the context deletes the files
 
 
 def key_missing(topic: str, row: int) -> InvalidRecordError:

@@ -125,14 +125,19 @@ class SegmentWriter:
         )
 
 
-def discard(storage: Storage, segments: Iterable[Segment]) -> None:
+def discard(storage: Storage, segments: Iterable[Segment], *, objects: bool = False) -> None:
     """Deletes files that the caller has made and whose rows were never given to a commit.
 
-    Shared objects stay: other runs of them may be in the log. Vacuum takes an object that no row names.
+    Shared objects stay unless `objects` says that none of their runs was given to a commit: other runs may be in the
+    log. Vacuum takes an object that no row names.
     A caller that is not sure (a commit that raised may have happened) must leave the files to vacuum. Files that cannot
     be deleted now are left to vacuum, too.
     """
-    _delete(storage, [segment.stem for segment in segments if not segment.is_shared])
+    rows = list(segments)
+    _delete(storage, [segment.stem for segment in rows if not segment.is_shared])
+    if objects:
+        with contextlib.suppress(SegmentsError, OSError):
+            storage.delete(sorted({segment.path for segment in rows if segment.is_shared}))
 
 
 def _delete(storage: Storage, stems: Sequence[str]) -> None:
@@ -144,7 +149,7 @@ def _delete(storage: Storage, stems: Sequence[str]) -> None:
 class ChunkWriter:
     """Writes one partition's encoded batches as chunks of at most segment.bytes each (a larger batch stands alone).
 
-    As a context manager it leaves no file open where an error comes before `close`.
+    As a context manager it leaves no file, open or finished, where an error comes before `close`.
     """
 
     def __init__(
@@ -170,6 +175,8 @@ class ChunkWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
+        if kind is not None:
+            discard(self._storage, self._finished)
 
     @property
     def next_offset(self) -> int:

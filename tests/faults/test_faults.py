@@ -1,0 +1,101 @@
+"""A disk that takes no more, or refuses: a clear error, nothing lost, and a log that is usable after.
+
+What needs a mount is a command: `python -m tests.faults`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from tests.faults.scenes import (
+    READS,
+    WRITES,
+    assert_clear,
+    assert_unchanged,
+    assert_usable,
+    contents,
+    copied,
+    file_size_limit,
+    not_root,
+    outcome,
+    prepared,
+    readable_by_all,
+)
+
+pytestmark = pytest.mark.slow
+
+LIMITS = (0, 300, 3000, 30_000)
+"""Sizes of files: none, a commit of Delta, a file of rows, and small chunks."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    log = prepared(tmp_path_factory.mktemp("faults") / "log")
+    for operation in [*WRITES.values(), *READS.values()]:  # compiles kernels and loads modules
+        assert outcome(operation, copied(log, tmp_path_factory.mktemp("warm") / "log")) is None
+    return log
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that other users can enter, as pytest's own are not."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_file_that_may_not_grow_is_one_clear_error(made: LogDir, tmp_path: Path, name: str) -> None:
+    before = contents(made)
+    for limit in LIMITS:
+        log = copied(made, tmp_path / str(limit) / "log")
+        with file_size_limit(limit):
+            error = outcome(WRITES[name], log)
+        if error is not None:
+            assert_clear(error, "File too large")
+            assert_unchanged(name, log, before, error)
+        assert_usable(log)
+        assert limit or error is not None
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_directory_that_may_not_be_written_is_one_clear_error(made: LogDir, open_directory: Path, name: str) -> None:
+    log = copied(made, open_directory / "log")
+    readable_by_all(Path(log.uri))
+    before = contents(log)
+    with not_root():
+        error = outcome(WRITES[name], log)
+    assert error is not None
+    assert_clear(error, "Permission denied")
+    assert_unchanged(name, log, before, error)
+    assert_usable(log)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_directory_that_may_not_be_written_is_read(made: LogDir, open_directory: Path, name: str) -> None:
+    log = copied(made, open_directory / "log")
+    readable_by_all(Path(log.uri))
+    with not_root():
+        assert outcome(READS[name], log) is None
+
+
+@pytest.mark.parametrize("name", sorted(READS.keys() - {"topics", "groups"}))
+def test_files_that_may_not_be_read_are_one_clear_error(made: LogDir, open_directory: Path, name: str) -> None:
+    log = copied(made, open_directory / "log")
+    for path in Path(log.uri).rglob("*"):
+        if not path.is_dir():
+            path.chmod(0)
+    with not_root():
+        try:
+            report = READS[name](LogDir(log.storage))
+        except Exception as error:
+            assert_clear(str(error), "Permission denied", "ermission")
+        else:
+            assert name in ("plan", "verify"), report

@@ -1,0 +1,84 @@
+"""An append that fails before its commit is sent leaves no file; after that its files stay: it may have happened."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import StorageError, UnknownOutcomeError
+from spark_segments.log.manifest import commit as commit_module
+from spark_segments.storage import Storage
+from spark_segments.storage.filesystem import WritableFile
+from spark_segments.storage.local import LocalFiles
+from tests.log.played_log import Play, store_failed
+from tests.maintenance.appending import records
+
+PARTITIONS = 10
+
+
+class FullAfter(LocalFiles):
+    """Local files: the disk is full, or a quota used up, once so many files of partitions were made."""
+
+    def __init__(self, left: int, number: int) -> None:
+        self.left, self.number = left, number
+
+    def create(self, path: str) -> WritableFile:
+        if "orders-" in path:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(self.number, os.strerror(self.number))
+        return super().create(path)
+
+
+@pytest.fixture
+def log(tmp_path) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", PARTITIONS, {"segment.bytes": "20000", "compression.type": "uncompressed"})
+    log.append("orders", records(10))
+    return log
+
+
+def files(log: LogDir) -> list[str]:
+    return [info.path for info in log.storage.list(recursive=True) if info.path.startswith("orders-")]
+
+
+def rows(count: int, partitions: int) -> pa.Table:
+    numbers = pa.array(np.arange(count) % partitions, pa.int32())
+    return records(count, time_ms=1_700_000_000_000).append_column("partition", numbers)
+
+
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["full", "quota"])
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 7, 20])
+def test_an_append_that_the_disk_has_no_room_for_leaves_no_file(log, partitions, left, number):
+    before = files(log)
+    full = LogDir(Storage(log.uri, filesystem=FullAfter(left, number)), defaults=log.defaults)
+    with pytest.raises(StorageError, match=rf"{os.strerror(number)}.*Free space there, or raise the quota"):
+        full.append("orders", rows(4000, partitions))
+    assert files(log) == before
+    assert log.append("orders", rows(10, partitions))
+
+
+def test_an_object_that_was_finished_goes_too(log, monkeypatch):
+    """The rows are wrong after an object was written for those before them."""
+    monkeypatch.setattr("spark_segments.log.appending.appender.WAITING_BYTES", 10_000)
+    before = files(log)
+    bad = rows(400, PARTITIONS).set_column(3, "partition", pa.array([PARTITIONS] * 400, pa.int32()))
+    with pytest.raises(ValueError, match="no such partition"):
+        log.append("orders", [*rows(400, PARTITIONS).to_batches(), *bad.to_batches()])
+    assert files(log) == before
+
+
+@pytest.mark.slow
+def test_the_files_of_a_commit_whose_outcome_is_unknown_stay(log):
+    before = files(log)
+    play = Play()
+    play.commits(*[store_failed] * commit_module.FAILURES)
+    with pytest.raises(UnknownOutcomeError):
+        LogDir(log.storage, open_delta_log=play).append("orders", rows(400, PARTITIONS))
+    assert len(files(log)) > len(before)
