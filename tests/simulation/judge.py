@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.row_files import RowFile, concat
+from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.row_files import RowFile, _RowCache, concat
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND, rows_in_file
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, topic_of
@@ -58,7 +59,9 @@ class Judge:
     counts: Counter[str] = field(default_factory=Counter)
     commit_ids: dict[str, int] = field(default_factory=dict)
     log: LogDir | None = None
+    caches: Sequence[_RowCache] = ()
     _tables: dict[str, pa.Table] = field(default_factory=dict)
+    _bounds_before: dict[str, Bounds] = field(default_factory=dict)
 
     def topic(self, name: str) -> SimulatedTopic:
         if name not in self.topics:
@@ -106,6 +109,7 @@ class Judge:
             wanted: AppendIntent = intent["append"]
             ends = {number: topic.partitions[number].end for number in wanted.records if number in topic.partitions}
             intent.setdefault("placed", []).append((landed.version, ends))
+        self._bounds_before[landed.topic] = bounds
         touched = None if operation in ALL_PARTITIONS else moved.keys()
         commit = Commit(landed.version, landed.made.committed_ms, operation, line)
         at = topic.follow(commit, touched, self.world.now_us)
@@ -129,14 +133,18 @@ class Judge:
 
     def _table(self, topic: str, file: RowFile) -> pa.Table:
         if file.path not in self._tables:
-            data = self.store.files[f"{self.root}/_manifest/{topic}/{file.path}"].data
-            rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-            self._tables[file.path] = rows_in_file(rows, file.kind)
+            assert self.log is not None
+            key = (self.log.uri, f"{MANIFEST_DIRECTORY}/{topic}", file.path)
+            rows = next((rows for cache in self.caches if (rows := cache.get(key)) is not None), None)
+            if rows is None:
+                data = self.store.files[f"{self.root}/{key[1]}/{file.path}"].data
+                rows = rows_in_file(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), file.kind)
+            self._tables[file.path] = rows
         return self._tables[file.path]
 
     def _moved(self, landed: Landed, new: Bounds, before: pa.Table | None, after: pa.Table | None) -> Bounds:
         """The bounds of the partitions that the commit changes."""
-        old = self._bounds(landed.topic, landed.before.files if landed.before is not None else [])
+        old = self._bounds_before.get(landed.topic, {})
         if landed.note.operation in ("create", "restore"):
             return new
         if landed.note.operation in ("vacuum", MERGE, "roll"):
@@ -221,10 +229,17 @@ class Judge:
         return max(self.topic(topic).versions, default=-1)
 
 
-def view(log: LogDir, topic: str, version: int | None, partition: int | None = None) -> Saw:
-    """The records of a version as a reader gets them."""
+def view(
+    log: LogDir,
+    topic: str,
+    version: int | None,
+    partition: int | None = None,
+    start: int | None = None,
+    end: int | None = None,
+) -> Saw:
+    """The records of a version, or of a range of it, as a reader gets them."""
     found: Saw = {} if partition is None else {partition: []}
-    for batch in log.read(topic, partition, columns=COLUMNS, version=version):
+    for batch in log.read(topic, partition, start, end, COLUMNS, version):
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         rows = (batch.column(name).to_pylist() for name in COLUMNS[:4])
         for number, offset, key, value, time_us in zip(*rows, times, strict=True):

@@ -44,7 +44,7 @@ def operate(simulation: Simulation, process: Process) -> None:
     random, judge = simulation.random, simulation.judge
     log = simulation.open()
     while True:
-        simulation.think(process, 2500)
+        simulation.think(process, 3500)
         topic = random.choice(OPERATED)
         model = judge.topic(topic)
         if not model.versions:
@@ -195,7 +195,7 @@ def import_again(simulation: Simulation, process: Process) -> None:
     broker: Broker = disk["broker"]
     log = simulation.open()
     while True:
-        simulation.think(process, 4000)
+        simulation.think(process, 7000)
         if ahead := random.choice((0, 1, 1, 2, 6)):
             broker.advance(ahead)
         source = simulation.storage(KAFKA_URI)

@@ -23,7 +23,7 @@ def read(simulation: Simulation, process: Process) -> None:
     log = simulation.open()
     held: list[tuple[str, int]] = []
     while True:
-        simulation.think(process, 400)
+        simulation.think(process, 1000)
         if held and random.random() < 0.3:
             topic, wanted = held.pop(random.randrange(len(held)))
         else:
@@ -117,7 +117,7 @@ def tail(simulation: Simulation, process: Process) -> None:
     random, judge = simulation.random, simulation.judge
     log = simulation.open()
     while True:
-        simulation.think(process, 300)
+        simulation.think(process, 500)
         topic = process.disk.setdefault("topic", random.choice(TOPICS[:4]))
         number = process.disk.setdefault("partition", random.randrange(3))
         position = process.disk.get("position", 0)

@@ -72,8 +72,8 @@ class Pace:
         self._next()
 
     def _next(self) -> None:
-        self._start_us = self._end_us + int(10 ** self._random.uniform(1, 5.2) * SECOND_US)
-        self._end_us = self._start_us + int(self._random.uniform(1, 8) * SECOND_US)
+        self._start_us = self._end_us + int(10 ** self._random.uniform(1.5, 5.5) * SECOND_US)
+        self._end_us = self._start_us + int(self._random.uniform(2, 12) * SECOND_US)
 
     def at_work_us(self, at_us: int) -> int:
         """The moment `at_us`, or the next begin of work after it."""

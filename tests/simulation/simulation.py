@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from tests.simulation.streams import SINK, stream
 from tests.simulation.world import HOUR_US, START_US, Host, Process, World
 from tests.simulation.writers import write
 
-HOSTS = 3
+HOSTS = 2
 DAY_US = 24 * HOUR_US
 WAVE_BYTES = 2000
 """So that an import is several commits."""
@@ -82,10 +83,13 @@ def run(seed: int, commits: int, trace: IO[str] | None = None, *, actors: tuple[
     hosts = [Host(f"host-{number}") for number in range(HOSTS)]
     simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
     wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
     violation: str | None = None
     try:
         with simulated(world):
             judge.log = simulation.open()
+            judge.caches = [host.cache for host in hosts]
             _begin(simulation)
             _start(simulation, actors)
             world.run(lambda: logs.commits >= commits)
@@ -94,6 +98,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None, *, actors: tuple[
         violation = f"{type(error).__name__}: {error}"
     finally:
         importing.WAVE_BYTES = wave_bytes
+        logging.disable(level)
     return Outcome(
         seed,
         logs.commits,

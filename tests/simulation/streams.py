@@ -12,7 +12,7 @@ from spark_segments.log.manifest.transaction import Transaction
 from tests.maintenance.long_runs.scenario import Record
 from tests.simulation.judge import view
 from tests.simulation.model import AppendIntent
-from tests.simulation.scenario import Simulation
+from tests.simulation.scenario import PARTITIONS, Simulation
 from tests.simulation.world import Process
 from tests.simulation.writers import send, table_of
 
@@ -27,7 +27,7 @@ def stream(simulation: Simulation, process: Process) -> None:
     checkpoint = process.disk
     log = simulation.open()
     while True:
-        simulation.think(process, 800)
+        simulation.think(process, 1600)
         batch = checkpoint.get("done", -1) + 1
         planned: dict[int, Range] = checkpoint.setdefault("planned", {})
         if batch not in planned:
@@ -48,13 +48,13 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
     txn = Transaction(QUERY, batch, QUERY, in_order=True)
 
     def read() -> dict[int, tuple[Record, ...]]:
-        snapshot = log.snapshot(SOURCE)
-        saw = view(log, SOURCE, snapshot.version)
+        version = log.snapshot(SOURCE).version
         found = {}
         for number, (start, end) in ranges.items():
-            records = tuple(record for offset, record in saw.get(number, []) if start <= offset < end)
-            if records and number < 3:
-                found[number] = records
+            if start < end and number < PARTITIONS:
+                saw = view(log, SOURCE, version, number, start, end)
+                if saw[number]:
+                    found[number] = tuple(record for _, record in saw[number])
         return found
 
     records, error = simulation.attempt(

@@ -15,11 +15,11 @@ from spark_segments.maintenance.retention import retain as retention
 from tests.conftest import ROOT
 from tests.simulation.simulation import run
 
-COMMITS = 150
+COMMITS = 120
 DAY_MS = 86_400_000
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
     outcome = run(seed, COMMITS)
     assert outcome.violation is None, (
@@ -29,7 +29,7 @@ def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
 
 
 def test_a_seed_has_the_same_events_every_time() -> None:
-    first, second, other = run(7, 60), run(7, 60), run(8, 60)
+    first, second, other = run(7, 40), run(7, 40), run(8, 40)
     assert first.trace == second.trace != other.trace
 
 
@@ -37,7 +37,7 @@ def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping
     traces = set()
     for hash_seed, which in (("1", ["--seed", "9"]), ("2", ["--seeds", "8-9"])):
         done = subprocess.run(
-            [sys.executable, "-m", "tests.simulation", *which, "--commits", "60"],
+            [sys.executable, "-m", "tests.simulation", *which, "--commits", "40"],
             cwd=ROOT,
             env={**python_environment, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
@@ -49,19 +49,21 @@ def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping
     assert len(traces) == 1
 
 
-def _violations(seeds: range) -> list[str]:
-    found = (run(seed, COMMITS).violation for seed in seeds)
-    return [violation for violation in found if violation is not None]
+def _violation(seeds: range) -> str | None:
+    """What the first seed finds that finds anything."""
+    return next((found for seed in seeds if (found := run(seed, COMMITS).violation)), None)
 
 
 def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicLog, "find", lambda log, commit_id, versions: None)
-    assert _violations(range(1, 6))
+    found = _violation(range(1, 9))
+    assert found is not None and ("acknowledged" in found or "is repeated" in found)
 
 
 def test_a_repeated_transaction_that_is_added_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "is_repeat", lambda txn, last, topic: False)
-    assert any("repeated" in violation for violation in _violations(range(1, 4)))
+    found = _violation(range(1, 9))
+    assert found is not None and "is repeated" in found
 
 
 def test_retention_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,4 +73,5 @@ def test_retention_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch)
         return plan(rows, starts, config, now_ms + 30 * DAY_MS)
 
     monkeypatch.setattr(retention, "plan_retention", too_early)
-    assert _violations(range(1, 4))
+    found = _violation(range(1, 9))
+    assert found is not None and "is not to go yet" in found
