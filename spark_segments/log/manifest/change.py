@@ -36,11 +36,15 @@ APPEND = "append"
 CREATE = "create"
 UPGRADE = "upgrade"
 
+DEMOTE = "demote"
 MIRROR = "mirror"
 RESTORE = "restore"
 
-_MAY_LOWER_START = (MIRROR, RESTORE)
+_MAY_LOWER_START = (DEMOTE, MIRROR, RESTORE)
 """The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
+
+_MAY_LOWER_END = (DEMOTE,)
+"""The operation that may lower a log end offset: to where the topic parts from its new leader."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -252,8 +256,7 @@ def check(
         raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
     _check_format(snapshot, change, add, replace)
     fresh = _is_made_anew(snapshot, change)
-    start_may_fall = change.operation in _MAY_LOWER_START
-    ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=start_may_fall)
+    ends = _check_partitions(snapshot, partitions, change.operation, fresh=fresh)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
 
@@ -293,15 +296,15 @@ def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
     return was_deleted or change.topic.topic_id != snapshot.topic_id
 
 
-def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_may_fall: bool) -> dict[int, int]:
+def _check_partitions(snapshot: Snapshot, rows: pa.Table, operation: str, *, fresh: bool) -> dict[int, int]:
     """Returns {partition: log end offset} after the change. Raises where an offset would go back."""
     names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset", "last_stable_offset")
     before = {} if fresh else _by_partition(snapshot.partitions, names[1:3])
     ends = {number: end for number, (_, end) in before.items()}
     for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
         old_start, old_end = before.get(number, (0, 0))
-        if start_may_fall:
-            old_start = 0
+        old_start = 0 if operation in _MAY_LOWER_START else old_start
+        old_end = 0 if operation in _MAY_LOWER_END else old_end
         if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
             raise SegmentsError(
                 f"Offsets of {snapshot.topic}-{number} would go back or cross",

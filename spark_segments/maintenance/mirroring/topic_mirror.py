@@ -36,6 +36,7 @@ from spark_segments.maintenance.mirroring.copies import (
 )
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
+from spark_segments.maintenance.promotion.divergence import Copy, diverged, foreign_tails
 from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class TopicMirror:
     def _step(self, leader: Leader, one: LeaderVersion, *, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         state, follower = self._follower()
-        self._check_follower(follower)
+        self._check_follower(follower, one.snapshot)
         if self._has(follower, one):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
@@ -147,15 +148,26 @@ class TopicMirror:
         same_topic = follower.snapshot.topic_id == one.snapshot.topic_id
         return same_topic and follower.is_follower and (follower.source_version or 0) >= one.snapshot.version
 
-    def _check_follower(self, follower: FollowerVersion) -> None:
-        if follower.is_there and not follower.is_follower:
-            raise LogDirError(
-                f"Topic {self.topic} is there already, and follows no other",
-                path=self.target.uri,
-                expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
-                found=follower.states.get(ROLE, LEADER),
-                hint="Mirror into another log directory",
-            )
+    def _check_follower(self, follower: FollowerVersion, leader: Snapshot) -> None:
+        """Raises LogDirError for a topic that follows no other, and DivergedLogError, with the first differing offset,
+        where it has records that the leader does not have.
+        """
+        here = follower.snapshot
+        if here is None or not follower.is_there or follower.is_follower:
+            return
+        hint = "Mirror into another log directory"
+        if here.topic_id == leader.topic_id:
+            hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {self.source.uri}"
+            copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
+            if tails := foreign_tails(*copies, self.spark):
+                raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
+        raise LogDirError(
+            f"Topic {self.topic} is there already, and follows no other",
+            path=self.target.uri,
+            expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
+            found=follower.states.get(ROLE, LEADER),
+            hint=hint,
+        )
 
     def _copy(self, leader: LeaderVersion, follower: FollowerVersion) -> None:
         """Copies what the follower lacks of a version and no try before has copied."""
