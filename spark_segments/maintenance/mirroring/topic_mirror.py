@@ -69,19 +69,21 @@ class TopicMirror:
         """
         leader = Leader(self.source.manifest(self.topic), self.source.uri)
         for attempt in range(_TRIES):
+            # The follower first: another mirror may bring it to a version that the leader had not when it was asked.
+            _, follower = self._follower()
             latest = leader.latest()
             try:
-                self._reach(leader, latest, jump=attempt > 0)
+                self._reach(leader, follower, latest, jump=attempt > 0)
             except (MissingFileError, InvalidOptionError):
-                # Vacuum has taken files of a version that was under way.
-                if attempt == _TRIES - 1 or leader.latest().snapshot.version == latest.snapshot.version:
+                # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone.
+                is_newest = attempt > 0 and leader.latest().snapshot.version == latest.snapshot.version
+                if is_newest or attempt == _TRIES - 1:
                     raise
             else:
                 break
         return latest
 
-    def _reach(self, leader: Leader, latest: LeaderVersion, *, jump: bool) -> None:
-        _, follower = self._follower()
+    def _reach(self, leader: Leader, follower: FollowerVersion, latest: LeaderVersion, *, jump: bool) -> None:
         if follower.snapshot is not None and follower.is_follower:
             leader.check_lineage(follower.states, follower.snapshot, latest.snapshot)
         version = follower.source_version
