@@ -27,6 +27,7 @@ from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE
 from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.verification.checksums import FileChecksum
 from spark_segments.maintenance.mirroring.copies import (
     CopiedSet,
     Copier,
@@ -59,6 +60,7 @@ class TopicMirror:
     progress: Callable[[int, int], None] | None = None
     counts: Counter[str] = field(default_factory=Counter)
     copied: dict[str, CopiedSet] = field(default_factory=dict)  # by the leader's path, until their commit
+    files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
 
     def run(self) -> LeaderVersion:
@@ -181,6 +183,7 @@ class TopicMirror:
         for several in run_tasks(copier, tasks, self.spark, progress=self.progress):
             for done in several:
                 self.copied[done.source_path] = done
+                self.files += done.files
                 self.counts["files"] += len(done.files)
                 self.counts["bytes_read"] += done.bytes_read
                 self.counts["bytes"] += sum(file.size for file in done.files)
