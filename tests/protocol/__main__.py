@@ -26,9 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="draws the paths")
     options = parser.parse_args()
     good = True
-    print(
-        f"{'scenario':42} {'faults':>6} {'states':>9} {'transitions':>11} {'ends':>6} {'played':>7} {'steps':>7} {'s':>6}"
-    )
+    print(f"{'scenario':42} faults    states transitions   ends  played   steps      s")
     with tempfile.TemporaryDirectory() as directory, without_waiting():
         theatre = Theatre(Path(directory) / "log")
         totals = [0, 0, 0, 0, 0]
