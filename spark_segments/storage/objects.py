@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,13 @@ class ObjectStore:
         # The old object stays until the upload of the new object has ended.
         with self._filesystem.open_output_stream(path, compression=None) as stream:
             stream.write(data)
+
+    def publish(self, path: str, data: Any) -> None:
+        with self.create(path) as stream:
+            stream.write(data)
+
+    def force(self, paths: Iterable[str], root: str) -> None:
+        """An upload that has ended is as durable as the store makes it."""
 
     def delete(self, path: str) -> None:
         self._forget(path)

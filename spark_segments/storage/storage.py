@@ -5,8 +5,8 @@ are read and written by delta-rs, at the address that `Storage.delta_uri` gives.
 local files and object stores implement, and its assumptions. locations.py parses addresses.
 
 A new file belongs to the log once a commit names it. So a half-written file does no harm, and vacuum deletes it. As
-with Kafka's default for flush.messages, a local file is not synced: the operating system decides when its bytes reach
-the disk.
+with Kafka's default for flush.messages, the operating system decides when the bytes of a local file reach the disk,
+unless `force` is called.
 """
 
 from __future__ import annotations
@@ -178,6 +178,37 @@ class Storage:
         For files that other programs know by a fixed name. Files of a log are never replaced.
         """
         self._retried(path, lambda files, full: files.replace(full, data))
+
+    def publish(self, path: str, data: Any) -> None:
+        """Creates a file (any buffer) that is there whole or not at all, after a power loss as well.
+
+        Raises FileExistsError where the file exists. After another error the file may be there.
+        """
+        full = self._full(path)
+        try:
+            self._files().publish(full, data)
+        except FileExistsError:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
+        except (OSError, pa.ArrowException) as error:
+            raise _failure(error, self.location(path)) from error
+
+    def force(self, paths: Iterable[str]) -> None:
+        """Returns once files that this host wrote, and their names, have reached the disk.
+
+        Raises FileNotFoundError for a file that is gone. After any other error nobody knows what reached the disk: a
+        second attempt could succeed although bytes are lost, so there is none.
+        """
+        full = [self._full(path) for path in paths]
+        try:
+            self._files().force(full, self._location.root)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"The disk failed while files were forced to it ({error})",
+                path=error.filename or self.uri,
+                hint="Look after the disk first. What was not forced to it may be lost",
+            ) from error
 
     def delete(self, paths: str | Iterable[str]) -> None:
         """Removes files. A missing file is no error. Directories stay."""

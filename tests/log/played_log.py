@@ -101,6 +101,12 @@ class PlayedLog:
     def actions(self, version: int) -> list[dict[str, Any]]:
         return self._play.play("actions", self._topic, lambda: self._log.actions(version))
 
+    def forced(self) -> PlayedLog:
+        return PlayedLog(self._log.forced(), self._topic, self._play)
+
+    def force(self) -> None:
+        self._play.play("force", self._topic, self._log.force)
+
     def delete(self, files: Iterable[FileInfo]) -> None:
         self._play.play("delete", self._topic, lambda: self._log.delete(files))
 

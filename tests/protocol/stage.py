@@ -152,5 +152,11 @@ class StagedLog:
     def actions(self, version: int) -> list[dict[str, Any]]:
         return self._log.actions(version)
 
+    def forced(self) -> StagedLog:
+        return StagedLog(self._log.forced(), self._actor)
+
+    def force(self) -> None:
+        self._log.force()
+
     def delete(self, files: Iterable[FileInfo]) -> None:
         self._log.delete(files)

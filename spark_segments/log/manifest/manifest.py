@@ -68,11 +68,19 @@ class Upgrade:
 class Manifest:
     """The manifest of a topic, whether or not it exists yet. Holds no state: every call reads the table afresh."""
 
-    def __init__(self, storage: Storage, topic: str, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
-        """`open_delta_log`: opens the Delta log that versions are read from and committed to."""
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        open_delta_log: OpenDeltaLog = DeltaRsLog,
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
+        """`open_delta_log`: opens the Delta log that versions are read from and committed to. `defaults`: configuration
+        values for what the topic does not set itself.
+        """
         self.storage = storage
         self.topic = topic
-        self.log = TopicLog(storage, topic, open_delta_log)
+        self.log = TopicLog(storage, topic, open_delta_log, defaults)
 
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
@@ -300,7 +308,7 @@ class Manifest:
     def _make_table(self, change: Change, note: CommitNote) -> Exception | None:
         files = ChangeWriter(self.log.store).write(self._nothing(), [], change)
         try:
-            self.log.create(files, note)
+            self.log.create(files, note, forced=change.topic is not None and self.log.is_forced(change.topic.config))
         except Exception as error:  # another creator came first, or the reply was lost: the caller looks in the log
             return error
         return None

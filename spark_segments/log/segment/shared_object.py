@@ -127,6 +127,8 @@ class SharedObjectWriter:
         created_ms = max(run.created_ms for run in self._runs)
         self._stream.write(footer_bytes(self._topic_id, created_ms, footer_runs(rows)))
         self._stream.close()
+        if self._limits.forced:
+            self._storage.force([self._path])
         return rows
 
 

@@ -62,6 +62,7 @@ class SegmentWriter:
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
         self._built = SegmentBuilder(base_offset, limits)
+        self._forced = limits.forced
         self._log: WriteStream | None = None
         self._aborted: list[AbortedTransactions] = []
 
@@ -113,6 +114,9 @@ class SegmentWriter:
         txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
         if txn_index:
             self._storage.write(self._stem + TXN_INDEX_SUFFIX, txn_index)
+        if self._forced:
+            suffixes = [LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, *([TXN_INDEX_SUFFIX] if txn_index else [])]
+            self._storage.force(self._stem + suffix for suffix in suffixes)
         return self._built.figures.row(
             topic_id,
             self._partition,
