@@ -191,3 +191,19 @@ def test_an_empty_commit_file_is_no_commit_without_actions(root, empty):
     for use in (lambda: log.offsets("orders"), lambda: log.append("orders", rows("d"))):
         with pytest.raises(LogDirError, match=f"{empty:020d}.json: expected the actions of a commit, found 0 bytes"):
             use()
+
+
+def test_an_import_has_forced_every_file_when_it_returns(root, tmp_path):
+    KafkaSide(tmp_path / "kafka").write()
+    log, disk = open_watched(root)
+    log.import_kafka(str(tmp_path / "kafka"), config=FORCED)
+    assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
+
+
+def test_a_mirror_has_forced_every_file_when_it_returns(root, tmp_path):
+    log, disk = open_watched(root)
+    leader = LogDir.create(str(tmp_path / "leader"))
+    leader.create_topic("orders", 1, FORCED)
+    leader.append("orders", rows("a"))
+    assert not mirror(leader, log).failed
+    assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)

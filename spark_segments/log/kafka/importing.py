@@ -70,6 +70,14 @@ class _Copy:
     limits: SegmentLimits
 
     def __call__(self, task: SegmentCopy) -> Segment:
+        copied = self._copy(task)
+        if self.limits.forced:
+            paths = [copied.path, copied.index_path, copied.time_index_path]
+            others = (copied.txn_index_path, copied.stem + PRODUCER_SNAPSHOT_SUFFIX)
+            self.target.force([*paths, *(path for path in others if self.target.exists(path))])
+        return copied
+
+    def _copy(self, task: SegmentCopy) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
             return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))

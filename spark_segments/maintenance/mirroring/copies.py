@@ -97,14 +97,20 @@ def copy_tasks(sets: Sequence[FileSet], *, on_spark: bool) -> list[list[FileSet]
 class Copier:
     """Task function: copies several sets of files from the leader's storage to the follower's.
 
+    `forced`: the copies have reached the disk before anybody is told of them.
+
     Raises MissingFileError for a file that the leader has no more, CorruptBatchError for a damaged file there.
     """
 
     source: Storage
     target: Storage
+    forced: bool = False
 
     def __call__(self, sets: Sequence[FileSet]) -> list[CopiedSet]:
-        return [self._copied(one) for one in sets]
+        copied = [self._copied(one) for one in sets]
+        if self.forced:  # an earlier run may have died before it did
+            self.target.force(file.path for one in copied for file in one.files)
+        return copied
 
     def _copied(self, one: FileSet) -> CopiedSet:
         if not one.path_is_used:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_segments.config import topic_config
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -179,7 +180,8 @@ class TopicMirror:
         imported = partitions_with_producers(leader.snapshot)
         sets = [one for one in file_sets(segments_of(missing), used, imported) if one.path not in self.copied]
         tasks = copy_tasks(sets, on_spark=self.spark is not None)
-        copier = Copier(self.source.storage, self.target.storage)
+        forced = topic_config(leader.snapshot.config, self.target.defaults).forced
+        copier = Copier(self.source.storage, self.target.storage, forced)
         for several in run_tasks(copier, tasks, self.spark, progress=self.progress):
             for done in several:
                 self.copied[done.source_path] = done
