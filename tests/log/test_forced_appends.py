@@ -14,9 +14,10 @@ from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest.delta_log import VersionTakenError
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
-from spark_segments.maintenance import roll
+from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
+from tests.log.kafka_side import KafkaSide
 from tests.log.played_log import Play, committed_but_reply_lost
 
 FORCED = {"flush.messages": "1"}
@@ -194,9 +195,10 @@ def test_an_empty_commit_file_is_no_commit_without_actions(root, empty):
 
 
 def test_an_import_has_forced_every_file_when_it_returns(root, tmp_path):
-    KafkaSide(tmp_path / "kafka").write()
+    kafka = KafkaSide(tmp_path / "kafka")
+    kafka.append([(b"a", b"1")])
     log, disk = open_watched(root)
-    log.import_kafka(str(tmp_path / "kafka"), config=FORCED)
+    log.import_kafka(kafka.write(), config=FORCED)
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
 
 
