@@ -229,6 +229,12 @@ class SimulatedLog:
 
         return self._look("actions", found)
 
+    def forced(self) -> SimulatedLog:
+        return self
+
+    def force(self) -> None:
+        """The store loses no power."""
+
     def delete(self, files: Iterable[FileInfo]) -> None:
         for file in files:
             kind, _, version = file.path.partition("/")

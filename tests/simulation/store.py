@@ -9,7 +9,7 @@ the file: what a local disk does.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,14 @@ class Store:
     def replace(self, path: str, data: Any) -> None:
         content = bytes(memoryview(data))
         self.ask("replace", path, lambda: self.put(path, content))
+
+    def publish(self, path: str, data: Any) -> None:
+        file = self.create(path)
+        file.write(data)
+        file.close()
+
+    def force(self, paths: Iterable[str], root: str) -> None:
+        """The store loses no power."""
 
     def delete(self, path: str) -> None:
         self.ask("delete", path, lambda: self.take(path))
