@@ -34,6 +34,10 @@ def test_all_followers_are_promoted_and_the_former_leader_is_named(segments, run
     assert ran.code == 1 and f"The topic in {follower.uri} was promoted in its place: write there" in ran.error
     ran = run("promote", follower.uri)
     assert ran.code == 1 and "No topic here is a follower" in ran.error
+    assert f"Fenced: the topic in {follower.uri} was promoted in its place" in segments("describe", leader.uri).lines
+    assert segments("demote", leader.uri, "--leader", follower.uri).lines == [f"orders: follows {follower.uri}."]
+    ran = run("demote", leader.uri, "--leader", follower.uri)
+    assert ran.code == 1 and "No topic here is fenced" in ran.error
 
 
 def test_without_its_leader_a_topic_is_promoted_by_force_and_warns(segments, run, leader, follower):
@@ -43,6 +47,7 @@ def test_without_its_leader_a_topic_is_promoted_by_force_and_warns(segments, run
     ran = segments("promote", follower.uri, "--force")
     assert "warning: orders: The former leader is out of reach" in ran.error
     assert ran.lines[1] == "orders: the former leader is not fenced. Promote again as soon as it can be reached."
+    assert ran.lines[2].startswith("orders: what the former leader committed after its version 3 of 20")
     away.rename(leader.uri)
     add(leader, [77])
     ran = segments("promote", follower.uri, TOPIC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +13,14 @@ from spark_segments.cli.options import LogOptions, OutputOption, SparkOptions, w
 from spark_segments.cli.output import FAILED, Output, human_bytes, print_json
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.execution import run_tasks
 
 if TYPE_CHECKING:
     from spark_segments.maintenance.promotion.demote import Demotion
     from spark_segments.maintenance.promotion.promote import Promotion
+
+PARTITIONS_SHOWN = 4
+TOPICS_AT_A_TIME = 8
 
 TopicsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", help="The topics; all followers by default.")
@@ -81,7 +86,9 @@ def demote(
     leader: Annotated[
         str, typer.Option("--leader", metavar="LOG_DIR", help="The log directory of the leader.", show_default=False)
     ],
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="The topics.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="The topics; all fenced topics by default.")
+    ] = None,
     leader_storage: Annotated[
         list[str] | None,
         typer.Option("--leader-storage", metavar="NAME=VALUE", help="A storage option for --leader, like --storage."),
@@ -103,17 +110,19 @@ def demote(
     """
     from spark_segments.log.logdir import LogDir
     from spark_segments.maintenance.promotion.demote import demote as demote_topic
+    from spark_segments.maintenance.promotion.demote import fenced_topics
 
-    if not topics:
-        raise InvalidOptionError("Which topics?", expected="TOPIC", found="none")
     log = location.open()
     there = LogDir.open(leader, parse_overrides(leader_storage or []))
     session = spark.session("demote")
+    chosen = topics or fenced_topics(log)
+    if not chosen:
+        raise InvalidOptionError("No topic here is fenced", expected="TOPIC, or a log directory with fenced topics")
 
     def run(topic: str) -> Demotion:
         return demote_topic(log, topic, there, cut=cut, dry_run=dry_run, spark=session)
 
-    _each("demote", topics, run, _demoted, output, dry_run=dry_run)
+    _each("demote", chosen, run, _demoted, output, dry_run=dry_run)
 
 
 def _each(
@@ -125,14 +134,23 @@ def _each(
     *,
     dry_run: bool,
 ) -> None:
-    """Runs a job for each topic. A topic that fails has a line on standard error, and the others go on."""
-    done, failed = [], []
-    for topic in dict.fromkeys(topics):
+    """Runs a job for each topic, several at a time: with small topics it is mostly waiting for the stores.
+
+    A topic that fails has a line on standard error, and the others go on.
+    """
+
+    def tried(topic: str) -> Any:
         try:
-            one = run(topic)
+            return run(topic)
         except (SegmentsError, OSError) as error:
-            print(f"error: {topic}: {error}", file=sys.stderr)
-            failed.append({"topic": topic, "error": str(error)})
+            return error
+
+    done, failed = [], []
+    names = [*dict.fromkeys(topics)]
+    for topic, one in zip(names, run_tasks(tried, names, at_a_time=TOPICS_AT_A_TIME), strict=True):
+        if isinstance(one, Exception):
+            print(f"error: {topic}: {one}", file=sys.stderr)
+            failed.append({"topic": topic, "error": str(one)})
             continue
         done.append(one.to_dict())
         for warning in getattr(one, "warnings", ()):
@@ -146,7 +164,9 @@ def _each(
 
 
 def _promoted(one: Promotion) -> list[str]:
-    epochs = ", ".join(f"{number}: {epoch} from {start}" for number, (epoch, start) in one.leader_epochs.items())
+    shown = [*one.leader_epochs.items()][:PARTITIONS_SHOWN]
+    epochs = ", ".join(f"{number}: {epoch} from {start}" for number, (epoch, start) in shown)
+    epochs += ", …" if len(one.leader_epochs) > len(shown) else ""
     if not one.steps:
         lines = [f"{one.topic}: is the leader already. Leader epochs by partition: {epochs}."]
     elif one.steps == ("fence",):
@@ -156,8 +176,13 @@ def _promoted(one: Promotion) -> list[str]:
         lines = [f"{one.topic}: {verb} over {one.former_uri}. Leader epochs by partition: {epochs}."]
     if not one.is_fenced:
         lines.append(f"{one.topic}: the former leader is not fenced. Promote again as soon as it can be reached.")
+        if one.source_version is not None and one.source_committed_ms is not None:
+            moment = datetime.datetime.fromtimestamp(one.source_committed_ms / 1000, datetime.UTC)
+            version = f"version {one.source_version} of {moment:%Y-%m-%dT%H:%M:%SZ}"
+            lines.append(f"{one.topic}: what the former leader committed after its {version} is left behind.")
     if one.left_behind:
-        behind = "; ".join(map(str, one.left_behind))
+        behind = "; ".join(map(str, one.left_behind[:PARTITIONS_SHOWN]))
+        behind += "; …" if len(one.left_behind) > PARTITIONS_SHOWN else ""
         lines.append(f"{one.topic}: left behind in {one.former_uri}: {behind}. Cut them there: segments demote.")
     return lines
 

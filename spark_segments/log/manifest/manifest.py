@@ -274,6 +274,10 @@ class Manifest:
             self._keep_small(done.version)
         return done
 
+    def keep_for_rebuild(self) -> None:
+        """Writes a checkpoint and a recovery copy, if the store lets it: a rebuild goes back to no earlier state."""
+        self._best_effort(lambda: checkpoint(self.log))
+
     def merge_files(self) -> bool:
         """Merges small files of the table and writes a checkpoint. Returns whether files were merged."""
         return merge_files(self.log)

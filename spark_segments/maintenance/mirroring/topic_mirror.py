@@ -26,8 +26,9 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE
+from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE, SOURCE_URI
 from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.verification.checksums import FileChecksum
 from spark_segments.maintenance.mirroring.copies import (
     CopiedSet,
@@ -158,11 +159,15 @@ class TopicMirror:
         where it has records that the leader does not have.
         """
         here = follower.snapshot
-        if here is None or not follower.is_there or follower.is_follower:
+        if here is None or not follower.is_there:
+            return
+        same_topic = here.topic_id == leader.topic_id
+        if follower.is_follower and not (same_topic and _end_has_fallen(here, leader)):
             return
         hint = "Mirror into another log directory"
-        if here.topic_id == leader.topic_id:
-            hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {self.source.uri}"
+        if same_topic:
+            leader_uri = leader.states.get(SOURCE_URI, self.source.uri)
+            hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {leader_uri}"
             copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
             if tails := foreign_tails(*copies, self.spark):
                 raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
@@ -207,3 +212,9 @@ class TopicMirror:
             return self._manifest.commit(plan, deleted=True, state=state).change is not None
         except CommitConflictError:
             return False
+
+
+def _end_has_fallen(follower: Snapshot, leader: Snapshot) -> bool:
+    """Whether a follower has a higher log end than its leader, whose last records were cut then."""
+    ends = offset_bounds(leader)
+    return any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items())

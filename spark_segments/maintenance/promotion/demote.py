@@ -20,6 +20,7 @@ from spark_segments.log.manifest.delta_log import commit_info
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
     FENCE_TOKEN,
+    FENCED,
     FOLLOWER,
     LEADER,
     ROLE_EPOCH,
@@ -83,6 +84,11 @@ class Demotion:
         return dataclasses.asdict(self)
 
 
+def fenced_topics(log: LogDir) -> list[str]:
+    """The topics of a log directory that are fenced."""
+    return [topic for topic in log.topics() if role_of(log.snapshot(topic)) == FENCED]
+
+
 def demote(
     log: LogDir,
     topic: str,
@@ -106,13 +112,12 @@ def demote(
     """
     check_managed(log)
     check_managed(leader)
+    manifest = log.manifest(topic)
     here, there = log.snapshot(topic), leader.snapshot(topic)
     check_same_topic(here, there)
-    if role_of(here) == FOLLOWER and here.states.get(SOURCE_URI) == leader.uri:
-        return Demotion(topic, dry_run, leader.uri, here.version, (), ())
     _check_roles(here, there, log.uri, leader.uri)
     if role_of(here) == LEADER and not dry_run:
-        log.manifest(topic).commit(fenced(there, there.states[FENCE_TOKEN], role_epoch_of(there), leader.uri))
+        manifest.commit(fenced(there, there.states[FENCE_TOKEN], role_epoch_of(there), leader.uri))
         here = log.snapshot(topic)
     tails = foreign_tails(Copy(here, log.storage), Copy(there, leader.storage), spark)
     if tails and not cut and not dry_run:
@@ -121,6 +126,8 @@ def demote(
             "this one with --force, then demote that one"
         )
         raise diverged(topic, tails, log.uri, leader.uri, hint)
+    if not tails and role_of(here) == FOLLOWER and here.states.get(SOURCE_URI) == leader.uri:
+        return Demotion(topic, dry_run, leader.uri, here.version, (), ())
     _check_partitions(here, there)
     kept = _kept_transactions(log, leader, topic)
     done = Demotion(
@@ -140,7 +147,8 @@ def demote(
         cut_rows = cut_off(here, log.storage, topic_config(here.config, log.defaults), tails, spark)
         check_commit_age(log.storage, started_ms)
         plan = demoted(here, cut_rows, _source(leader, there), again, log.storage.now_ms())
-        log.manifest(topic).commit(plan)
+        manifest.commit(plan)
+        manifest.keep_for_rebuild()
     return done
 
 

@@ -163,8 +163,10 @@ class _Promotion:
 
     def _promote(self, here: Snapshot, there: Snapshot | None, tails: list[Tail]) -> Promotion:
         manifest = self.log.manifest(self.topic)
-        manifest.commit(begun())
-        token = self.log.snapshot(self.topic).states[PROMOTION_TOKEN]
+        manifest.commit(begun(here))
+        token = self.log.snapshot(self.topic).states.get(PROMOTION_TOKEN)
+        if token is None:
+            return self.run()  # another run has promoted the topic since
         role_epoch = 1 + max(role_epoch_of(one) for one in (here, there) if one is not None)
         version = None
         if there is not None:
@@ -174,8 +176,9 @@ class _Promotion:
             if role_of(here) != FOLLOWER:
                 tails = self._left_behind(there)  # it may have taken appends until the fence
             elif there.deleted_ms is None:
-                version = self._within_reach(self._copy)
+                version = self._within_reach(lambda: self._copy(token))
         manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, there), version))
+        manifest.keep_for_rebuild()
         return self._result(here, there, STEPS, leader_epochs(self.log.snapshot(self.topic)), tails)
 
     def _fence_late(self, here: Snapshot, there: Snapshot) -> Promotion:
@@ -221,12 +224,19 @@ class _Promotion:
         assert isinstance(self.former, LogDir)
         manifest = self.former.manifest(self.topic)
         manifest.commit(fenced(here, token, role_epoch, self.log.uri), deleted=True)
+        manifest.keep_for_rebuild()
         return manifest.snapshot(deleted=True)
 
-    def _copy(self) -> int:
+    def _copy(self, token: str) -> int:
         """Mirrors all that the former leader committed before the fence. Returns the version that fenced it."""
         assert isinstance(self.former, LogDir)
-        TopicMirror(self.former, self.log, self.topic, self.spark).run()
+        try:
+            TopicMirror(self.former, self.log, self.topic, self.spark).run()
+        except SegmentsError:
+            here = self.log.snapshot(self.topic)
+            if role_of(here) != LEADER or here.states.get(FENCE_TOKEN) != token:
+                raise
+            # Another run of this promotion was quicker, and has opened the topic.
         return int(self.former.manifest(self.topic).snapshot(deleted=True).states[FENCE_VERSION])
 
     def _copy_of_former(self, there: Snapshot) -> Copy:

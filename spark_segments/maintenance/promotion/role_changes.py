@@ -48,11 +48,12 @@ _OF_ROLES = (
 """The states that say what role a topic has. A new role replaces them all, and keeps every other state."""
 
 
-def begun() -> Plan:
-    """Gives a topic the token of a promotion, if it has none."""
+def begun(found: Snapshot) -> Plan:
+    """Gives a topic the token of a promotion, if it has none and its role is still the one that was found."""
 
     def plan(here: Snapshot) -> Change | None:
-        if PROMOTION_TOKEN in here.states:
+        roles = ((role_of(one), role_epoch_of(one)) for one in (found, here))
+        if PROMOTION_TOKEN in here.states or len({*roles}) > 1:
             return None
         return _changed(PROMOTE, here, {**here.states, PROMOTION_TOKEN: uuid.uuid4().hex})
 

@@ -170,6 +170,18 @@ def test_another_follower_that_is_ahead_of_the_new_leader_is_cut_like_a_leader(l
     assert numbers(ahead) == [*range(10), 88]
 
 
+def test_a_follower_of_a_leader_that_was_cut_is_refused_until_it_is_cut_too(parted):
+    leader, new = parted
+    further = followed(leader, "further")
+    demote(leader, TOPIC, new, cut=True)
+    in_step(new, leader)
+    assert "from offset 10 of orders-0 on" in mirrored_again(leader, further)
+    demote(further, TOPIC, new, cut=True)
+    in_step(new, further)
+    assert_equal(new, further)
+    assert demote(further, TOPIC, new).cut == ()  # there is nothing more to do
+
+
 def test_a_leader_is_demoted_for_one_that_was_promoted_over_it_only(leader, follower):
     with pytest.raises(NotLeaderError, match=r"is no leader there.*found follower"):
         demote(leader, TOPIC, follower)

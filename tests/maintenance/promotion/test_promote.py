@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import DivergedLogError, LogDirError, NotLeaderError, SegmentsError
+from spark_segments.errors import DivergedLogError, FormatVersionError, LogDirError, NotLeaderError, SegmentsError
 from spark_segments.format.batches import scan_batches
+from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
 from tests.log.played_log import Play
@@ -159,6 +164,76 @@ def test_a_mirror_of_the_former_leader_does_not_touch_the_new_one(leader, follow
     add(follower, [10])
     assert f"demote {follower.uri} orders --leader {leader.uri}" in mirrored_again(leader, follower)
     assert numbers(follower) == list(range(11))
+
+
+def test_two_runs_of_a_promotion_are_one(leader, follower):
+    add(leader, [10])
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: promote(LogDir.open(follower.uri), TOPIC), range(2)))
+    add(follower, [11])
+    assert numbers(follower) == list(range(12))
+    assert epochs(follower) == ((0, 0), (1, 11))
+
+
+def test_writers_that_move_to_the_new_leader_lose_nothing_and_write_nothing_twice(leader, follower):
+    """Three writers append until they are refused, then send what was refused to the other side."""
+
+    def write(writer: int) -> list[int]:
+        sent, log = [], LogDir.open(leader.uri)
+        for number in range(1000 * writer, 1000 * writer + 12):
+            try:
+                add(log, [number], partition=1)
+            except NotLeaderError as error:
+                assert follower.uri in str(error)
+                log = LogDir.open(follower.uri)
+                while True:
+                    try:
+                        add(log, [number], partition=1)
+                        break
+                    except NotLeaderError:  # the promotion is under way
+                        time.sleep(0.01)
+            sent.append(number)
+        return sent
+
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(write, writer) for writer in (1, 2, 3)]
+        promote(follower, TOPIC)
+        sent = [number for writer in writers for number in writer.result()]
+    assert sorted(numbers(follower, partition=1)) == sorted([50, *sent])
+    before = epochs(follower, partition=1)[-1][1]
+    assert numbers(leader, partition=1) == numbers(follower, partition=1)[:before]
+
+
+def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(leader, follower):
+    """A writer that was killed before it knew sends it again."""
+    add(leader, [10], txn=("app", 3))
+    promote(follower, TOPIC)
+    add(follower, [10], txn=("app", 3))
+    add(follower, [11], txn=("app", 4))
+    assert numbers(follower) == list(range(12))
+
+
+def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
+    """It has no place for a fence."""
+    leader = LogDir.create(str(tmp_path / "leader"))
+    leader.manifest(TOPIC).create("t", {}, [Partition("t", 0)], format_version=1)
+    add(leader, range(3))
+    follower = followed(leader)
+    with pytest.raises(FormatVersionError, match="segments topic upgrade LOG_DIR orders"):
+        promote(follower, TOPIC)
+    add(leader, [3])
+    leader.upgrade_topic(TOPIC)
+    promote(follower, TOPIC)
+    assert numbers(follower) == list(range(4))
+
+
+def test_a_manifest_that_is_made_anew_has_its_fence(leader, follower):
+    """The recovery copy is of the fence, however few commits came before it."""
+    promote(follower, TOPIC)
+    shutil.rmtree(Path(leader.uri, "_manifest", TOPIC))
+    rebuild_manifest(leader, TOPIC)
+    with pytest.raises(NotLeaderError, match=follower.uri):
+        add(leader, [10])
 
 
 # By force
