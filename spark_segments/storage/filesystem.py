@@ -51,8 +51,8 @@ class FileSystem(Protocol):
     def directories(self, path: str) -> Names:
         """The names of the directories directly in a directory; none where it is missing."""
 
-    def create(self, path: str) -> WritableFile:
-        """Starts a new file and makes its parents."""
+    def create(self, path: str, *, unique: bool = False) -> WritableFile:
+        """Starts a new file and makes its parents. `unique`: no other file ever has this name: none is looked for."""
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole, in place of an existing file. A reader, or a crash, finds the old bytes or the new.

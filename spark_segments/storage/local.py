@@ -87,7 +87,7 @@ class LocalFiles:
         except FileNotFoundError:
             return []
 
-    def create(self, path: str) -> Any:
+    def create(self, path: str, *, unique: bool = False) -> Any:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o666)

@@ -43,7 +43,7 @@ def delta(storage, open_delta_log) -> DeltaLog:
 
 @pytest.fixture
 def file(storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write("topic", topic_table(Topic("id", {})), 2)
+    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {})), 2)[0]
 
 
 def test_a_table_that_is_not_there_is_a_missing_file(delta):

@@ -166,7 +166,7 @@ class Store:
 
         return list(self.look("directories", path, names))
 
-    def create(self, path: str) -> Write:
+    def create(self, path: str, *, unique: bool = False) -> Write:
         process = self.world.current
         if process is not None and process.is_dead:
             raise Killed

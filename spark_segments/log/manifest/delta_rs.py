@@ -111,13 +111,13 @@ class DeltaRsLog:
         try:
             table = DeltaTable(uri, version=version, storage_options=options or None)
         except delta_errors.TableNotFoundError as error:
-            raise FileNotFoundError(reason(error)) from error
+            raise FileNotFoundError(self._reason(error)) from error
         except delta_errors.DeltaProtocolError as error:
             raise LogDirError(
-                f"The manifest of {self._topic} cannot be read: {reason(error)}", path=location
+                f"The manifest of {self._topic} cannot be read: {self._reason(error)}", path=location
             ) from error
         except _FAILURES as error:
-            raise StorageError(f"The manifest cannot be opened: {reason(error)}", path=location) from error
+            raise StorageError(f"The manifest cannot be opened: {self._reason(error)}", path=location) from error
         if version is not None and table.version() != version:
             raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
         self._check_commits(table.version())
@@ -161,7 +161,7 @@ class DeltaRsLog:
                 self._create(scratch.directory, {}, change, note, {})
                 self._publish(0, scratch)
         except _FAILURES as error:
-            raise _commit_failed(error) from error
+            raise self._commit_failed(error) from error
 
     def _create(
         self,
@@ -195,11 +195,11 @@ class DeltaRsLog:
     ) -> None:
         assert isinstance(base, DeltaRsVersion), "a version that another log opened"
         if not self._is_forced:
-            _commit(base, base.table, change, note, transactions, data_change=data_change)
+            self._commit(base, base.table, change, note, transactions, data_change=data_change)
             return
         version = base.version
         with _scratch_log(self._storage, self.log_files().of_version(version)) as scratch:
-            _commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
+            self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
             self._publish(version + 1, scratch)
 
     def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
@@ -211,7 +211,7 @@ class DeltaRsLog:
                 self._create(place, {}, change, note, transactions)
                 DeltaTable(place).create_checkpoint()
             except _FAILURES as error:
-                raise CommitFailedError(reason(error)) from error
+                raise CommitFailedError(self._reason(error)) from error
             made = Path(place, "_delta_log")
             [checkpoint] = made.glob("*.checkpoint.parquet")
             commit, rows = Path(made, f"{0:020d}.json").read_bytes(), checkpoint.read_bytes()
@@ -316,6 +316,44 @@ class DeltaRsLog:
     def delete(self, files: Iterable[FileInfo]) -> None:
         self._storage.delete(info.path for info in files)
 
+    def _commit(
+        self,
+        base: DeltaRsVersion,
+        table: DeltaTable,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+        *,
+        data_change: bool,
+    ) -> None:
+        """Commits on top of `base` to `table`, which is the table of `base` or a scratch log of the same version."""
+        actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
+        there = base.table.schema()
+        schema = _with_columns(there, change.format_version)
+        kinds = None if schema is there else _whole_kinds(base.files, change.removed)
+        if kinds is None:
+            actions += [_remove_action(file, data_change=data_change) for file in change.removed]
+        try:
+            # delta-rs adds columns in its mode "overwrite" only, where it removes the files that the filters name.
+            table.create_write_transaction(
+                actions,
+                mode="append" if kinds is None else "overwrite",
+                schema=schema,
+                partition_by=[KIND],
+                partition_filters=None if kinds is None else [(KIND, "in", kinds)],
+                commit_properties=_properties(note, transactions),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except _FAILURES as error:
+            raise self._commit_failed(error) from error
+
+    def _reason(self, error: Exception) -> str:
+        return self._storage.hidden(reason(error))
+
+    def _commit_failed(self, error: Exception) -> CommitFailedError:
+        taken = isinstance(error, delta_errors.CommitFailedError)
+        return (VersionTakenError if taken else CommitFailedError)(self._reason(error))
+
 
 @dataclass(frozen=True, slots=True)
 class _ScratchLog:
@@ -342,42 +380,6 @@ def _scratch_log(storage: Storage, files: Sequence[FileInfo]) -> Iterator[_Scrat
 
 def _commit_name(version: int) -> str:
     return f"{version:020d}.json"
-
-
-def _commit(
-    base: DeltaRsVersion,
-    table: DeltaTable,
-    change: FileChange,
-    note: CommitNote,
-    transactions: Mapping[str, int],
-    *,
-    data_change: bool,
-) -> None:
-    """Commits on top of `base` to `table`, which is the table of `base` or a scratch log of the same version."""
-    actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
-    there = base.table.schema()
-    schema = _with_columns(there, change.format_version)
-    kinds = None if schema is there else _whole_kinds(base.files, change.removed)
-    if kinds is None:
-        actions += [_remove_action(file, data_change=data_change) for file in change.removed]
-    try:
-        # delta-rs adds columns in its mode "overwrite" only, where it removes the files that the filters name.
-        table.create_write_transaction(
-            actions,
-            mode="append" if kinds is None else "overwrite",
-            schema=schema,
-            partition_by=[KIND],
-            partition_filters=None if kinds is None else [(KIND, "in", kinds)],
-            commit_properties=_properties(note, transactions),
-            post_commithook_properties=_NO_HOOKS,
-        )
-    except _FAILURES as error:
-        raise _commit_failed(error) from error
-
-
-def _commit_failed(error: Exception) -> CommitFailedError:
-    taken = isinstance(error, delta_errors.CommitFailedError)
-    return (VersionTakenError if taken else CommitFailedError)(reason(error))
 
 
 def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:

@@ -301,7 +301,8 @@ def _look_deep(
         if files is None or (segment.path in files and segment.path in named and segment.partition in partitions)
     ]
     facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
-    for several in run_tasks(_LookAt(log.storage), _grouped(tasks, spark), spark):
+    look, at_a_time = _LookAt(log.storage), log.storage.tasks_at_a_time
+    for several in run_tasks(look, _grouped(tasks, spark), spark, at_a_time=at_a_time):
         for one in several:
             facts[one.segment.partition].append(one)
             findings.found += one.findings
