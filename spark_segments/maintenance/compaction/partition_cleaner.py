@@ -88,8 +88,7 @@ def _clean_rounds(
     storage: Storage, settings: CleanerSettings, target: int, clean_round: CleanRound, result: PartitionResult
 ) -> None:
     """Does round after round, and counts each in `result` once it is committed."""
-    number = result.partition
-    manifest = Manifest(storage, settings.topic, settings.open_delta_log, settings.defaults)
+    manifest, number = Manifest(storage, settings.topic, settings.open_delta_log), result.partition
     while True:
         started_ms = storage.now_ms()
         snapshot = manifest.snapshot().narrowed({number})

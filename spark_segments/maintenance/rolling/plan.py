@@ -54,9 +54,7 @@ class MergeRules:
 
 @dataclass(frozen=True, slots=True)
 class RollRules:
-    """The settings of a topic that decide where its segments end. Times in ms, sizes in bytes. `forced`: as in
-    `SegmentLimits`.
-    """
+    """The settings of a topic that decide where its segments end. Times in ms, sizes in bytes."""
 
     topic_id: str
     segment_bytes: int
@@ -64,7 +62,6 @@ class RollRules:
     segment_jitter_ms: int
     segment_index_bytes: int
     index_interval_bytes: int
-    forced: bool = False
 
     @classmethod
     def of(cls, topic_id: str, config: TopicConfig) -> RollRules:
@@ -76,7 +73,6 @@ class RollRules:
             config.segment_jitter_ms,
             config.segment_index_bytes,
             config.index_interval_bytes,
-            config.forced,
         )
 
     def roll_ms(self, partition: int, base_offset: int) -> int:
@@ -95,8 +91,8 @@ class RollRules:
 
     @property
     def limits(self) -> SegmentLimits:
-        """How large the files of a segment become, and whether they are forced to disk."""
-        return SegmentLimits(self.segment_bytes, self.index_interval_bytes, self.segment_index_bytes, self.forced)
+        """How large the files of a segment become."""
+        return SegmentLimits(self.segment_bytes, self.index_interval_bytes, self.segment_index_bytes)
 
     @property
     def full_index_bytes(self) -> int:
