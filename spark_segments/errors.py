@@ -77,6 +77,10 @@ class NotLeaderError(SegmentsError):
     """The topic is a follower, or was fenced when another topic was promoted: write to the leader."""
 
 
+class DivergedLogError(SegmentsError):
+    """Two copies of a topic hold different records at the same offsets: say which side is to be cut."""
+
+
 class CommitConflictError(SegmentsError):
     """Other commits came first in every attempt, or the plan no longer holds: run the job again."""
 

@@ -1,13 +1,18 @@
 """Every engine in this process gives the same rows: on each golden directory, and on random histories of a topic.
 
-`python -m tests.test_engines N` compares N histories. Here there are 40; Sail and Spark have tests of their own.
+Here there are 40 histories. `python -m tests.test_engines N [spark] [sail]` compares N, with Spark and Sail, too, whose
+golden directories have tests of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -19,8 +24,13 @@ from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.polars import scan_topic
+from spark_segments.spark.session import spark_session
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
+from tests.spark.sail_server import sail_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -67,7 +77,15 @@ def test_engines_agree_on_golden_directories(isolation_level):
         assert_same(log, topic, None, isolation_level)
 
 
-def compare_history(seed: int) -> None:
+def by_session(session: SparkSession, log: LogDir, topic: str, view: str | None) -> pa.Table:
+    reader = session.read.format("segments").option("subscribe", topic).option("includeHeaders", "true")
+    if view is not None:
+        reader = reader.option("view", view)
+    found = reader.load(log.uri).toArrow()
+    return in_schema(found.sort_by([("partition", "ascending"), ("offset", "ascending")]))
+
+
+def compare_history(seed: int, sessions: Sequence[SparkSession] = ()) -> None:
     """A random history: appends of all codecs and sizes, deletions of records, rolls, compactions, retentions."""
     choose = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
@@ -95,6 +113,8 @@ def compare_history(seed: int) -> None:
                 job(log)
         for view in (None, "latest"):
             assert_same(log, "t", view, "read_uncommitted")
+            for session in sessions:
+                assert by_session(session, log, "t", view) == plain(log, "t", view=view)
 
 
 @pytest.mark.slow
@@ -104,7 +124,21 @@ def test_engines_agree_on_random_histories(first):
         compare_history(seed)
 
 
+def main(count: int, engines: Sequence[str]) -> None:
+    """Compares histories in this process' engines and in those named: spark, sail."""
+    with contextlib.ExitStack() as stack:
+        sessions = []
+        if "sail" in engines:
+            directory = stack.enter_context(tempfile.TemporaryDirectory())
+            sessions.append(stack.enter_context(sail_session(Path(directory))))
+        if "spark" in engines:
+            spark = spark_session("engines", master="local[2]")
+            stack.callback(spark.stop)
+            sessions.append(spark)
+        for number in range(count):
+            compare_history(number, sessions)
+    print(f"{count} histories: {', '.join(['Arrow', 'threads', 'DuckDB', 'Polars', *engines])} agree")
+
+
 if __name__ == "__main__":
-    for number in range(int(sys.argv[1])):
-        compare_history(number)
-    print(f"{sys.argv[1]} histories: all engines agree")
+    main(int(sys.argv[1]), sys.argv[2:])

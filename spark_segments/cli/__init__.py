@@ -98,6 +98,18 @@ COMMANDS = [
         "Maintenance",
     ),
     LazyCommand(
+        "promote",
+        "spark_segments.cli.topics.roles:promote",
+        "Makes followers in LOG_DIR the leaders of their topics, and fences the leaders before them.",
+        "Maintenance",
+    ),
+    LazyCommand(
+        "demote",
+        "spark_segments.cli.topics.roles:demote",
+        "Makes former leaders in LOG_DIR followers of the leaders that their topics have now.",
+        "Maintenance",
+    ),
+    LazyCommand(
         "job-path",
         "spark_segments.cli.jobs.job_path:job_path",
         "Prints the path of a job's script, for spark-submit.",

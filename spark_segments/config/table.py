@@ -92,18 +92,17 @@ class TopicConfig:
     flush_messages: int = _setting(
         LONG,
         LONG_MAX,
-        "Records between two flushes to disk",
+        "Records between two flushes to disk; whatever is set below the default, each append is forced to disk, "
+        "and so is what jobs write",
         server=["log.flush.interval.messages"],
         low=1,
-        effect=False,
     )
     flush_ms: int = _setting(
         LONG,
         LONG_MAX,
-        "Time between two flushes to disk",
+        "Time between two flushes to disk; any value below the default does as flush.messages does",
         server=["log.flush.interval.ms", "log.flush.scheduler.interval.ms"],
         low=0,
-        effect=False,
     )
     follower_replication_throttled_replicas: frozenset[str] = _setting(
         LIST, frozenset(), "Replicas whose followers are throttled", effect=False
@@ -277,6 +276,11 @@ class TopicConfig:
     def delete(self) -> bool:
         """Whether retention.ms and retention.bytes remove segments of the topic."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def forced(self) -> bool:
+        """Whether what is committed to the topic is forced to disk: flush.messages or flush.ms is below its default."""
+        return min(self.flush_messages, self.flush_ms) < LONG_MAX
 
     @property
     def max_segment_ms(self) -> int:

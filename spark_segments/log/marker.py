@@ -24,6 +24,7 @@ def mark(storage: Storage) -> None:
     """Makes the location a log directory. Another process may do so at the same moment."""
     with contextlib.suppress(FileExistsError):
         storage.write(MARKER, json.dumps({"format.version": FORMAT_VERSION}).encode())
+    storage.force([MARKER])  # no topic is worth anything in a directory that a power loss makes no log directory
 
 
 def check_format(storage: Storage) -> None:

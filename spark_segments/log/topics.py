@@ -196,7 +196,7 @@ class Topics(Groups):
     def manifest(self, topic: str) -> Manifest:
         """The manifest of a topic, whether or not it exists."""
         if topic not in self._manifests:
-            self._manifests[topic] = Manifest(self.storage, topic, self.open_delta_log)
+            self._manifests[topic] = Manifest(self.storage, topic, self.open_delta_log, self.defaults)
         return self._manifests[topic]
 
     def snapshot(self, topic: str, version: int | None = None) -> Snapshot:

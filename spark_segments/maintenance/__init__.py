@@ -10,6 +10,8 @@ from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.maintenance.explanation.explain import explain, explain_record
 from spark_segments.maintenance.mirroring.mirror import lags, mirror
+from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.promote import promote
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
@@ -20,11 +22,13 @@ __all__ = [
     "Report",
     "VerifyReport",
     "compact",
+    "demote",
     "erase",
     "explain",
     "explain_record",
     "lags",
     "mirror",
+    "promote",
     "restore",
     "retain",
     "roll",

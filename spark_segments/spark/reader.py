@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.ahead import Piece, read_ahead
 from spark_segments.log.reading.latest import LatestPlan, LatestRange, read_latest
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
@@ -23,6 +24,12 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder
+
+TASK_THREADS = 4
+"""Threads of a task that reads an object store: an executor has as many for each of its slots."""
+
+TASK_AHEAD_BYTES = 32 << 20
+"""Bytes of batches that wait for Spark in such a task, at most."""
 
 # Smaller batches are put together, because passing a batch to the JVM has a fixed cost.
 MIN_BATCH_BYTES = 1 << 20
@@ -121,16 +128,35 @@ class Reader(Versioned, DataSourceReader):
             yield from plan.tasks_of(plan.heads(), pieces[topic], max_bytes)
 
     def _batches(self, work: Iterable[ReadRange | LatestRange]) -> Iterator[pa.RecordBatch]:
-        from spark_segments.log.reading.read import read_range  # numba, which only tasks need
-
         try:
-            for one in work:
-                if isinstance(one, LatestRange):
-                    yield from self._decoded(one.topic, partial(read_latest, self._storage, one))
-                else:
-                    yield from self._decoded(one.topic, partial(read_range, self._storage, one))
+            everything = list(work)
+            if self._storage.is_local or any(isinstance(one, LatestRange) for one in everything):
+                for one in everything:
+                    yield from self._piece(one)()
+            else:
+                yield from read_ahead(self._pieces(everything), TASK_THREADS, most_bytes=TASK_AHEAD_BYTES)
         finally:
             freeze_imports()
+
+    def _pieces(self, work: Iterable[ReadRange | LatestRange]) -> Iterator[Piece]:
+        """The work in pieces of a request each. Views are not cut: each takes the memory of a map."""
+        from spark_segments.log.reading.records import pieces_of  # numba, which only tasks need
+        from spark_segments.log.segment.walk import WINDOW_BYTES
+
+        for one in work:
+            assert isinstance(one, ReadRange)
+            for piece in pieces_of(self._storage, one):
+                yield self._piece(piece, first_window_bytes=WINDOW_BYTES)
+
+    def _piece(self, one: ReadRange | LatestRange, **options: Any) -> Piece:
+        from spark_segments.log.reading.read import read_range  # numba, which only tasks need
+
+        read: Callable[..., Iterator[pa.RecordBatch]]
+        if isinstance(one, LatestRange):
+            read = partial(read_latest, self._storage, one)
+        else:
+            read = partial(read_range, self._storage, one, **options)
+        return partial(self._decoded, one.topic, read)
 
     def _decoded(self, topic: str, read: Callable[..., Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """The batches of `read(columns=…)`, with keys and values decoded where the topic has readers for them."""

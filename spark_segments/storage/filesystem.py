@@ -9,6 +9,7 @@ that `create` is exclusive. It renames, appends to and changes no file, save the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -50,13 +51,23 @@ class FileSystem(Protocol):
     def directories(self, path: str) -> Names:
         """The names of the directories directly in a directory; none where it is missing."""
 
-    def create(self, path: str) -> WritableFile:
-        """Starts a new file and makes its parents."""
+    def create(self, path: str, *, unique: bool = False) -> WritableFile:
+        """Starts a new file and makes its parents. `unique`: no other file ever has this name: none is looked for."""
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole, in place of an existing file. A reader, or a crash, finds the old bytes or the new.
 
         Only for files that other programs know by a fixed name.
+        """
+
+    def publish(self, path: str, data: Any) -> None:
+        """Creates a file that is there whole or not at all, after a power loss as well. `force` makes its name last."""
+
+    def force(self, paths: Iterable[str], root: str) -> None:
+        """Returns once files, and their names in all directories from `root` down, have reached the disk.
+
+        Only for files that this host wrote. Object stores have nothing to do. A failure leaves it unknown what reached
+        the disk, and a second call would not tell.
         """
 
     def delete(self, path: str) -> None:

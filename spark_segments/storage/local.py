@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +22,11 @@ WRITE_BYTES = 256 * 1024
 """Bytes that a single write passes to a local file. For larger writes Linux allocates its page cache in blocks of 2
 MiB. On a virtual machine whose host has to provide these blocks first, that is several times as slow."""
 
+_FORCE_THREADS = 8
+_MOST_NOTED = 100_000
+_RESTED_NS = 60_000_000_000
+"""A directory that has not changed for so long shows its next change by its modification time, however coarse."""
+
 
 class _PieceWriter(io.FileIO):
     """Writes at most WRITE_BYTES per call. The BufferedWriter above it calls again with the rest."""
@@ -27,30 +35,12 @@ class _PieceWriter(io.FileIO):
         return super().write(memoryview(data)[:WRITE_BYTES])
 
 
-def link_new_file(path: str, data: bytes) -> bool:
-    """Makes a file whole, or not at all: of several makers of the same name, one succeeds. False where the file system
-    has no links: nothing was done.
-
-    Raises FileExistsError where the file is there already, OSError for any other failure.
-    """
-    staged = os.path.join(os.path.dirname(path), f"{uuid.uuid4().hex}.tmp")
-    try:
-        with open(staged, "xb") as file:
-            file.write(data)
-        try:
-            os.link(staged, path)
-        except FileExistsError:
-            raise
-        except OSError:
-            return False
-    finally:
-        with contextlib.suppress(OSError):  # vacuum takes what is left
-            os.unlink(staged)
-    return True
-
-
 class LocalFiles:
     """Files of this machine. Every read opens its file anew: that costs microseconds and sees renames and growth."""
+
+    def __init__(self) -> None:
+        # (device, inode, time of the last change) of what this process has forced to disk
+        self._forced: set[tuple[int, int, int]] = set()
 
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         with open(path, "rb", buffering=0) as file:
@@ -97,7 +87,7 @@ class LocalFiles:
         except FileNotFoundError:
             return []
 
-    def create(self, path: str) -> Any:
+    def create(self, path: str, *, unique: bool = False) -> Any:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o666)
@@ -112,11 +102,66 @@ class LocalFiles:
             with self.create(written) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())  # without it the rename could reach the disk before the bytes
+                _force(file.fileno())  # without it the rename could reach the disk before the bytes
             os.replace(written, path)
         except BaseException:
             self.delete(written)
             raise
+
+    def publish(self, path: str, data: Any) -> None:
+        written = os.path.join(os.path.dirname(path), f"_{uuid.uuid4().hex}.tmp")
+        try:
+            with self.create(written) as file:
+                file.write(data)
+                file.flush()
+                _force(file.fileno())  # a power loss never leaves the name without the bytes
+            os.link(written, path)
+        finally:
+            self.delete(written)
+
+    def force(self, paths: Iterable[str], root: str) -> None:
+        files = list(dict.fromkeys(paths))
+        inside = {directory for path in files for directory in _directories(path, root)}
+        with ThreadPoolExecutor(_FORCE_THREADS) as pool:  # a disk takes many of them at the price of few
+            list(pool.map(self._force_file, files))
+            list(pool.map(self._force_directory, inside))
+        for directory in _directories(root, "/"):
+            with contextlib.suppress(PermissionError):  # another user's; the log directory was made long after it
+                self._force_directory(directory)
+
+    def _force_file(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            # A file of a log never changes once it is closed, so its bytes need to be forced once.
+            state = (status.st_dev, status.st_ino, status.st_ctime_ns)
+            if state not in self._forced:
+                _force(descriptor)
+                self._note(state)
+        finally:
+            os.close(descriptor)
+
+    def _force_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            status, now_ns = os.fstat(descriptor), time.time_ns()
+            state = (status.st_dev, status.st_ino, status.st_mtime_ns)
+            if state in self._forced:
+                return
+            try:
+                _force(descriptor)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a file system that cannot do this for directories
+                    raise
+            if status.st_mtime_ns < now_ns - _RESTED_NS:
+                self._note(state)
+        finally:
+            os.close(descriptor)
+
+    def _note(self, state: tuple[int, int, int]) -> None:
+        if len(self._forced) >= _MOST_NOTED:
+            self._forced.clear()
+        self._forced.add(state)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -124,3 +169,18 @@ class LocalFiles:
 
     def now_ms(self, probe: str) -> int:
         return time.time_ns() // 1_000_000
+
+
+def _force(descriptor: int) -> None:
+    """Returns once the file's bytes have reached the disk."""
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the disk's own memory
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def _directories(path: str, root: str) -> Iterator[str]:
+    """The directories above a path, from the nearest one to `root`, which counts."""
+    while path not in (root, "/"):
+        path = os.path.dirname(path)
+        yield path

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from spark_segments.errors import InvalidOptionError
 
@@ -99,6 +99,9 @@ _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|secs?|seconds?|m|mins?|minutes
 # The account of Azurite (Azure's emulator), the same on every machine.
 _EMULATOR_ACCOUNT = "devstoreaccount1"
 _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_SECRET = re.compile("key|secret|token|sas|password|proxy", re.IGNORECASE)
+_SHORTEST_SECRET = 8  # shorter values stand in names and texts by chance
+_SIGNATURE = re.compile(r"\b(sig=)[^&\s'\"]+")
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 
 
@@ -118,6 +121,18 @@ class Location:
 
     def join(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def hidden(self, text: str) -> str:
+        """A text of a store's client without the credentials of the options and of the environment.
+
+        Azure's client names addresses in its errors, and a SAS token is a part of them.
+        """
+        found = [value for name, value in self.options.items() if _SECRET.search(name)]
+        found += [value for name, value in os.environ.items() if name.lower() in _KNOWN and _SECRET.search(name)]
+        for value in sorted({one for one in found if len(one) >= _SHORTEST_SECRET}, key=len, reverse=True):
+            for spelling in (value, quote(value, safe=""), quote(value)):
+                text = text.replace(spelling, "***")
+        return _SIGNATURE.sub(r"\1***", text)
 
     def delta_options(self) -> dict[str, str]:
         """The options for delta-rs, which reads some names in upper case only. Spark passes all names in lower case."""
@@ -141,15 +156,15 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
     if scheme == "file":
         parts = urlsplit(uri)
         if parts.netloc not in ("", "localhost"):
-            raise InvalidOptionError("A file:// URI names no host", expected="file:///path", found=uri)
+            raise InvalidOptionError("A file:// URI names no host", expected="file:///path", found=_shown(uri))
         path = os.path.abspath(unquote(parts.path))
         return Location(path, "file", path, "", texts)
     if scheme not in SCHEMES:
         expected = "a local path, " + ", ".join(f"{name}://" for name in SCHEMES)
-        raise InvalidOptionError("Unknown kind of file system", expected=expected, found=uri)
+        raise InvalidOptionError("Unknown kind of file system", expected=expected, found=_shown(uri))
     # delta-rs reads these characters as parts of a URL, pyarrow as part of a name: the two would use different places.
     if re.search(r"[?#%\s]", uri):
-        raise InvalidOptionError("The URI holds one of the characters ? # % or a space", found=uri)
+        raise InvalidOptionError("The URI holds one of the characters ? # % or a space", found=_shown(uri))
     authority, _, key = uri[match.end() :].removeprefix("/").partition("/")
     key = "/".join(part for part in key.split("/") if part)
     container, _, host = authority.partition("@")
@@ -159,11 +174,16 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
             if scheme.startswith("abfs")
             else f"{scheme}://bucket/path"
         )
-        raise InvalidOptionError("The URI names no bucket or container", expected=form, found=uri)
+        raise InvalidOptionError("The URI names no bucket or container", expected=form, found=_shown(uri))
     # s3a:// is Hadoop's name for s3://.
     name = {"s3a": "s3"}.get(scheme, scheme)
     clean = f"{name}://{authority}/{key}".rstrip("/")
     return Location(clean, name, f"{container}/{key}".rstrip("/"), host, texts)
+
+
+def _shown(uri: str) -> str:
+    """An address without the credentials that old versions of Hadoop took in it."""
+    return re.sub("//[^@]*:.*@", "//***@", uri)
 
 
 def open_filesystem(location: Location) -> Any:
@@ -211,6 +231,40 @@ def _open_s3(location: Location) -> Any:
     if "proxy" in given:
         settings["proxy_options"] = given["proxy"]
     return S3FileSystem(**settings)
+
+
+def s3_client_settings(location: Location) -> dict[str, Any] | None:
+    """The same for Amazon's own client: arguments of `boto3.client`, with `config` as arguments of botocore's Config.
+
+    None where a role is to be taken on.
+    """
+    given = _values(location.options, _S3)
+    if "role_arn" in given:
+        return None
+    style = "auto"
+    settings: dict[str, Any] = {"region_name": given.get("region")}
+    if "endpoint" in given:
+        scheme, host = _endpoint(given["endpoint"], "aws_endpoint_url")
+        if _flag(given, "virtual_hosted"):
+            host, style = host.removeprefix(f"{location.root.partition('/')[0]}."), "virtual"
+        else:
+            style = "path"
+        settings |= {"endpoint_url": f"{scheme}://{host}", "region_name": given.get("region", "us-east-1")}
+    config: dict[str, Any] = {"s3": {"addressing_style": style}}
+    if _flag(given, "skip_signature"):
+        config["signature_version"] = "unsigned"
+    elif "access_key" in given:
+        settings |= {
+            "aws_access_key_id": given["access_key"],
+            "aws_secret_access_key": given.get("secret_key"),
+            "aws_session_token": given.get("session_token"),
+        }
+    for ours, theirs in (("request_timeout", "read_timeout"), ("connect_timeout", "connect_timeout")):
+        if ours in given:
+            config[theirs] = _seconds(given[ours], ours)
+    if "proxy" in given:
+        config["proxies"] = {"http": given["proxy"], "https": given["proxy"]}
+    return settings | {"config": config}
 
 
 def _open_gcs(location: Location) -> Any:

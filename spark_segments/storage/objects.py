@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ class ObjectStore:
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
         self._open: OrderedDict[str, Any] = OrderedDict()
+        self._opening: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         # (time.monotonic() of the last reading, store's clock - time.time() in ms)
         self._clock: tuple[float, int] | None = None
@@ -37,11 +39,7 @@ class ObjectStore:
                 self._open.move_to_end(path)
         # An open file keeps the size that it was opened with, so a file that seems to end too early is opened again.
         if file is None or length is None or offset + length > file.size():
-            file = self._filesystem.open_input_file(path)
-            with self._lock:
-                self._open[path] = file
-                while len(self._open) > OPEN_FILES:
-                    self._open.popitem(last=False)  # not closed: another thread may be reading it
+            file = self._opened_anew(path, file)
         rest = max(file.size() - offset, 0)
         wanted = rest if length is None else min(length, rest)
         if wanted == 0:
@@ -51,6 +49,25 @@ class ObjectStore:
         except (OSError, pa.ArrowException):
             self._forget(path)
             raise
+
+    def _opened_anew(self, path: str, before: Any) -> Any:
+        """The file opened again. Of several threads that have found the same file `before`, or none, one opens it."""
+        with self._lock:
+            gate = self._opening.setdefault(path, threading.Lock())
+        with gate:
+            with self._lock:
+                file = self._open.get(path)
+            if file is None or file is before:
+                try:
+                    file = self._filesystem.open_input_file(path)
+                finally:
+                    with self._lock:
+                        self._opening.pop(path, None)
+                with self._lock:
+                    self._open[path] = file
+                    while len(self._open) > OPEN_FILES:
+                        self._open.popitem(last=False)  # not closed: another thread may be reading it
+            return file
 
     def _forget(self, path: str) -> None:
         with self._lock:
@@ -81,10 +98,13 @@ class ObjectStore:
 
         return self._filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
 
-    def create(self, path: str) -> Any:
-        # The store would silently replace an object of this name. File names are unique, so a check before is enough.
-        if self._info(path).type.name != "NotFound":
-            raise FileExistsError(path)
+    def create(self, path: str, *, unique: bool = False) -> Any:
+        # The store would silently replace an object of this name. Opening is a single request, where a look at the
+        # file's information is a listing as well, for a directory of that name.
+        if not unique:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.open_input_file(path).close()
+                raise FileExistsError(path)
         return self._filesystem.open_output_stream(path, compression=None)
 
     def replace(self, path: str, data: Any) -> None:
@@ -92,6 +112,13 @@ class ObjectStore:
         # The old object stays until the upload of the new object has ended.
         with self._filesystem.open_output_stream(path, compression=None) as stream:
             stream.write(data)
+
+    def publish(self, path: str, data: Any) -> None:
+        with self.create(path) as stream:
+            stream.write(data)
+
+    def force(self, paths: Iterable[str], root: str) -> None:
+        """An upload that has ended is as durable as the store makes it."""
 
     def delete(self, path: str) -> None:
         self._forget(path)

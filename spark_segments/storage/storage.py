@@ -5,8 +5,8 @@ are read and written by delta-rs, at the address that `Storage.delta_uri` gives.
 local files and object stores implement, and its assumptions. locations.py parses addresses.
 
 A new file belongs to the log once a commit names it. So a half-written file does no harm, and vacuum deletes it. As
-with Kafka's default for flush.messages, a local file is not synced: the operating system decides when its bytes reach
-the disk.
+with Kafka's default for flush.messages, the operating system decides when the bytes of a local file reach the disk,
+unless `force` is called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from spark_segments.storage.filesystem import FileSystem, Names, WritableFile
 from spark_segments.storage.local import LocalFiles
 from spark_segments.storage.locations import Location, open_filesystem, parse_location
 from spark_segments.storage.objects import ObjectStore
+from spark_segments.storage.s3 import KEYS_A_REQUEST, S3Client, Upload, s3_client
 
 ATTEMPTS = 5
 """Attempts of an idempotent operation in all. The stores' own clients retry within each attempt."""
@@ -37,7 +38,8 @@ ATTEMPTS = 5
 CLOCK_PROBE = "_clock"
 """The file whose modification time gives the clock of an object store. It is part of no log."""
 
-_DELETE_THREADS = 16
+_THREADS = 16
+_TASKS = 8
 _TRANSIENT_LOCAL = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE}
 _PERMANENT_REMOTE = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|NO_SUCH_|NOT_FOUND|PermissionDenied|Unauthenticated|AuthenticationFailed"
@@ -45,6 +47,7 @@ _PERMANENT_REMOTE = re.compile(
     re.IGNORECASE,
 )
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -85,11 +88,12 @@ class Storage:
 
     def _start(self) -> None:
         self._opened: FileSystem | None = self._given
+        self._client: list[S3Client | None] = []  # once it is known whether there is one
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_opened", "_lock"):
+        for name in ("_opened", "_client", "_lock"):
             del state[name]
         return state
 
@@ -105,9 +109,18 @@ class Storage:
         """Whether the root is a directory of this machine."""
         return self._location.is_local
 
+    @property
+    def tasks_at_a_time(self) -> int | None:
+        """How many tasks that read and write files here a process does at a time; None: as many as it has cores."""
+        return None if self.is_local else max(_TASKS, os.cpu_count() or 1)
+
     def location(self, path: str = "") -> str:
         """The full address of `path`, as errors and reports show it."""
         return f"{self.uri.rstrip('/')}/{path}" if path else self.uri
+
+    def hidden(self, text: str) -> str:
+        """A text without the credentials of this storage."""
+        return self._location.hidden(text)
 
     def delta_uri(self, path: str = "") -> tuple[str, dict[str, str]]:
         """The address and the storage options under which delta-rs finds `path`."""
@@ -153,24 +166,30 @@ class Storage:
 
     # Writing
 
-    def create(self, path: str) -> WriteStream:
+    def create(self, path: str, *, unique: bool = False) -> WriteStream:
         """Creates a file and its parent directories, and returns a binary stream that the caller closes.
 
-        Raises FileExistsError where the file exists. A stream that fails leaves a part of the file, which vacuum
-        deletes later. A failed write is not tried again, because a part of its bytes may have been written.
+        Raises FileExistsError where the file exists. `unique`: no other file ever has this name, as a name with a UUID
+        in it; an object store is not asked for it, which saves a request. A stream that fails leaves a part of the
+        file, which vacuum deletes later. A failed write is not tried again, because a part of its bytes may have been
+        written.
         """
         full = self._full(path)
         try:
-            return WriteStream(self._files().create(full), self.location(path))
+            return WriteStream(self._files().create(full, unique=unique), self.location(path), self.hidden)
         except FileExistsError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
         except (OSError, pa.ArrowException) as error:
-            raise _failure(error, self.location(path)) from error
+            raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
 
-    def write(self, path: str, data: Any) -> None:
-        """Creates a file with these bytes (any buffer)."""
-        with self.create(path) as stream:
+    def write(self, path: str, data: Any, *, unique: bool = False) -> None:
+        """Creates a file with these bytes (any buffer). `unique` as in `create`."""
+        with self.create(path, unique=unique) as stream:
             stream.write(data)
+
+    def write_all(self, files: Iterable[tuple[str, Any]], *, unique: bool = False) -> None:
+        """Creates files, each of (path, bytes), at the same time where each is a request."""
+        self.at_once(lambda file: self.write(*file, unique=unique), files)
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole (any buffer), in place of an existing file. A crash leaves the old or the new file.
@@ -179,16 +198,74 @@ class Storage:
         """
         self._retried(path, lambda files, full: files.replace(full, data))
 
+    def publish(self, path: str, data: Any) -> None:
+        """Creates a file (any buffer) that is there whole or not at all, after a power loss as well.
+
+        Raises FileExistsError where the file exists. After another error the file may be there.
+        """
+        full = self._full(path)
+        try:
+            self._files().publish(full, data)
+        except FileExistsError:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
+        except (OSError, pa.ArrowException) as error:
+            raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
+
+    def force(self, paths: Iterable[str]) -> None:
+        """Returns once files that this host wrote, and their names, have reached the disk.
+
+        Raises FileNotFoundError for a file that is gone. After any other error nobody knows what reached the disk: a
+        second attempt could succeed although bytes are lost, so there is none.
+        """
+        full = [self._full(path) for path in paths]
+        try:
+            self._files().force(full, self._location.root)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"The disk failed while files were forced to it ({error})",
+                path=error.filename or self.uri,
+                hint="Look after the disk first. What was not forced to it may be lost",
+            ) from error
+
     def delete(self, paths: str | Iterable[str]) -> None:
         """Removes files. A missing file is no error. Directories stay."""
         wanted = [paths] if isinstance(paths, str) else list(paths)
-        if len(wanted) < 2 or self.is_local:
+        client = self._s3() if len(wanted) > 1 else None
+        if client is not None:
+            several = [wanted[start : start + KEYS_A_REQUEST] for start in range(0, len(wanted), KEYS_A_REQUEST)]
             for path in wanted:
-                self._retried(path, lambda files, full: files.delete(full))
-            return
-        with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-            for _ in pool.map(lambda path: self._retried(path, lambda files, full: files.delete(full)), wanted):
-                pass
+                self._full(path)  # raises for a path that leads out of the root
+            done = self.at_once(client.delete, several)
+            wanted = [path for part, is_done in zip(several, done, strict=True) if not is_done for path in part]
+        self.at_once(lambda path: self._retried(path, lambda files, full: files.delete(full)), wanted)
+
+    def at_once(self, work: Callable[[S], T], items: Iterable[S]) -> Sequence[T]:
+        """`[work(item) for item in items]`, by threads on an object store, where the work is mostly waiting.
+
+        The first error is raised once all work that had begun has ended.
+        """
+        wanted = list(items)
+        if len(wanted) < 2 or self.is_local:
+            return [work(item) for item in wanted]
+        with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
+            return list(pool.map(work, wanted))
+
+    # Uploads
+
+    def unfinished_uploads(self) -> Sequence[Upload] | None:
+        """The uploads below the root that were begun and never ended: see s3.py. None where nobody can tell."""
+        if self._location.scheme != "s3" or self._given is not None:
+            return []
+        client = self._s3()
+        return None if client is None else client.unfinished_uploads()
+
+    def abort_uploads(self, uploads: Iterable[Upload]) -> None:
+        """Aborts uploads that `unfinished_uploads` gave."""
+        client = self._s3()
+        if client is not None:
+            client.abort_uploads(uploads)
 
     # The clock
 
@@ -215,6 +292,13 @@ class Storage:
                 self._opened = LocalFiles() if self.is_local else ObjectStore(open_filesystem(self._location))
             return self._opened
 
+    def _s3(self) -> S3Client | None:
+        with self._lock:
+            if not self._client:
+                is_s3 = self._location.scheme == "s3" and self._given is None
+                self._client.append(s3_client(self._location) if is_s3 else None)
+            return self._client[0]
+
     def _retried(self, path: str, operation: Callable[[FileSystem, str], T]) -> T:
         """Runs an idempotent operation with bounded retries of transient errors, exponential backoff and jitter."""
         full, files = self._full(path), self._files()
@@ -225,7 +309,7 @@ class Storage:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.location(path)) from None
             except (OSError, pa.ArrowException) as error:
                 if attempt == ATTEMPTS or not _is_transient(error, self.is_local):
-                    raise _failure(error, self.location(path)) from error
+                    raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
             time.sleep(random.uniform(0.5, 1.0) * self.retry_backoff_seconds * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
@@ -233,9 +317,11 @@ class Storage:
 class WriteStream:
     """A file that is being written: `write` takes any buffer, `close` ends the file. As a context manager it closes."""
 
-    def __init__(self, file: WritableFile, location: str) -> None:
+    def __init__(self, file: WritableFile, location: str, hidden: Callable[[str], str] = str) -> None:
+        """`hidden`: a text without credentials, for errors."""
         self._file = file
         self.location = location
+        self._hidden = hidden
         self.bytes_written = 0
 
     @property
@@ -248,7 +334,7 @@ class WriteStream:
         try:
             self._file.write(data)
         except (OSError, pa.ArrowException) as error:
-            raise _failure(error, self.location) from error
+            raise _failure(error, self.location, self._hidden) from _cause(error, self._hidden)
         self.bytes_written += size
         return size
 
@@ -257,7 +343,7 @@ class WriteStream:
         try:
             self._file.close()
         except (OSError, pa.ArrowException) as error:
-            raise _failure(error, self.location) from error
+            raise _failure(error, self.location, self._hidden) from _cause(error, self._hidden)
 
     def __enter__(self) -> WriteStream:
         return self
@@ -281,8 +367,13 @@ def _is_transient(error: BaseException, is_local: bool) -> bool:
     )
 
 
-def _failure(error: BaseException, location: str) -> StorageError:
-    text, number = str(error), getattr(error, "errno", None)
+def _cause(error: BaseException, hidden: Callable[[str], str]) -> BaseException | None:
+    """The error, as the cause to show; None where its text has credentials in it."""
+    return error if hidden(str(error)) == str(error) else None
+
+
+def _failure(error: BaseException, location: str, hidden: Callable[[str], str]) -> StorageError:
+    text, number = hidden(str(error)), getattr(error, "errno", None)
     if isinstance(error, OSError) and error.filename is not None:  # the address says it, too
         text = f"[Errno {number}] {error.strerror}"
     if isinstance(error, PermissionError) or _PERMANENT_REMOTE.search(text):

@@ -10,7 +10,8 @@ import spark_segments
 COMMANDS = [
     *(("topic", name) for name in ("create", "list", "describe", "alter", "upgrade", "delete", "history", "restore")),
     *((name,) for name in ("offsets", "produce", "append", "consume", "sql", "delete-records")),
-    *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "maintain", "mirror", "job-path")),
+    *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "maintain", "job-path")),
+    *((name,) for name in ("mirror", "promote", "demote")),
     *((name,) for name in ("java-home", "doctor", "describe", "page", "explain", "verify", "repair")),
     *((name,) for name in ("dump", "import", "export")),
 ]

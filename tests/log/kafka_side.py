@@ -138,21 +138,30 @@ class KafkaSide:
             if offset >= self.log_start_offset
         }
 
+    def files(self) -> dict[str, bytes]:
+        """The log directory as a broker would leave it, without indexes: the bytes of each file, by path."""
+        found = {
+            f"{TOPIC}-0/{base:020d}.log": b"".join(batch.to_bytes() for batch in batches)
+            for base, batches in self.segments
+        }
+        epochs = "".join(f"{epoch} {offset}\n" for epoch, offset in self.epochs)
+        found[f"{TOPIC}-0/leader-epoch-checkpoint"] = f"0\n{len(self.epochs)}\n{epochs}".encode()
+        found[f"{TOPIC}-0/partition.metadata"] = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+        found["log-start-offset-checkpoint"] = _checkpoint(self.log_start_offset)
+        if self.first_dirty_offset is not None:
+            found["cleaner-offset-checkpoint"] = _checkpoint(self.first_dirty_offset)
+        return found
+
     def write(self) -> str:
-        """Lays out the log directory as a broker would leave it, without indexes, and returns its path."""
+        """Lays out the log directory, and returns its path."""
         if self.directory.exists():
             shutil.rmtree(self.directory)
-        partition = self.directory / f"{TOPIC}-0"
-        partition.mkdir(parents=True)
-        for base, batches in self.segments:
-            (partition / f"{base:020d}.log").write_bytes(b"".join(batch.to_bytes() for batch in batches))
-        epochs = "".join(f"{epoch} {offset}\n" for epoch, offset in self.epochs)
-        (partition / "leader-epoch-checkpoint").write_text(f"0\n{len(self.epochs)}\n{epochs}")
-        (partition / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
-        self._checkpoint("log-start-offset-checkpoint", self.log_start_offset)
-        if self.first_dirty_offset is not None:
-            self._checkpoint("cleaner-offset-checkpoint", self.first_dirty_offset)
+        for path, content in self.files().items():
+            file = self.directory / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
         return str(self.directory)
 
-    def _checkpoint(self, name: str, offset: int) -> None:
-        (self.directory / name).write_text(f"0\n1\n{TOPIC} 0 {offset}\n")
+
+def _checkpoint(offset: int) -> bytes:
+    return f"0\n1\n{TOPIC} 0 {offset}\n".encode()

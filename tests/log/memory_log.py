@@ -102,6 +102,12 @@ class MemoryLog:
             raise FileNotFoundError(f"version {version}")
         return self._versions[version].commit
 
+    def forced(self) -> MemoryLog:
+        return self
+
+    def force(self) -> None:
+        """Memory has no disk."""
+
     def delete(self, files: Iterable[FileInfo]) -> None:
         for file in files:
             kind, _, version = file.path.partition("/")

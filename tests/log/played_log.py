@@ -86,11 +86,11 @@ class PlayedLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> TableVersion | None:
-        def go() -> TableVersion | None:
-            return self._log.commit_on(base, change, note, transactions, data_change=data_change)
+    ) -> None:
+        def go() -> None:
+            self._log.commit_on(base, change, note, transactions, data_change=data_change)
 
-        return self._play.play("commit_on", self._topic, go)
+        self._play.play("commit_on", self._topic, go)
 
     def checkpoint(self) -> None:
         self._play.play("checkpoint", self._topic, self._log.checkpoint)
@@ -100,6 +100,12 @@ class PlayedLog:
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         return self._play.play("actions", self._topic, lambda: self._log.actions(version))
+
+    def forced(self) -> PlayedLog:
+        return PlayedLog(self._log.forced(), self._topic, self._play)
+
+    def force(self) -> None:
+        self._play.play("force", self._topic, self._log.force)
 
     def delete(self, files: Iterable[FileInfo]) -> None:
         self._play.play("delete", self._topic, lambda: self._log.delete(files))

@@ -27,7 +27,7 @@ class FullAfter(LocalFiles):
     def __init__(self, left: int, number: int) -> None:
         self.left, self.number = left, number
 
-    def create(self, path: str) -> WritableFile:
+    def create(self, path: str, *, unique: bool = False) -> WritableFile:
         if "orders-" in path:
             self.left -= 1
             if self.left < 0:

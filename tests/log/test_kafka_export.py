@@ -290,7 +290,7 @@ class Dying(LocalFiles):
         if self.left < 0:
             raise KeyboardInterrupt
 
-    def create(self, path: str) -> Any:
+    def create(self, path: str, *, unique: bool = False) -> Any:
         self._change()
         return super().create(path)
 

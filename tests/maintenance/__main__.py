@@ -1,4 +1,4 @@
-"""python -m tests.maintenance soak|crashes|restarts: the long runs of what the tests do for a few seconds."""
+"""python -m tests.maintenance soak|crashes|restarts|mirrors: the long runs of what the tests do for a few seconds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tests.maintenance import crashes, restarts, soak
+from tests.maintenance.mirroring import kills
 
 
 def main() -> None:
@@ -21,14 +22,16 @@ def main() -> None:
     two.add_argument("--trials", type=int, default=50, help="of each job")
     three = runs.add_parser("restarts", help=restarts.__doc__.splitlines()[0])
     three.add_argument("--trials", type=int, default=50, help="processes killed")
-    for run in (one, two, three):
+    four = runs.add_parser("mirrors", help=kills.__doc__.splitlines()[0])
+    four.add_argument("--trials", type=int, default=50, help="mirrors killed")
+    for run in (one, two, three, four):
         run.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         if chosen.run == "soak":
             figures = soak.run(Path(directory), chosen.seconds, delay_ms=chosen.delay_ms, seed=chosen.seed)
         else:
-            run = {"crashes": crashes.run, "restarts": restarts.run}[chosen.run]
+            run = {"crashes": crashes.run, "restarts": restarts.run, "mirrors": kills.run}[chosen.run]
             figures = run(Path(directory), chosen.trials, seed=chosen.seed)
     for name, value in figures.items():
         print(f"{name}: {value}")

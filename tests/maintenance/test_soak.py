@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.maintenance import crashes, restarts, soak
+from tests.maintenance.mirroring import kills
 
 
 @pytest.mark.slow
@@ -25,3 +26,9 @@ def test_the_next_run_finishes_what_a_killed_one_has_begun(tmp_path, job):
 def test_processes_killed_in_the_midst_of_their_work_lose_and_bring_back_nothing(tmp_path):
     figures = restarts.run(tmp_path, 6)
     assert figures["kills"] >= 6
+
+
+@pytest.mark.slow
+def test_mirrors_killed_in_the_midst_of_their_work_are_at_every_moment_past_states_of_their_leader(tmp_path):
+    figures = kills.run(tmp_path, 4)
+    assert figures["kills"] >= 4 and figures["states_compared"] > 10

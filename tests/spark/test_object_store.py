@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from spark_segments import LogDir
-from spark_segments.maintenance import roll
+from spark_segments.maintenance import roll, verify
+from tests.log.test_store_life import PLANTED, assert_without_secrets, every
 from tests.s3_server import BUCKET
+from tests.store_proxy import LOSE_REPLY, REFUSE, store_proxy
 
 
 def test_a_topic_on_s3_is_written_rolled_and_read(
@@ -28,3 +32,41 @@ def test_a_topic_on_s3_is_written_rolled_and_read(
     assert [one["chunks"] for one in log.describe("orders")["partitions"]] == [0, 0, 0]
     found = spark.read.format("segments").options(subscribe="orders", **options).load(uri)
     assert_df_equality(found.select("key", "value", "timestamp"), frame, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credentials(
+    spark: SparkSession, s3_options: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"s3a://{BUCKET}/{tmp_path.name}/log"
+    with store_proxy({**s3_options, **PLANTED}) as proxy:
+        log = LogDir.create(uri, proxy.options)
+        for topic in ("orders", "copies"):
+            log.create_topic(topic, 2)
+        values = [b"%d" % number for number in range(100)]
+        log.append("orders", pa.table({"value": values}))
+        options = {f"storage.{name}": value for name, value in proxy.options.items()}
+        stream = spark.readStream.format("segments").options(subscribe="orders", startingOffsets="earliest", **options)
+        orders = stream.load(uri).select("key", "value")
+        proxy.play(every(15, LOSE_REPLY))
+        query = (
+            orders.writeStream.format("segments")
+            .options(topic="copies", checkpointLocation=str(tmp_path / "checkpoint"), **options)
+            .trigger(availableNow=True)
+            .start(uri)
+        )
+        query.awaitTermination(300)
+        proxy.play(None)
+        assert proxy.played[LOSE_REPLY]
+        copies = pa.Table.from_batches(log.read("copies", columns=["value"]))
+        assert sorted(copies["value"].to_pylist()) == sorted(values)
+        assert verify(log, deep=True).findings == []
+        spark.read.format("segments").options(subscribe="copies", **options).load(uri).explain(True)
+        query.explain(True)
+        assert_without_secrets(capsys.readouterr().out)
+        for file in (tmp_path / "checkpoint").rglob("*"):
+            if file.is_file():
+                assert_without_secrets(file.read_bytes().decode("latin-1"))
+        proxy.play(lambda request: REFUSE)
+        with pytest.raises(Exception, match=r"ACCESS_DENIED|SignatureDoesNotMatch|does not match") as raised:
+            spark.read.format("segments").options(subscribe="copies", **options).load(uri).count()
+        assert_without_secrets(str(raised.value))

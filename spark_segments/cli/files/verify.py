@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,9 +29,21 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Rebuild faulty sidecars; records are never changed. Implies --deep.")
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="Compare files with a list of checksums that `segments mirror --checksums` wrote.",
+            exists=True,
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.
+
+    With --against every file of the list that is still in a topic must have
+    the size and checksum that the list says, and no topic may have gone back.
 
     Exit code 0: no fault was found, or --repair has corrected all. 3: faults.
 
@@ -38,7 +51,7 @@ def verify(
     """
     from spark_segments.log.verification.verify import verify as look
 
-    report = look(location.open(), topic, deep, repair, spark.session("verify"))
+    report = look(location.open(), topic, deep, repair, spark.session("verify"), against=against)
     repaired = {one["path"] for one in report.repaired}
     left = [finding for finding in report.findings if finding.rebuilds is None or finding.rebuilds not in repaired]
     if output is Output.JSON:

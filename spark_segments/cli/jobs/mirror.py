@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,6 +59,12 @@ def mirror(
     lag: Annotated[
         bool, typer.Option("--lag", help="Only show how far the followers are behind; mirror nothing.")
     ] = False,
+    checksums: Annotated[
+        Path | None,
+        typer.Option(
+            "--checksums", metavar="FILE", help="With --once: list the files and their checksums, for verify --against."
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
     source_storage: Annotated[
@@ -88,11 +95,15 @@ def mirror(
         raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
     patterns = topic or []
+    if checksums is not None and not once:
+        raise InvalidOptionError(
+            "A list of checksums is of one state", expected="--once with --checksums", found="no --once"
+        )
     if lag:
         _print_lags(leaders, target.open(), patterns, output)
         return
     if once:
-        _run(leaders, target.create(), spark, patterns, None, output, metrics)
+        _run(leaders, target.create(), spark, patterns, None, output, metrics, checksums)
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
     try:
@@ -108,7 +119,8 @@ def _run(
     patterns: list[str],
     interval_seconds: float | None,
     output: Output,
-    metrics: Any,
+    metrics: Path | None,
+    checksums: Path | None = None,
 ) -> None:
     """Runs passes until it is interrupted, or a single pass without an interval."""
     from spark_segments.maintenance.mirroring.mirror import mirror as job
@@ -118,7 +130,7 @@ def _run(
     try:
         while True:
             with progress_bar("mirror") as progress:
-                report = job(source, target, session, patterns, progress=progress)
+                report = job(source, target, session, patterns, checksums=checksums, progress=progress)
             errors = [*(f"{line['topic']}: {line['error']}" for line in report.failed), *report.warnings]
             for text in errors:
                 if text not in said:
@@ -175,7 +187,7 @@ def _print_lags(source: LogDir, target: LogDir, patterns: list[str], output: Out
         raise typer.Exit(FAILED)
 
 
-def _write_metrics(path: Any, target: LogDir, report: Report) -> None:
+def _write_metrics(path: Path, target: LogDir, report: Report) -> None:
     from spark_segments.maintenance.metrics.job_metrics import job_metrics
     from spark_segments.maintenance.metrics.mirror_metrics import mirror_metrics
     from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics

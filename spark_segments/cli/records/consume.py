@@ -26,7 +26,7 @@ from spark_segments.cli.records.value_text import (
     guessed,
 )
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.reading.ahead import available_cores
+from spark_segments.log.reading.ahead import reading_threads
 
 
 @with_options
@@ -159,7 +159,7 @@ def consume(
             at,
             isolation_level,
             formats=formats if columns is None else None,
-            threads=available_cores(),
+            threads=reading_threads(log.storage),
         )
 
     ranges = {number: clipped(number) for number in wanted}

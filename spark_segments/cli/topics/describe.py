@@ -22,7 +22,7 @@ from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.description import describe as describe_topic
-from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI, SOURCE_VERSION
+from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
@@ -109,8 +109,11 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
         print(line)
-        if (states := one.get("states", {})).get(ROLE) == FOLLOWER:
+        states = one.get("states", {})
+        if states.get(ROLE) == FOLLOWER:
             print(f"Follower of {states[SOURCE_URI]}, at its version {states[SOURCE_VERSION]}")
+        elif states.get(ROLE) == FENCED:
+            print(f"Fenced: the topic in {states.get(LEADER_URI)} was promoted in its place")
         columns = list(one["partitions"][0])
         print_table(columns, (list(row.values()) for row in one["partitions"]))
 

@@ -190,8 +190,9 @@ class Appender:
         self._flush()
         for opened in self._topics.values():
             self._write_object(opened)
-            for partition in list(opened.writers):
-                self._close_chunk(opened, partition)
+            for chunks in self._storage.at_once(ChunkWriter.close, opened.writers.values()):
+                opened.finished.extend(chunks)
+            opened.writers = {}
         self._is_closed = True  # from now on the files are the caller's, who may commit them
         return [
             Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished), opened.row_without_key)
@@ -392,7 +393,6 @@ class Appender:
         if len(opened.waiting) < FEWEST_RUNS:
             for partition in list(opened.waiting):
                 self._open_chunk(opened, partition)
-                self._close_chunk(opened, partition)
             return
         limits, now_ms = SegmentLimits.of(target.config), self._storage.now_ms()
         with SharedObjectWriter(self._storage, target.topic, target.topic_id, limits) as writer:

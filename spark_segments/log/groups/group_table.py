@@ -145,7 +145,7 @@ class GroupTable:
 
     def _send(self, state: _State, rows: Rows, commit_id: str) -> None:
         path, content = f"part-{uuid.uuid4().hex}.parquet", _content(rows)
-        self._storage.write(f"{self._directory}/{path}", content)
+        self._storage.write(f"{self._directory}/{path}", content, unique=True)
         now_ms = time.time_ns() // 1_000_000
         statistics = json.dumps({"numRecords": len(rows)})
         added = AddAction(path, content.size, {}, now_ms, True, statistics)

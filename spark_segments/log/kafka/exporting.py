@@ -224,7 +224,9 @@ def _export(
     outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
     write = _Write(storage, target, snapshot.topic, SegmentLimits.of(config))
     tasks = [output for mine in outputs.values() for output in mine]
-    written = run_tasks(write, tasks, spark, progress=progress)
+    written = run_tasks(
+        write, tasks, spark, progress=progress, at_a_time=storage.tasks_at_a_time or target.tasks_at_a_time
+    )
     with_producers = {one.partition for one in written if one.has_producers}
     for row in partitions:
         mine = outputs[row.partition]

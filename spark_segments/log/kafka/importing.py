@@ -69,7 +69,19 @@ class _Copy:
     target: Storage
     limits: SegmentLimits
 
+    @property
+    def at_a_time(self) -> int | None:
+        return self.source.tasks_at_a_time or self.target.tasks_at_a_time
+
     def __call__(self, task: SegmentCopy) -> Segment:
+        copied = self._copy(task)
+        if self.limits.forced:
+            paths = [copied.path, copied.index_path, copied.time_index_path]
+            others = (copied.txn_index_path, copied.stem + PRODUCER_SNAPSHOT_SUFFIX)
+            self.target.force([*paths, *(path for path in others if self.target.exists(path))])
+        return copied
+
+    def _copy(self, task: SegmentCopy) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
         if _is_legacy(self.source, row):
             return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))
@@ -137,7 +149,7 @@ def import_topic(
             progress(copied_count + finished, task_count)
 
     for wave in _waves(plans):
-        rows = run_tasks(copy, wave, spark, progress=note)
+        rows = run_tasks(copy, wave, spark, progress=note, at_a_time=copy.at_a_time)
         copied_count += len(wave)
         landing.commit(list(zip(wave, rows, strict=True)))
         done["segments"] += len(rows)
@@ -353,9 +365,9 @@ class _Landing:
 def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted: AbortedTransactions | None) -> Segment:
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
     stem = segment_stem(topic, row.partition, row.name_offset)
-    copy_file(source, row.path, target, stem + LOG_SUFFIX, row.log_bytes)
-    copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
-    copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+    copy_file(source, row.path, target, stem + LOG_SUFFIX, row.log_bytes, unique=True)
+    copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes, unique=True)
+    copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes, unique=True)
     return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), aborted)
 
 

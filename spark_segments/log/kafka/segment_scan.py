@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from spark_segments.log.segment.walk import walk
 from spark_segments.storage import FileInfo, Storage
@@ -46,15 +46,16 @@ class Scanned:
 
 def scan_windows(storage: Storage, info: FileInfo) -> Iterator[Scanned]:
     """The good batches of a .log, window by window. A last window with a `problem` says why the rest is no log."""
-    for step in walk(partial(storage.read, info.path), info.path, info.size):
-        problem = None
-        if step.error is not None:
-            problem = _reason(step.error)
-        elif step.is_last and step.end_position + step.needed_bytes > info.size:
-            problem = CUT_SHORT
-        elif step.is_last:
-            problem = f"the file ended at {step.end_position + step.read_bytes} bytes, {info.size} were listed"
-        yield Scanned(step.window, problem)
+    with fetch_ahead(storage, info.path, info.size) as read:
+        for step in walk(read, info.path, info.size):
+            problem = None
+            if step.error is not None:
+                problem = _reason(step.error)
+            elif step.is_last and step.end_position + step.needed_bytes > info.size:
+                problem = CUT_SHORT
+            elif step.is_last:
+                problem = f"the file ended at {step.end_position + step.read_bytes} bytes, {info.size} were listed"
+            yield Scanned(step.window, problem)
 
 
 def _reason(error: CorruptBatchError) -> str:

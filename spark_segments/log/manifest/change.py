@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, FormatVersionError, SegmentsError, UnknownTopicError
-from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, RowFiles, concat
+from spark_segments.log.manifest.row_files import ROWS_A_FILE, EncodedFile, FileChange, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import (
     PARTITION_SCHEMA,
     SEGMENT_SCHEMA,
@@ -36,11 +36,15 @@ APPEND = "append"
 CREATE = "create"
 UPGRADE = "upgrade"
 
+DEMOTE = "demote"
 MIRROR = "mirror"
 RESTORE = "restore"
 
-_MAY_LOWER_START = (MIRROR, RESTORE)
+_MAY_LOWER_START = (DEMOTE, MIRROR, RESTORE)
 """The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
+
+_MAY_LOWER_END = (DEMOTE,)
+"""The operation that may lower a log end offset: to where the topic parts from its new leader."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -72,10 +76,12 @@ class ChangeWriter:
     """Writes the files of a change.
 
     All tries of a commit share the writer. Where the next try finds a file unchanged, it uses again what the writer
-    wrote for that file. Otherwise a change of many files would lose every race to changes of few files.
+    wrote for that file. Otherwise a change of many files would lose every race to changes of few files. The files of a
+    change are written together, at its end: on an object store that takes about the time of a single file.
     """
 
     store: RowFiles
+    _waiting: list[EncodedFile] = field(default_factory=list)
     _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
     def write(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
@@ -89,7 +95,19 @@ class ChangeWriter:
         self._write_partitions(files, partitions, fresh, done)
         self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == MIRROR)
         self._write_transactions(snapshot, files, change, fresh, done)
+        try:
+            self.store.upload(self._waiting)
+        except BaseException:
+            self._written.clear()  # a file that is not there must not be used again
+            raise
+        finally:
+            self._waiting.clear()
         return done
+
+    def _new_files(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
+        files = self.store.encode_all(kind, rows, format_version)
+        self._waiting += files
+        return [file for file, _ in files]
 
     def _write_topic(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, done: FileChange) -> None:
         topic = change.topic
@@ -98,14 +116,14 @@ class ChangeWriter:
         if topic is not None:
             topic = dataclasses.replace(topic, deleted_topics=_deleted_topics(snapshot, topic))
             done.removed.extend(file for file in files if file.kind == TOPIC_KIND)
-            done.added.append(self.store.write(TOPIC_KIND, topic_table(topic), done.format_version))
+            done.added.extend(self._new_files(TOPIC_KIND, topic_table(topic), done.format_version))
 
     def _write_partitions(self, files: Sequence[RowFile], rows: pa.Table, all_of_them: bool, done: FileChange) -> None:
         present = [file for file in files if file.kind == PARTITION_KIND]
         if all_of_them:
             done.removed.extend(present)
             rows = rows.sort_by("partition")
-            done.added.extend(self.store.write_all(PARTITION_KIND, rows, done.format_version))
+            done.added.extend(self._new_files(PARTITION_KIND, rows, done.format_version))
         elif rows.num_rows:
             numbers = sorted(rows.column("partition").to_pylist())
             # New partitions join the last file: a topic that grows by one partition at a time keeps few files.
@@ -117,7 +135,7 @@ class ChangeWriter:
             kept = kept.filter(pc.invert(pc.is_in(kept.column("partition"), rows.column("partition").combine_chunks())))
             merged = concat([kept, rows], PARTITION_KIND).sort_by("partition")
             done.removed.extend(stale)
-            done.added.extend(self.store.write_all(PARTITION_KIND, merged, done.format_version))
+            done.added.extend(self._new_files(PARTITION_KIND, merged, done.format_version))
 
     def _write_segments(
         self,
@@ -169,7 +187,7 @@ class ChangeWriter:
                 tables[smallest.path] = self.store.read_all([smallest])[0]
                 done.removed.append(smallest)
             rows = concat([*tables.values(), rows], TRANSACTION_KIND)
-        done.added.extend(self.store.write_all(TRANSACTION_KIND, rows, done.format_version))
+        done.added.extend(self._new_files(TRANSACTION_KIND, rows, done.format_version))
 
     def _holders(
         self, present: Sequence[RowFile], replace: pa.Table, drop: pa.Table
@@ -202,7 +220,7 @@ class ChangeWriter:
         rows = in_log_order(rows)
         before = self._written.get(key)
         if before is None or not before[0].equals(rows):
-            before = self._written[key] = (rows, self.store.write_all(SEGMENT_KIND, rows, format_version))
+            before = self._written[key] = (rows, self._new_files(SEGMENT_KIND, rows, format_version))
         return before[1]
 
     def _check_new(self, present: Sequence[RowFile], add: pa.Table, *, by_row: bool) -> None:
@@ -252,8 +270,7 @@ def check(
         raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
     _check_format(snapshot, change, add, replace)
     fresh = _is_made_anew(snapshot, change)
-    start_may_fall = change.operation in _MAY_LOWER_START
-    ends = _check_partitions(snapshot, partitions, fresh=fresh, start_may_fall=start_may_fall)
+    ends = _check_partitions(snapshot, partitions, change.operation, fresh=fresh)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
 
@@ -293,15 +310,15 @@ def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
     return was_deleted or change.topic.topic_id != snapshot.topic_id
 
 
-def _check_partitions(snapshot: Snapshot, rows: pa.Table, *, fresh: bool, start_may_fall: bool) -> dict[int, int]:
+def _check_partitions(snapshot: Snapshot, rows: pa.Table, operation: str, *, fresh: bool) -> dict[int, int]:
     """Returns {partition: log end offset} after the change. Raises where an offset would go back."""
     names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset", "last_stable_offset")
     before = {} if fresh else _by_partition(snapshot.partitions, names[1:3])
     ends = {number: end for number, (_, end) in before.items()}
     for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
         old_start, old_end = before.get(number, (0, 0))
-        if start_may_fall:
-            old_start = 0
+        old_start = 0 if operation in _MAY_LOWER_START else old_start
+        old_end = 0 if operation in _MAY_LOWER_END else old_end
         if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
             raise SegmentsError(
                 f"Offsets of {snapshot.topic}-{number} would go back or cross",

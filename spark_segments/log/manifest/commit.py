@@ -11,7 +11,7 @@ import dataclasses
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from spark_segments.errors import (
@@ -21,7 +21,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta_log import CommitNote, TableVersion, VersionTakenError, reason
+from spark_segments.log.manifest.delta_log import CommitNote, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
@@ -45,16 +45,13 @@ class Commit:
 
     `version`: the topic's version after the commit, or the version that was read where nothing was committed.
     `change`: the change that was committed on top of `snapshot_before`. None where the plan had nothing to do, and
-    where the transaction had been committed before (`repeated`). `commit_id`: the commit's id in Delta's log. `table`:
-    the version after the commit, where it is known without another look at the log.
+    where the transaction had been committed before (`repeated`).
     """
 
     version: int
     snapshot_before: Snapshot
     change: Change | None
     repeated: bool = False
-    commit_id: str = ""
-    table: TableVersion | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)} right after the commit.
@@ -127,7 +124,10 @@ def _commit(
         snapshot = state.snapshot
         if snapshot.deleted_ms is not None and not deleted:
             raise log.unknown("It was deleted")
+        forced = log.is_forced(snapshot.config)
         if txn is not None and is_repeat(txn, state.last_transaction(txn.application), log.topic):
+            if forced:  # who committed it may have died before it reached the disk
+                log.force(state)
             return Commit(snapshot.version, snapshot, None, repeated=True)
         change = plan(snapshot)
         if change is None and not tries.may_happen(snapshot.version):
@@ -142,10 +142,13 @@ def _commit(
         if change is not None:  # None: an earlier try may still happen, so look again
             try:
                 files = writer.write(snapshot, state.files, change)
+                forced = forced or log.is_forced(_config_after(snapshot, change))
+                if forced:
+                    log.force(state, files.added)
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
                 tries.sent.append((snapshot, change))
-                table = log.commit_on(state, files, note, change.transactions)
-                return Commit(snapshot.version + 1, snapshot, change, commit_id=note.commit_id, table=table)
+                log.commit_on(state, files, note, change.transactions, forced=forced)
+                return Commit(snapshot.version + 1, snapshot, change)
             except SegmentsError:
                 raise
             except Exception as error:  # no error proves that the commit did not happen
@@ -155,6 +158,8 @@ def _commit(
         state = _read_again(log, failure)
         found = tries.found(state.version)
         if found is not None:
+            if log.is_forced(state.snapshot.config):
+                log.force(state)
             return found
         failures = failures + 1 if state.version == snapshot.version else 0
         if failures >= FAILURES:
@@ -170,6 +175,8 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
         try:
             latest = max(log.versions(), default=-1)
             found = tries.found(latest)
+            if found is not None and log.is_forced(_config_after(found.snapshot_before, tries.sent[-1][1])):
+                log.delta.force()  # the files that it adds were forced before it was sent
         except (SegmentsError, OSError) as unreadable:
             failure: Exception = unreadable
             continue
@@ -190,6 +197,13 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
         path=log.location,
         hint=hint,
     ) from error
+
+
+def _config_after(snapshot: Snapshot, change: Change) -> Mapping[str, str]:
+    """The topic's own settings after a change."""
+    if change.config is not None:
+        return change.config
+    return snapshot.config if change.topic is None else change.topic.config
 
 
 def _why(error: Exception | None) -> str:

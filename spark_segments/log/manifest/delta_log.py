@@ -4,7 +4,8 @@
 `LogDir`. schemas.py says what the rows are; commit.py decides when to commit and when to try again.
 
 An implementation must hold to three rules: a commit is a compare-and-swap on a version number, a version never changes
-once it is there, and `actions` shows a commit from the moment that `open` does.
+once it is there, and `actions` shows a commit from the moment that `open` does. On an object store, whose objects are
+durable once they are written, a log is always forced.
 """
 
 from __future__ import annotations
@@ -57,6 +58,15 @@ class LogFiles:
     checkpoints: dict[int, list[FileInfo]]
     others: list[FileInfo]
 
+    def of_version(self, version: int) -> list[FileInfo]:
+        """The files that a version is opened from, and committed on: the last checkpoint, and the commits from its
+        version on.
+        """
+        whole = (number for number, infos in self.checkpoints.items() if all(info.size for info in infos))
+        start = max((number for number in whole if number <= version), default=-1)
+        commits = [self.commits[number] for number in range(start, version + 1) if number in self.commits]
+        return [*self.checkpoints.get(start, []), *commits]
+
 
 class TableVersion(Protocol):
     """A version of a table, as it was opened. Never changes."""
@@ -99,9 +109,8 @@ class DeltaLog(Protocol):
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> TableVersion | None:
-        """Commits as the version right after `base`, which `open` or a commit gave. `transactions`: {application id:
-        version}. Returns the version, where it is known without another look at the log.
+    ) -> None:
+        """Commits as the version right after `base`, which `open` gave. `transactions`: {application id: version}.
 
         Where `change.format_version` has columns that the table lacks, the table gets them; such a change removes
         whole kinds of files. `data_change` is False where the rows stay the same.
@@ -126,6 +135,15 @@ class DeltaLog(Protocol):
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         """The actions of a commit as Delta writes them. FileNotFoundError where the log does not have it (any more)."""
+
+    def forced(self) -> DeltaLog:
+        """The same log, whose commits and checkpoints have reached the disk when their call returns.
+
+        A call that raises UnknownOutcomeError has made its commit, and nobody knows whether that reached the disk.
+        """
+
+    def force(self) -> None:
+        """Returns once all that the latest version is opened from has reached the disk. Others may have written it."""
 
     def delete(self, files: Iterable[FileInfo]) -> None:
         """Deletes files that `log_files` gave, in the order given. Missing files are no error."""

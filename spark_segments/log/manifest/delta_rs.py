@@ -1,16 +1,22 @@
 """Delta's log by delta-rs: the implementation of `DeltaLog` behind every real manifest.
 
 No other module talks to delta-rs.
+
+delta-rs links a commit file into place before its bytes are on disk. A power loss in between leaves an empty file,
+which delta-rs takes for a commit without actions. So a log that is forced to disk has delta-rs commit to a scratch log:
+links to the files of the table's log, in a temporary directory. The commit file that delta-rs leaves there is forced to
+disk under another name, and linked into the table's log then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +28,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake import exceptions as delta_errors
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from spark_segments.errors import LogDirError, SegmentsError, StorageError
+from spark_segments.errors import LogDirError, SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.log.manifest.delta_log import (
     FENCED,
     CommitFailedError,
@@ -36,7 +42,6 @@ from spark_segments.log.manifest.delta_log import (
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, FileChange, RowFile
 from spark_segments.log.manifest.schemas import KIND, table_schema
 from spark_segments.storage import FileInfo, Storage
-from spark_segments.storage.local import link_new_file
 
 _TABLE_PROPERTIES = {
     # upkeep.py alone deletes files: it knows how long snapshots must stay readable.
@@ -48,8 +53,9 @@ _TABLE_PROPERTIES = {
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
-_WRITER_VERSION = 2  # of the protocol with which delta-rs makes our tables
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
+_LAST_CHECKPOINT = "_last_checkpoint"
+_LISTINGS = 5
 
 
 class DeltaRsVersion:
@@ -81,17 +87,6 @@ class DeltaRsVersion:
             for path, kind, count, size, modified_ms, *limits in rows
         ]
 
-    @cached_property
-    def has_known_protocol(self) -> bool:
-        """Whether a commit may be written without delta-rs: nobody has given the table features that others ask for."""
-        protocol = self.table.protocol()
-        return protocol.min_writer_version <= _WRITER_VERSION and not protocol.writer_features
-
-    @cached_property
-    def columns(self) -> frozenset[str]:
-        """The names of the table's columns."""
-        return frozenset(field.name for field in self.table.schema().fields)
-
     def last_transaction(self, application_id: str) -> int | None:
         """See `TableVersion.last_transaction`."""
         return self.table.transaction_version(application_id)
@@ -101,37 +96,14 @@ class DeltaRsVersion:
         return self._log.last_transactions(self.version)
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedVersion:
-    """A version that this process has committed: what it holds is known from the version before and the commit."""
-
-    version: int
-    files: list[RowFile]
-    columns: frozenset[str]
-    log: DeltaRsLog
-    has_known_protocol: bool = True
-
-    @property
-    def table(self) -> DeltaTable:
-        """The version, opened."""
-        return self.log.open(self.version).table
-
-    def last_transaction(self, application_id: str) -> int | None:
-        """See `TableVersion.last_transaction`."""
-        return self.table.transaction_version(application_id)
-
-    def last_transactions(self) -> dict[str, int]:
-        """See `TableVersion.last_transactions`."""
-        return self.log.last_transactions(self.version)
-
-
 class DeltaRsLog:
     """See `DeltaLog`, whose methods these are."""
 
-    def __init__(self, storage: Storage, topic: str) -> None:
+    def __init__(self, storage: Storage, topic: str, *, is_forced: bool = False) -> None:
         self._storage = storage
         self._topic = topic
         self._directory = manifest_directory(topic)
+        self._is_forced = is_forced and storage.is_local
 
     def open(self, version: int | None = None) -> DeltaRsVersion:
         uri, options = self._storage.delta_uri(self._directory)
@@ -139,23 +111,57 @@ class DeltaRsLog:
         try:
             table = DeltaTable(uri, version=version, storage_options=options or None)
         except delta_errors.TableNotFoundError as error:
-            raise FileNotFoundError(reason(error)) from error
+            raise FileNotFoundError(self._reason(error)) from error
         except delta_errors.DeltaProtocolError as error:
             raise LogDirError(
-                f"The manifest of {self._topic} cannot be read: {reason(error)}", path=location
+                f"The manifest of {self._topic} cannot be read: {self._reason(error)}", path=location
             ) from error
         except _FAILURES as error:
-            raise StorageError(f"The manifest cannot be opened: {reason(error)}", path=location) from error
+            raise StorageError(f"The manifest cannot be opened: {self._reason(error)}", path=location) from error
         if version is not None and table.version() != version:
             raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
+        self._check_commits(table.version())
         return DeltaRsVersion(table, self)
 
-    def create(self, change: FileChange, note: CommitNote) -> None:
-        uri, options = self._storage.delta_uri(self._directory)
+    def _check_commits(self, version: int) -> None:
+        """Raises LogDirError where a commit that the version is opened from is an empty file.
+
+        delta-rs takes it for a commit without actions: the log would end where it ended before, and the offsets of
+        acknowledged records would be given out again. A power loss leaves such files, of commits that were not forced.
+        """
+        if not self._storage.is_local:
+            return  # an object is there whole
+        checkpoint = self._last_checkpoint()
+        for number in range(min(checkpoint + 1, version), version + 1):
+            with contextlib.suppress(FileNotFoundError):  # vacuum takes commits before a checkpoint
+                if not self._storage.size(self._log_file(_commit_name(number))):
+                    raise LogDirError(
+                        f"A commit file of the manifest of {self._topic} is empty",
+                        path=self._storage.location(self._log_file(_commit_name(number))),
+                        expected="the actions of a commit",
+                        found="0 bytes",
+                        hint="A power loss took commits that were not forced to disk (flush.messages). Take this file "
+                        "and the commit files after it away: the topic is then what it was before these commits",
+                    )
+
+    def _last_checkpoint(self) -> int:
+        """The version of the last checkpoint, as its pointer says; -1 where there is none, or no good one."""
         try:
-            self._create(uri, options, change, note, {})
+            pointer = json.loads(self._storage.read(self._log_file(_LAST_CHECKPOINT)).to_pybytes())
+            return int(pointer["version"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return -1
+
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        try:
+            if not self._is_forced:
+                self._create(*self._storage.delta_uri(self._directory), change, note, {})
+                return
+            with _scratch_log(self._storage, []) as scratch:
+                self._create(scratch.directory, {}, change, note, {})
+                self._publish(0, scratch)
         except _FAILURES as error:
-            raise _commit_failed(error) from error
+            raise self._commit_failed(error) from error
 
     def _create(
         self,
@@ -186,67 +192,15 @@ class DeltaRsLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> CommittedVersion | None:
-        assert isinstance(base, DeltaRsVersion | CommittedVersion), "a version that another log opened"
-        has_columns = base.columns.issuperset(table_schema(change.format_version).names)
-        if self._storage.is_local and has_columns and base.has_known_protocol:
-            adds = [{"add": _add_entry(file, data_change=data_change)} for file in change.added]
-            removes = [{"remove": _remove_entry(file, data_change=data_change)} for file in change.removed]
-            txns = [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
-            if self._commit_to_disk(base.version, [{"commitInfo": _commit_info(note)}, *adds, *removes, *txns]):
-                gone = {file.path for file in change.removed}
-                files = [*(file for file in base.files if file.path not in gone), *change.added]
-                return CommittedVersion(base.version + 1, files, base.columns, self)
-        self._commit_by_delta_rs(base, change, note, transactions, data_change=data_change)
-        return None
-
-    def _commit_to_disk(self, base_version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
-        """Commits to a local disk as delta-rs does, by a link of a finished file, but without its listings of the log.
-
-        These take longer than all else of a small append to a topic of many versions. False where the file system has
-        no links: nothing was done. The log may have been cut since the base was read, and then its next version may be
-        free although it was made once. So the base, which is cut before any later version, must still be there.
-        """
-        path, _ = self._storage.delta_uri(f"{self._directory}/_delta_log")
-        base, name = (f"{path}/{version:020d}.json" for version in (base_version, base_version + 1))
-        if not os.path.exists(base):
-            raise CommitFailedError(f"Version {base_version} is not there any more")
-        try:
-            return link_new_file(name, "\n".join(map(json.dumps, actions)).encode())
-        except FileExistsError:
-            raise VersionTakenError(f"Version {base_version + 1} is there already") from None
-        except OSError as error:
-            raise CommitFailedError(str(error)) from error
-
-    def _commit_by_delta_rs(
-        self,
-        base: DeltaRsVersion | CommittedVersion,
-        change: FileChange,
-        note: CommitNote,
-        transactions: Mapping[str, int],
-        *,
-        data_change: bool,
     ) -> None:
-        actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
-        table = base.table
-        there = table.schema()
-        schema = _with_columns(there, change.format_version)
-        kinds = None if schema is there else _whole_kinds(base.files, change.removed)
-        if kinds is None:
-            actions += [_remove_action(file, data_change=data_change) for file in change.removed]
-        try:
-            # delta-rs adds columns in its mode "overwrite" only, where it removes the files that the filters name.
-            table.create_write_transaction(
-                actions,
-                mode="append" if kinds is None else "overwrite",
-                schema=schema,
-                partition_by=[KIND],
-                partition_filters=None if kinds is None else [(KIND, "in", kinds)],
-                commit_properties=_properties(note, transactions),
-                post_commithook_properties=_NO_HOOKS,
-            )
-        except _FAILURES as error:
-            raise _commit_failed(error) from error
+        assert isinstance(base, DeltaRsVersion), "a version that another log opened"
+        if not self._is_forced:
+            self._commit(base, base.table, change, note, transactions, data_change=data_change)
+            return
+        version = base.version
+        with _scratch_log(self._storage, self.log_files().of_version(version)) as scratch:
+            self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
+            self._publish(version + 1, scratch)
 
     def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
         """See `DeltaLog.make_anew`. A checkpoint does not say of which version it is: a table of version 0, made in
@@ -257,11 +211,11 @@ class DeltaRsLog:
                 self._create(place, {}, change, note, transactions)
                 DeltaTable(place).create_checkpoint()
             except _FAILURES as error:
-                raise CommitFailedError(reason(error)) from error
+                raise CommitFailedError(self._reason(error)) from error
             made = Path(place, "_delta_log")
             [checkpoint] = made.glob("*.checkpoint.parquet")
             commit, rows = Path(made, f"{0:020d}.json").read_bytes(), checkpoint.read_bytes()
-            last = json.loads(Path(made, "_last_checkpoint").read_bytes())
+            last = json.loads(Path(made, _LAST_CHECKPOINT).read_bytes())
         listed = self.log_files()
         last_version = max([*listed.commits, *listed.checkpoints, version - FENCED - 2])
         fence = {"commitInfo": {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "change": "fence"}}
@@ -270,19 +224,62 @@ class DeltaRsLog:
             for number in range(last_version + 1, last_version + FENCED + 1):
                 self._storage.write(self._log_file(f"{number:020d}.json"), json.dumps(fence).encode())
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
-            self._storage.write(self._log_file(f"{version:020d}.json"), commit)
+            self._storage.write(self._log_file(_commit_name(version)), commit)
             self._storage.write(self._log_file(f"{version:020d}.checkpoint.parquet"), rows)
         except FileExistsError as error:
             raise VersionTakenError(f"{error.filename} is there already") from error
         except SegmentsError as error:
             raise CommitFailedError(str(error)) from error
-        self._storage.replace(self._log_file("_last_checkpoint"), json.dumps({**last, "version": version}).encode())
+        self._storage.replace(self._log_file(_LAST_CHECKPOINT), json.dumps({**last, "version": version}).encode())
 
     def _log_file(self, name: str) -> str:
         return f"{self._directory}/_delta_log/{name}"
 
     def checkpoint(self) -> None:
-        self.open().table.create_checkpoint()
+        table = self.open().table
+        if not self._is_forced:
+            table.create_checkpoint()
+            return
+        version = table.version()
+        with _scratch_log(self._storage, self.log_files().of_version(version)) as scratch:
+            DeltaTable(scratch.directory).create_checkpoint()
+            # The pointer comes last: it never names a checkpoint that a power loss could take.
+            for name in (f"{version:020d}.checkpoint.parquet", _LAST_CHECKPOINT):
+                path = self._log_file(name)
+                self._storage.replace(path, scratch.read(name))
+                self._storage.force([path])
+
+    def _publish(self, version: int, scratch: _ScratchLog) -> None:
+        """Makes the commit that delta-rs made in the scratch log. Once this returns, it has reached the disk."""
+        path = self._log_file(_commit_name(version))
+        try:
+            self._storage.publish(path, scratch.read(_commit_name(version)))
+        except FileExistsError as error:
+            raise VersionTakenError(f"Version {version} is there") from error
+        try:
+            self._storage.force([path])
+        except (StorageError, FileNotFoundError) as error:
+            raise UnknownOutcomeError(
+                f"The commit was made, and nobody knows whether it has reached the disk: {reason(error)}",
+                path=self._storage.location(path),
+                hint="Look whether it is there once the disk is sound",
+            ) from error
+
+    def forced(self) -> DeltaRsLog:
+        return DeltaRsLog(self._storage, self._topic, is_forced=True)
+
+    def force(self) -> None:
+        if not self._storage.is_local:
+            return
+        for _ in range(_LISTINGS):
+            files = self.log_files()
+            pointers = [info for info in files.others if info.path.endswith(_LAST_CHECKPOINT)]
+            needed = [*files.of_version(max(files.commits, default=-1)), *pointers]
+            try:
+                return self._storage.force(info.path for info in needed)
+            except FileNotFoundError:  # vacuum took it: a newer checkpoint stands in its place
+                continue
+        raise StorageError("Files of the log keep going while they are forced to disk", path=self._directory)
 
     def log_files(self) -> LogFiles:
         found = LogFiles({}, {}, [])
@@ -297,7 +294,7 @@ class DeltaRsLog:
         return found
 
     def actions(self, version: int) -> list[dict[str, Any]]:
-        content = self._storage.read(self._log_file(f"{version:020d}.json")).to_pybytes()
+        content = self._storage.read(self._log_file(_commit_name(version))).to_pybytes()
         return [json.loads(line) for line in content.splitlines() if line.strip()]
 
     def last_transactions(self, version: int) -> dict[str, int]:
@@ -319,40 +316,86 @@ class DeltaRsLog:
     def delete(self, files: Iterable[FileInfo]) -> None:
         self._storage.delete(info.path for info in files)
 
+    def _commit(
+        self,
+        base: DeltaRsVersion,
+        table: DeltaTable,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+        *,
+        data_change: bool,
+    ) -> None:
+        """Commits on top of `base` to `table`, which is the table of `base` or a scratch log of the same version."""
+        actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
+        there = base.table.schema()
+        schema = _with_columns(there, change.format_version)
+        kinds = None if schema is there else _whole_kinds(base.files, change.removed)
+        if kinds is None:
+            actions += [_remove_action(file, data_change=data_change) for file in change.removed]
+        try:
+            # delta-rs adds columns in its mode "overwrite" only, where it removes the files that the filters name.
+            table.create_write_transaction(
+                actions,
+                mode="append" if kinds is None else "overwrite",
+                schema=schema,
+                partition_by=[KIND],
+                partition_filters=None if kinds is None else [(KIND, "in", kinds)],
+                commit_properties=_properties(note, transactions),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except _FAILURES as error:
+            raise self._commit_failed(error) from error
 
-def _commit_failed(error: Exception) -> CommitFailedError:
-    taken = isinstance(error, delta_errors.CommitFailedError)
-    return (VersionTakenError if taken else CommitFailedError)(reason(error))
+    def _reason(self, error: Exception) -> str:
+        return self._storage.hidden(reason(error))
+
+    def _commit_failed(self, error: Exception) -> CommitFailedError:
+        taken = isinstance(error, delta_errors.CommitFailedError)
+        return (VersionTakenError if taken else CommitFailedError)(self._reason(error))
 
 
-def _metadata(note: CommitNote) -> dict[str, Any]:
-    # Every commit is called WRITE, as delta-rs does; userMetadata is the column of Delta's own history that names ours.
-    return {
+@dataclass(frozen=True, slots=True)
+class _ScratchLog:
+    """A table in a temporary directory: its log has links to files of another table's log, and what delta-rs adds."""
+
+    directory: str
+
+    def read(self, name: str) -> bytes:
+        """A file of the log."""
+        with open(os.path.join(self.directory, "_delta_log", name), "rb") as file:
+            return file.read()
+
+
+@contextlib.contextmanager
+def _scratch_log(storage: Storage, files: Sequence[FileInfo]) -> Iterator[_ScratchLog]:
+    """A scratch log of these files of a table's log. It is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="spark-segments-") as directory:
+        log = os.path.join(directory, "_delta_log")
+        os.mkdir(log)
+        for file in files:
+            os.symlink(storage.location(file.path), os.path.join(log, os.path.basename(file.path)))
+        yield _ScratchLog(directory)
+
+
+def _commit_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
+    # delta-rs calls every commit WRITE; userMetadata is the column of Delta's own history that names ours.
+    metadata = {
         "commitId": note.commit_id,
         "attempt": note.attempt,
         "change": note.operation,
         "userMetadata": note.operation,
     }
-
-
-def _commit_info(note: CommitNote) -> dict[str, Any]:
-    """The entry of a commit about itself, as delta-rs writes it."""
-    return {
-        "timestamp": time.time_ns() // 1_000_000,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": json.dumps([KIND])},
-        "engineInfo": "spark-segments",
-        **_metadata(note),
-    }
-
-
-def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
     actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
     # Without retries a commit is a compare-and-swap; with retries delta-rs would rebase it in silence.
-    return CommitProperties(custom_metadata=_metadata(note), max_commit_retries=0, app_transactions=actions or None)
+    return CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=actions or None)
 
 
-def _statistics(file: RowFile) -> str:
+def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
     known = {name: bounds for name, bounds in file.bounds.items() if bounds != UNBOUNDED}
     statistics = {
         "numRecords": file.rows,
@@ -360,39 +403,12 @@ def _statistics(file: RowFile) -> str:
         "maxValues": {name: greatest for name, (_, greatest) in known.items()},
         "nullCount": dict.fromkeys(known, 0),
     }
-    return json.dumps(statistics)
-
-
-def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
-    return AddAction(file.path, file.size, {KIND: file.kind}, file.modified_ms, data_change, _statistics(file))
+    values = {KIND: file.kind}
+    return AddAction(file.path, file.size, values, file.modified_ms, data_change, json.dumps(statistics))
 
 
 def _remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
     return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
-
-
-def _add_entry(file: RowFile, *, data_change: bool) -> dict[str, Any]:
-    """As `_add_action`, in the names of Delta's log."""
-    return {
-        "path": file.path,
-        "partitionValues": {KIND: file.kind},
-        "size": file.size,
-        "modificationTime": file.modified_ms,
-        "dataChange": data_change,
-        "stats": _statistics(file),
-    }
-
-
-def _remove_entry(file: RowFile, *, data_change: bool) -> dict[str, Any]:
-    """As `_remove_action`, in the names of Delta's log."""
-    return {
-        "path": file.path,
-        "dataChange": data_change,
-        "deletionTimestamp": time.time_ns() // 1_000_000,
-        "extendedFileMetadata": True,
-        "partitionValues": {KIND: file.kind},
-        "size": file.size,
-    }
 
 
 def _with_columns(schema: Schema, format_version: int) -> Schema:

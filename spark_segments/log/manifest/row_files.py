@@ -66,6 +66,10 @@ class RowFile:
         return at < len(partitions) and partitions[at] <= greatest
 
 
+EncodedFile = tuple[RowFile, pa.Buffer]
+"""A file that is not written yet, and its bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """Files that a commit adds and removes. The table has the columns of `format_version` from that commit on."""
@@ -82,8 +86,23 @@ class RowFiles:
     storage: Storage
     directory: str
 
-    def write(self, kind: str, rows: pa.Table, format_version: int) -> RowFile:
-        """Writes rows of the given kind to a new file. Nobody sees the file before a commit adds it."""
+    def write_all(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
+        """Writes rows of the given kind to new files. Nobody sees the files before a commit adds them."""
+        files = self.encode_all(kind, rows, format_version)
+        self.upload(files)
+        return [file for file, _ in files]
+
+    def upload(self, files: Sequence[EncodedFile]) -> None:
+        """Writes files that `encode_all` gave, at the same time where each is a request."""
+        self.storage.write_all(((f"{self.directory}/{file.path}", data) for file, data in files), unique=True)
+
+    def encode_all(self, kind: str, rows: pa.Table, format_version: int) -> list[EncodedFile]:
+        """The content of new files with these rows in their order, in as many files as ROWS_A_FILE asks for."""
+        step = ROWS_A_FILE[kind]
+        slices = (rows.slice(start, step) for start in range(0, rows.num_rows, step))
+        return [self._encode(kind, part, format_version) for part in slices]
+
+    def _encode(self, kind: str, rows: pa.Table, format_version: int) -> EncodedFile:
         rows = file_rows(rows.combine_chunks(), kind, format_version)
         path = f"{KIND}={kind}/part-{uuid.uuid4().hex}.parquet"
         sink = pa.BufferOutputStream()
@@ -98,16 +117,9 @@ class RowFiles:
             write_statistics=False,
         )
         content = sink.getvalue()
-        self.storage.write(f"{self.directory}/{path}", content)
         if rows.get_total_buffer_size() <= 2 * rows.nbytes:  # a slice would keep the memory of the whole table
             _cache.put((self.storage.uri, self.directory, path), rows_in_file(rows, kind))
-        return RowFile(path, kind, rows.num_rows, content.size, _now_ms(), _bounds(rows))
-
-    def write_all(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
-        """As `write`, in as many files as ROWS_A_FILE asks for, in the order of the rows."""
-        step = ROWS_A_FILE[kind]
-        slices = (rows.slice(start, step) for start in range(0, rows.num_rows, step))
-        return [self.write(kind, part, format_version) for part in slices]
+        return RowFile(path, kind, rows.num_rows, content.size, _now_ms(), _bounds(rows)), content
 
     def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
         """All rows of each file in the schema of its kind, in the order of the files.

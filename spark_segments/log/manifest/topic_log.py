@@ -6,15 +6,18 @@ commit and when to try again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.delta_log import (
     CommitNote,
+    DeltaLog,
     OpenDeltaLog,
     TableVersion,
     commit_info,
@@ -29,6 +32,8 @@ from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import Storage
+
+_FLUSH = ("flush.messages", "flush.ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,16 @@ class TableState:
 class TopicLog:
     """The versions of a topic's manifest, whether or not it exists. Holds no state: every call reads the log afresh."""
 
-    def __init__(self, storage: Storage, topic: str, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        open_delta_log: OpenDeltaLog = DeltaRsLog,
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
         self.storage = storage
         self.topic = topic
+        self._defaults = dict(defaults or {})
         self.directory = manifest_directory(topic)
         self.store = RowFiles(storage, self.directory)
         self.delta = open_delta_log(storage, topic)
@@ -109,7 +121,7 @@ class TopicLog:
         StorageError for a manifest that cannot be read.
         """
         try:
-            return self.state_of(self.open(version), version)
+            return self._state(version)
         except (LogDirError, StorageError) as error:
             if self.deleted_by_force_ms() is not None:
                 raise self.unknown("It was deleted by force; vacuum takes its files") from error
@@ -119,8 +131,8 @@ class TopicLog:
         """When the topic was deleted by force, else None. That counts only while the manifest cannot be read."""
         return deleted_by_force_ms(self.storage, self.directory)
 
-    def state_of(self, table: TableVersion, version: int | None = None) -> TableState:
-        """As `state`, of a version that is open. `version`: the one that was asked for, None for the latest."""
+    def _state(self, version: int | None) -> TableState:
+        table = self.open(version)
         files = table.files
         topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
         if len(topics) != 1:
@@ -212,44 +224,60 @@ class TopicLog:
                 return version, int(info["attempt"])
         return None
 
-    def is_latest(self, version: int, commit_id: str) -> bool:
-        """Whether a version was made by the commit of this id, and no other version has come since.
+    # Durability
 
-        Two small reads say so: the log is cut from its start on, so where a version is there, the next one was not cut.
+    def is_forced(self, config: Mapping[str, str]) -> bool:
+        """Whether commits to a topic of this configuration are forced to disk."""
+        given = {**self._defaults, **config}
+        return topic_config({name: given[name] for name in _FLUSH if name in given}).forced
+
+    def delta_log(self, forced: bool) -> DeltaLog:
+        """The Delta log. `forced`: its commits have reached the disk when they return."""
+        return self.delta.forced() if forced else self.delta
+
+    def force(self, state: TableState, added: Sequence[RowFile] = ()) -> None:
+        """Returns once a version and all that leads to it have reached the disk, and so have files that are `added`.
+
+        Others may have made the version, and died before they forced it: nothing may stand on it until then.
         """
-        try:
-            mine = commit_info(self.delta.actions(version)).get("commitId") == commit_id
-        except FileNotFoundError:
-            return False
-        try:
-            self.delta.actions(version + 1)
-        except FileNotFoundError:
-            return mine
-        return False
+        with contextlib.suppress(FileNotFoundError):  # merged since: then a commit on top of the version fails
+            self.storage.force(f"{self.directory}/{file.path}" for file in state.files)
+        self.storage.force(f"{self.directory}/{file.path}" for file in added)
+        self.delta.force()
 
     # Writing. Whatever these raise, the commit may have happened.
 
-    def create(self, change: FileChange, note: CommitNote) -> None:
-        """Makes the table at version 0."""
-        self.delta.create(change, note)
+    def create(self, change: FileChange, note: CommitNote, *, forced: bool = False) -> None:
+        """Makes the table at version 0. `forced`: once this returns, it has reached the disk."""
+        if forced:
+            self.storage.force(f"{self.directory}/{file.path}" for file in change.added)
+        self.delta_log(forced).create(change, note)
 
     def make_anew(
         self, version: int, topic_id: str, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
     ) -> None:
         """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`."""
         by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
+        self.storage.force(f"{self.directory}/{file.path}" for file in change.added)
         self.delta.make_anew(version, change, note, by_id)
+        self.delta.force()  # whatever the topic's settings: it is done once, after a loss
 
     def commit_on(
-        self, state: TableState, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
-    ) -> TableVersion | None:
+        self,
+        state: TableState,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Iterable[Transaction],
+        *,
+        forced: bool = False,
+    ) -> None:
         """Commits as the version right after `state`, or raises. `transactions` go into Delta's log, too.
 
-        Returns the version, where it is known without another look at the log.
+        `forced`: once this returns, the commit has reached the disk; `force` was called for `state` before.
         """
         topic_id = state.snapshot.topic_id
         by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
-        return self.delta.commit_on(state.table, change, note, by_id)
+        self.delta_log(forced).commit_on(state.table, change, note, by_id)
 
 
 def _application_id(application: str, topic_id: str) -> str:

@@ -55,7 +55,7 @@ def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
 
 def checkpoint(log: TopicLog) -> None:
     """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of what it says."""
-    log.delta.checkpoint()
+    log.delta_log(log.is_forced(log.state().snapshot.config)).checkpoint()
     write_recovery_copy(log)
 
 
@@ -69,8 +69,13 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         version = state.snapshot.format_version
         if change is None or change.format_version != version:  # the topic may have been upgraded meanwhile
             change = FileChange(log.store.write_all(SEGMENT_KIND, rows, version), files, version)
+        forced = log.is_forced(state.snapshot.config)
+        if forced:
+            log.force(state, change.added)
         try:
-            log.delta.commit_on(state.table, change, CommitNote(uuid.uuid4().hex, 0, MERGE), {}, data_change=False)
+            log.delta_log(forced).commit_on(
+                state.table, change, CommitNote(uuid.uuid4().hex, 0, MERGE), {}, data_change=False
+            )
             return True
         except CommitFailedError:  # where only the reply was lost, the next state no longer has the files
             continue

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
+from spark_segments.storage import Storage
+
 Piece = Callable[[], Iterator[pa.RecordBatch]]
 
 MOST_AHEAD_BYTES = 128 << 20
@@ -23,9 +25,18 @@ MOST_AHEAD_BYTES = 128 << 20
 _MOST_PIECES_PER_THREAD = 4  # pieces may hold no record at all, so that bytes alone do not bound how far ahead it reads
 
 
+STORE_THREADS = 8
+"""Threads of a read of an object store: each mostly waits for a request."""
+
+
 def available_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def reading_threads(storage: Storage) -> int:
+    """The threads of a read: as many as there are cores, and STORE_THREADS at least on an object store."""
+    return available_cores() if storage.is_local else max(available_cores(), STORE_THREADS)
 
 
 def read_ahead(

@@ -14,12 +14,13 @@ from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
-from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
+from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED, check_isolation_level
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
 from spark_segments.log.reading.plan import ReadRange, cut, read_ranges
 from spark_segments.log.reading.read import read_range
-from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, positions_between
+from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, pieces_between
+from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 BINARY, BINARY_VIEW = "binary", "binary_view"
 
-PIECE_BYTES = 8 << 20
-"""Bytes of a .log that a thread reads at a time. More would wait longer for the pieces before them, in memory."""
+PIECE_BYTES = WINDOW_BYTES - BORDER_BYTES
+"""Bytes of a .log that a thread reads at a time, by a single read. More would wait longer for those before them."""
 
 
 def check_reading(
@@ -76,7 +77,7 @@ class Wanted:
 def record_reader(
     storage: Storage, snapshot: Snapshot, wanted: Wanted, *, typed: Columns | None = None, threads: int | None = None
 ) -> pa.RecordBatchReader:
-    """The same records as a lazy Arrow stream. `threads`: None is as many as there are cores.
+    """The same records as a lazy Arrow stream. `threads`: None is `reading_threads`.
 
     Raises InvalidOptionError for an unknown value_type, and for binary_view where a value format gives the type.
     """
@@ -87,7 +88,7 @@ def record_reader(
     if wanted.value_type == BINARY_VIEW and typed is not None and typed.types("value"):
         raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
     batches = read_records(
-        storage, snapshot, wanted, typed=typed, threads=available_cores() if threads is None else threads
+        storage, snapshot, wanted, typed=typed, threads=reading_threads(storage) if threads is None else threads
     )
     if typed is not None:
         return pa.RecordBatchReader.from_batches(typed.schema, typed.conformed(batches))
@@ -158,10 +159,18 @@ def _pieces(
 ) -> Iterator[Piece]:
     """The ranges as pieces of about PIECE_BYTES. Made as they are asked for: a large log has very many."""
     first_window_bytes = FIRST_WINDOW_BYTES  # the first records come soon, all others by as few reads as may be
+    indexes = snapshot.stand_ins.offset_indexes
     for whole in ranges:
-        if whole.size_bytes > PIECE_BYTES:
-            start, end = positions_between(storage, whole.segment, whole.start_offset, whole.end_offset)
-            whole = replace(whole, start_position=start, end_position=end)
-        for one in cut(whole, PIECE_BYTES, snapshot.stand_ins.offset_indexes):
+        stands_in = whole.segment.path in indexes
+        for one in cut(whole, PIECE_BYTES, indexes) if stands_in else pieces_of(storage, whole):
             yield partial(read, one, first_window_bytes=first_window_bytes)
-            first_window_bytes = PIECE_BYTES
+            first_window_bytes = WINDOW_BYTES
+
+
+def pieces_of(storage: Storage, whole: ReadRange) -> list[ReadRange]:
+    """A range as ranges of about PIECE_BYTES, which together are the range. Reads the .index of a larger range."""
+    if whole.size_bytes <= PIECE_BYTES or whole.begin_position:
+        return [whole]
+    positions = range(whole.start_position, whole.end_position)
+    found = pieces_between(storage, whole.segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
+    return [replace(whole, start_position=start, end_position=end, begin_position=begin) for start, end, begin in found]

@@ -90,7 +90,8 @@ class TopicReads:
 
         Nothing is read before the first batch is asked for, and no more than about 128 MiB ahead of what was. With the
         `value_type` binary_view, values above 12 bytes are views of the bytes that were read or decompressed, and are
-        not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores.
+        not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores,
+        and 8 at least on an object store.
         """
         names = check_reading(columns, isolation_level, view, False, include_tombstones)
         typed = typed_columns(self).columns(topic, names, formats, version) if formats else None

@@ -221,7 +221,7 @@ def _commit(
     segments = in_log_order(pa.concat_tables([live, removed]))
     change = FileChange(
         [
-            store.write(TOPIC_KIND, topic_table(topic), format_version),
+            *store.write_all(TOPIC_KIND, topic_table(topic), format_version),
             *store.write_all(PARTITION_KIND, partitions, format_version),
             *store.write_all(SEGMENT_KIND, segments, format_version),
         ],

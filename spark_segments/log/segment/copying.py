@@ -15,7 +15,8 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.trim import batch_from
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
-from spark_segments.log.segment.files import read_file, read_txn_index
+from spark_segments.log.segment.fetch import fetch_ahead
+from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
@@ -197,12 +198,17 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     return data, batches
 
 
-def copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int) -> None:
-    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where the file has become shorter."""
-    with target.create(target_path) as stream:
+def copy_file(
+    source: Storage, path: str, target: Storage, target_path: str, size: int, *, unique: bool = False
+) -> None:
+    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where the file has become shorter.
+
+    `unique`: no other file ever has the name of the copy (see `Storage.create`).
+    """
+    with target.create(target_path, unique=unique) as stream, fetch_ahead(source, path, size) as read:
         for position in range(0, size, COPY_BYTES):
             length = min(COPY_BYTES, size - position)
-            data = read_file(source, path, position, length)
+            data = read(position, length)
             if data.size != length:
                 raise SegmentsError(
                     "The file became shorter while it was copied",

@@ -6,6 +6,7 @@ window and the largest record batch, whatever the size of the file.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -21,8 +22,9 @@ from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.files import read_file, read_index, read_time_index
-from spark_segments.log.segment.walk import WINDOW_BYTES, walk
+from spark_segments.log.segment.fetch import fetch_ahead
+from spark_segments.log.segment.files import read_index, read_time_index
+from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
@@ -86,18 +88,29 @@ def locate_position(storage: Storage, segment: Segment, position: int) -> int:
     return int(positions[entry]) if entry >= 0 else segment.position
 
 
-def positions_between(storage: Storage, segment: Segment, start_offset: int, end_offset: int) -> tuple[int, int]:
-    """(start, end): the log offsets [start_offset, end_offset) are in batches that begin in [start, end).
+def pieces_between(
+    storage: Storage, segment: Segment, offsets: range, positions: range, piece_bytes: int
+) -> list[tuple[int, int, int]]:
+    """[(start, end, begin)]: the batches with log offsets in `offsets` that begin at `positions` of the file begin in
+    these pieces, [start, end), which are neighbours. A batch begins at `begin`, at or before `start`.
 
-    A batch begins at `start`. The positions are as close as the .index has them: without it, those of the segment.
+    The pieces are of about `piece_bytes`, and as close to the offsets as the .index has them, which is read once.
+    Without it there is a single piece, whose `begin` is that of the segment.
     """
     if segment.index_bytes == 0 or _is_small(segment):
-        return segment.position, segment.end_position
+        return [(positions.start, positions.stop, segment.position)]
     before = segment.offset_shift + segment.name_offset
     index = _offset_index(storage, segment)
-    start = max(position_for_offset(index, start_offset - before), segment.position)
-    after = int(np.searchsorted(index[0], end_offset - 1 - before, side="left")) + 1  # as in `_between`
-    return start, int(index[1][after]) if after < len(index[1]) else segment.end_position
+    after = int(np.searchsorted(index[0], offsets.stop - 1 - before, side="left")) + 1  # as in `_between`
+    start = max(position_for_offset(index, offsets.start - before), positions.start, segment.position)
+    end = min(int(index[1][after]) if after < len(index[1]) else segment.end_position, positions.stop)
+    first = int(np.searchsorted(index[1], start, side="right")) - 1
+    begin = int(index[1][first]) if first >= 0 else segment.position
+    inner = index[1][(index[1] > start) & (index[1] < end)]
+    count = max(1, -(-(end - start) // piece_bytes))
+    wanted = [start + (end - start) * number // count for number in range(1, count)]
+    cuts = sorted({int(inner[at]) for at in np.searchsorted(inner, wanted) if at < len(inner)})
+    return [(low, high, begin if low == start else low) for low, high in itertools.pairwise([start, *cuts, end])]
 
 
 def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
@@ -133,40 +146,50 @@ def windows(
     CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
     """
     path, end = segment.path, segment.end_position
-    for step in walk(
-        partial(read_file, storage, path, writable=writable),
-        path,
-        end,
-        start_position=max(start_position, segment.position),
-        end_position=end_position,
-        first_window_bytes=first_window_bytes or first_read_bytes(segment),
-        offset_shift=segment.offset_shift,
-        check_crc=check_crc,
-    ):
-        if step.is_short:
-            file_bytes = step.window.position + step.read_bytes
-            raise CorruptBatchError(
-                "The file is shorter than the log says",
-                path=path,
-                position=file_bytes,
-                expected=f"{end} bytes",
-                found=f"{file_bytes} bytes",
-                hint=RESTORE,
-            )
-        if len(step.window.batches):
-            yield step.window
-        if step.error is not None:
-            step.error.hint = step.error.hint or RESTORE
-            raise step.error
-        if step.is_last:
-            raise CorruptBatchError(
-                "A record batch is cut",
-                path=path,
-                position=step.end_position,
-                expected=f"{step.needed_bytes} bytes",
-                found=f"{end - step.end_position} bytes",
-                hint=RESTORE,
-            )
+    fetched_end = end if end_position is None else min(end, end_position + BORDER_BYTES)
+    with fetch_ahead(storage, path, fetched_end) as read:
+        for step in walk(
+            partial(read, writable=writable),
+            path,
+            end,
+            start_position=max(start_position, segment.position),
+            end_position=end_position,
+            first_window_bytes=first_window_bytes or first_read_bytes(segment),
+            offset_shift=segment.offset_shift,
+            check_crc=check_crc,
+        ):
+            _check_step(step, path, end)
+            if len(step.window.batches):
+                yield step.window
+            _check_end(step, path, end)
+
+
+def _check_step(step: WalkStep, path: str, end: int) -> None:
+    if step.is_short:
+        file_bytes = step.window.position + step.read_bytes
+        raise CorruptBatchError(
+            "The file is shorter than the log says",
+            path=path,
+            position=file_bytes,
+            expected=f"{end} bytes",
+            found=f"{file_bytes} bytes",
+            hint=RESTORE,
+        )
+
+
+def _check_end(step: WalkStep, path: str, end: int) -> None:
+    if step.error is not None:
+        step.error.hint = step.error.hint or RESTORE
+        raise step.error
+    if step.is_last:
+        raise CorruptBatchError(
+            "A record batch is cut",
+            path=path,
+            position=step.end_position,
+            expected=f"{step.needed_bytes} bytes",
+            found=f"{end - step.end_position} bytes",
+            hint=RESTORE,
+        )
 
 
 def read_segment(
@@ -190,17 +213,19 @@ def read_segment(
 
     Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
     come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, and no batch
-    before it is wanted. `aborted`, where given, leaves out the data of aborted transactions.
+    before it is wanted; the .index is not read then. `aborted`, where given, leaves out the data of aborted
+    transactions.
     """
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
     begin = max(begin_position, segment.position)
     window_bytes = max(first_window_bytes, first_read_bytes(segment))
-    if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
+    is_known = begin_position > segment.position
+    if not is_known and (start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset):
         found, found_bytes = seek(storage, segment, start_offset)
         begin, window_bytes = max(begin, found), max(window_bytes, found_bytes)
-    if start_position > begin:
+    if not is_known and start_position > begin:
         begin = max(begin, locate_position(storage, segment, start_position))
     for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.

@@ -81,7 +81,7 @@ class SharedObjectWriter:
     def begin(self, partition: int, created_ms: int) -> None:
         """Begins the run of a partition; what is appended from now on is its. `created_ms`: the time in its row."""
         if self._stream is None:
-            self._stream = self._storage.create(self._path)
+            self._stream = self._storage.create(self._path, unique=True)
         self._runs.append(_Run(partition, self.log_bytes, created_ms))
 
     def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
@@ -127,6 +127,8 @@ class SharedObjectWriter:
         created_ms = max(run.created_ms for run in self._runs)
         self._stream.write(footer_bytes(self._topic_id, created_ms, footer_runs(rows)))
         self._stream.close()
+        if self._limits.forced:
+            self._storage.force([self._path])
         return rows
 
 

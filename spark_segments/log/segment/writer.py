@@ -62,6 +62,7 @@ class SegmentWriter:
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
         self._built = SegmentBuilder(base_offset, limits)
+        self._forced = limits.forced
         self._log: WriteStream | None = None
         self._aborted: list[AbortedTransactions] = []
 
@@ -97,22 +98,26 @@ class SegmentWriter:
         """Appends whole batches. `data` holds exactly their bytes, in order; positions in `batches` are ignored."""
         if len(batches) == 0:
             return
-        if self._log is None:
-            self._log = self._storage.create(self._stem + LOG_SUFFIX)
-        self._log.write(data)
+        self._stream.write(data)
         self._built.add(batches)
+
+    @property
+    def _stream(self) -> WriteStream:
+        if self._log is None:
+            self._log = self._storage.create(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
+        return self._log
 
     def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
-        if self._log is None:
-            self._log = self._storage.create(self._stem + LOG_SUFFIX)
-        self._log.close()
+        self._stream.close()
         index, time_index = self._built.finish()
-        self._storage.write(self._stem + INDEX_SUFFIX, index)
-        self._storage.write(self._stem + TIME_INDEX_SUFFIX, time_index)
         txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
+        sidecars = [(self._stem + INDEX_SUFFIX, index), (self._stem + TIME_INDEX_SUFFIX, time_index)]
         if txn_index:
-            self._storage.write(self._stem + TXN_INDEX_SUFFIX, txn_index)
+            sidecars.append((self._stem + TXN_INDEX_SUFFIX, txn_index))
+        self._storage.write_all(sidecars, unique=not self._name_is_shared)
+        if self._forced:
+            self._storage.force([self._stem + LOG_SUFFIX, *(path for path, _ in sidecars)])
         return self._built.figures.row(
             topic_id,
             self._partition,

@@ -6,12 +6,10 @@ only several segments together can tell is put together from what this returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
-import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
@@ -22,7 +20,7 @@ from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.kafka.recovered import LeaderEpochs
 from spark_segments.log.kafka.segment_scan import from_offset, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
-from spark_segments.log.segment.files import read_file
+from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.walk import WalkStep, walk
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
@@ -121,7 +119,7 @@ class _SegmentLook:
         if not self._damaged:
             self._check_row()
             if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
-                steps = self._walk(partial(read_file, self._storage), segment.position, check_crc=False)
+                steps = self._walk(segment.position, check_crc=False)
                 indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
         transactions = SegmentTransactions(
             segment.place, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
@@ -142,7 +140,7 @@ class _SegmentLook:
         end = self._segment.end_position
         while self._position < end:
             try:
-                for step in self._walk(self._storage.read, self._position):
+                for step in self._walk(self._position):
                     if len(step.window.batches):
                         yield step.window
                     self._position = at = step.end_position
@@ -163,16 +161,17 @@ class _SegmentLook:
                 self._damage("The file is missing", self._position, f"{end} bytes", "no file")
                 return
 
-    def _walk(self, read: Callable[..., pa.Buffer], position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
+    def _walk(self, position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
         segment = self._segment
-        return walk(
-            partial(read, segment.path),
-            segment.path,
-            segment.end_position,
-            start_position=position,
-            offset_shift=segment.offset_shift,
-            check_crc=check_crc,
-        )
+        with fetch_ahead(self._storage, segment.path, segment.end_position) as read:
+            yield from walk(
+                read,
+                segment.path,
+                segment.end_position,
+                start_position=position,
+                offset_shift=segment.offset_shift,
+                check_crc=check_crc,
+            )
 
     def _damage(self, message: str, position: int, expected: object, found: object) -> None:
         self._damaged = True

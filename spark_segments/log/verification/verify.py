@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -25,6 +26,7 @@ from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_o
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.verification.checksums import ChecksumList, check_against
 from spark_segments.log.verification.findings import ERROR, WARNING, Finding, Findings
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
@@ -96,11 +98,14 @@ def verify(
     deep: bool = False,
     repair: bool = False,
     spark: SparkSession | None = None,
+    *,
+    against: Path | None = None,
 ) -> VerifyReport:
     """Verifies one topic or all of them, in this process or, where there is a session, on Spark.
 
     `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic.
-    `repaired` lists what it corrected; the findings stay in the report. Raises UnknownTopicError for a `topic` that is
+    `repaired` lists what it corrected; the findings stay in the report. `against`: a list of checksums (checksums.py)
+    that the files are compared with, too. Raises UnknownTopicError for a `topic` that is
     not there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower. Faults
     of the log are findings, never errors.
     """
@@ -111,6 +116,7 @@ def verify(
             hint="Import it, or start a broker on it. Both rebuild the indexes",
         )
     started = time.monotonic()
+    listed = None if against is None else ChecksumList.read(against)
     report = VerifyReport(deep or repair)
     for name in _topics(log, topic):
         if log.is_kafka:
@@ -121,6 +127,11 @@ def verify(
         findings = Findings("")
         check_log_directory(log.storage, findings)
         report.add(findings)
+    if listed is not None:
+        of_topics, bytes_read = check_against(log, listed, topic, spark)
+        report.bytes_read += bytes_read
+        for found in of_topics:
+            report.add(found)
     report.seconds = time.monotonic() - started
     return report
 
@@ -290,7 +301,8 @@ def _look_deep(
         if files is None or (segment.path in files and segment.path in named and segment.partition in partitions)
     ]
     facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
-    for several in run_tasks(_LookAt(log.storage), _grouped(tasks, spark), spark):
+    look, at_a_time = _LookAt(log.storage), log.storage.tasks_at_a_time
+    for several in run_tasks(look, _grouped(tasks, spark), spark, at_a_time=at_a_time):
         for one in several:
             facts[one.segment.partition].append(one)
             findings.found += one.findings

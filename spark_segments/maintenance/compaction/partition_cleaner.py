@@ -88,7 +88,8 @@ def _clean_rounds(
     storage: Storage, settings: CleanerSettings, target: int, clean_round: CleanRound, result: PartitionResult
 ) -> None:
     """Does round after round, and counts each in `result` once it is committed."""
-    manifest, number = Manifest(storage, settings.topic, settings.open_delta_log), result.partition
+    number = result.partition
+    manifest = Manifest(storage, settings.topic, settings.open_delta_log, settings.defaults)
     while True:
         started_ms = storage.now_ms()
         snapshot = manifest.snapshot().narrowed({number})

@@ -24,6 +24,7 @@ from spark_segments.log.segment.copying import COPY_BYTES
 from spark_segments.log.segment.files import missing_file, read_file
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
+from spark_segments.log.verification.checksums import FileChecksum, crc_of_file
 from spark_segments.maintenance.mirroring.plan import own_path
 from spark_segments.storage import Storage
 
@@ -53,15 +54,6 @@ class FileSet:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedFile:
-    """A file as it lies here: its path, its size in bytes, and the CRC-32C of all of its bytes."""
-
-    path: str
-    size: int
-    crc32c: int
-
-
-@dataclass(frozen=True, slots=True)
 class CopiedSet:
     """The copy of a FileSet: the leader's path of its .log or object, the path here, its files. `bytes_read` may be 0
     where an earlier run had copied them.
@@ -69,7 +61,7 @@ class CopiedSet:
 
     source_path: str
     path: str
-    files: tuple[CopiedFile, ...]
+    files: tuple[FileChecksum, ...]
     bytes_read: int
 
 
@@ -105,14 +97,20 @@ def copy_tasks(sets: Sequence[FileSet], *, on_spark: bool) -> list[list[FileSet]
 class Copier:
     """Task function: copies several sets of files from the leader's storage to the follower's.
 
+    `forced`: the copies have reached the disk before anybody is told of them.
+
     Raises MissingFileError for a file that the leader has no more, CorruptBatchError for a damaged file there.
     """
 
     source: Storage
     target: Storage
+    forced: bool = False
 
     def __call__(self, sets: Sequence[FileSet]) -> list[CopiedSet]:
-        return [self._copied(one) for one in sets]
+        copied = [self._copied(one) for one in sets]
+        if self.forced:  # an earlier run may have died before it did
+            self.target.force(file.path for one in copied for file in one.files)
+        return copied
 
     def _copied(self, one: FileSet) -> CopiedSet:
         if not one.path_is_used:
@@ -133,7 +131,7 @@ class Copier:
             try:
                 written = self._checked(target_path, size, one.rows)
             except CorruptBatchError as error:
-                damage, written = error, _crc_of_file(self.target, target_path, size)
+                damage, written = error, crc_of_file(self.target, target_path, size)
             if written != read:
                 raise SegmentsError(
                     "A copy is not what was read",
@@ -147,7 +145,7 @@ class Copier:
                 damage.path = self.source.location(source_path)
                 damage.hint = "The follower stays as it is. Run segments verify --deep on the leader"
                 raise damage
-            copied.append(CopiedFile(target_path, size, written))
+            copied.append(FileChecksum(target_path, size, written))
         return CopiedSet(one.path, path, tuple(copied), sum(file.size for file in copied))
 
     def _finished(self, one: FileSet) -> CopiedSet | None:
@@ -168,9 +166,9 @@ class Copier:
                 return None
             # Without batches, or with more than these: compared with the leader's.
             by_batches = target_path == one.path and not one.rows[0].is_shared
-            if not by_batches and found != _crc_of_file(self.source, source_path, size):
+            if not by_batches and found != crc_of_file(self.source, source_path, size):
                 return None
-            copied.append(CopiedFile(target_path, size, found))
+            copied.append(FileChecksum(target_path, size, found))
         return CopiedSet(one.path, one.path, tuple(copied), 0)
 
     def _files(self, one: FileSet, path: str) -> Iterator[tuple[str, str, int]]:
@@ -221,8 +219,8 @@ class Copier:
         not those that its rows count.
         """
         if not path.endswith(LOG_SUFFIX):
-            return _crc_of_file(self.target, path, size)
-        crc = _crc_of_file(self.target, path, size) if rows[0].is_shared else 0
+            return crc_of_file(self.target, path, size)
+        crc = crc_of_file(self.target, path, size) if rows[0].is_shared else 0
         for row in rows:
             here = dataclasses.replace(row, path=path)
             batches = records = 0
@@ -234,10 +232,3 @@ class Copier:
             if whole and (batches, records) != (row.batches, row.records):
                 raise CorruptBatchError("Other batches than the row counts", path=path)
         return crc
-
-
-def _crc_of_file(storage: Storage, path: str, size: int) -> int:
-    crc = 0
-    for position in range(0, size, COPY_BYTES):
-        crc = package.crc32c(read_file(storage, path, position, min(COPY_BYTES, size - position)), crc)
-    return crc

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
@@ -12,6 +13,7 @@ from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
+from spark_segments.log.verification.checksums import ChecksumList, list_checksums
 from spark_segments.maintenance.mirroring.lag import Lag, lag_of
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
@@ -30,6 +32,7 @@ def mirror(
     spark: SparkSession | None = None,
     topics: Sequence[str] = (),
     *,
+    checksums: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Makes topics of `target` what the topics of these names in `source` are, commit by commit, up to the versions
@@ -38,6 +41,9 @@ def mirror(
     `topics`: names or patterns (`orders*`) of those to mirror, all without any. Topics are made, altered, deleted and
     made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `target`
     is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
+
+    `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
+    checks. Where the list of an earlier run is in it, the files in that are not read again.
 
     A topic's line in the report has its lag after the run. A topic that fails has a line that says why, and the others
     go on. Raises LogDirError where both are the same log directory, or Kafka wrote either.
@@ -56,8 +62,14 @@ def mirror(
         return one, None
 
     outer = None if inner is not None else progress
-    for one, error in run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME):
+    done = run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME)
+    for one, error in done:
         _note(report, one, error)
+    if checksums is not None:
+        copied = {file.path: file for one, _ in done for file in one.files}
+        known = ChecksumList.read(checksums).files if checksums.exists() else {}
+        snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
+        list_checksums(target.storage, snapshots, known | copied, spark).write(checksums)
     for topic in lost_leaders(source, target, set(names), topics):
         report.warn(
             f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"

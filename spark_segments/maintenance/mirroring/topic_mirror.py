@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_segments.config import topic_config
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -25,8 +26,10 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE
+from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE, SOURCE_URI
 from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.verification.checksums import FileChecksum
 from spark_segments.maintenance.mirroring.copies import (
     CopiedSet,
     Copier,
@@ -36,6 +39,7 @@ from spark_segments.maintenance.mirroring.copies import (
 )
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
+from spark_segments.maintenance.promotion.divergence import Copy, diverged, foreign_tails
 from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:
@@ -58,6 +62,7 @@ class TopicMirror:
     progress: Callable[[int, int], None] | None = None
     counts: Counter[str] = field(default_factory=Counter)
     copied: dict[str, CopiedSet] = field(default_factory=dict)  # by the leader's path, until their commit
+    files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
 
     def run(self) -> LeaderVersion:
@@ -68,19 +73,21 @@ class TopicMirror:
         """
         leader = Leader(self.source.manifest(self.topic), self.source.uri)
         for attempt in range(_TRIES):
+            # The follower first: another mirror may bring it to a version that the leader had not when it was asked.
+            _, follower = self._follower()
             latest = leader.latest()
             try:
-                self._reach(leader, latest, jump=attempt > 0)
+                self._reach(leader, follower, latest, jump=attempt > 0)
             except (MissingFileError, InvalidOptionError):
-                # Vacuum has taken files of a version that was under way.
-                if attempt == _TRIES - 1 or leader.latest().snapshot.version == latest.snapshot.version:
+                # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone.
+                is_newest = attempt > 0 and leader.latest().snapshot.version == latest.snapshot.version
+                if is_newest or attempt == _TRIES - 1:
                     raise
             else:
                 break
         return latest
 
-    def _reach(self, leader: Leader, latest: LeaderVersion, *, jump: bool) -> None:
-        _, follower = self._follower()
+    def _reach(self, leader: Leader, follower: FollowerVersion, latest: LeaderVersion, *, jump: bool) -> None:
         if follower.snapshot is not None and follower.is_follower:
             leader.check_lineage(follower.states, follower.snapshot, latest.snapshot)
         version = follower.source_version
@@ -108,7 +115,7 @@ class TopicMirror:
     def _step(self, leader: Leader, one: LeaderVersion, *, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         state, follower = self._follower()
-        self._check_follower(follower)
+        self._check_follower(follower, one.snapshot)
         if self._has(follower, one):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
@@ -147,15 +154,30 @@ class TopicMirror:
         same_topic = follower.snapshot.topic_id == one.snapshot.topic_id
         return same_topic and follower.is_follower and (follower.source_version or 0) >= one.snapshot.version
 
-    def _check_follower(self, follower: FollowerVersion) -> None:
-        if follower.is_there and not follower.is_follower:
-            raise LogDirError(
-                f"Topic {self.topic} is there already, and follows no other",
-                path=self.target.uri,
-                expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
-                found=follower.states.get(ROLE, LEADER),
-                hint="Mirror into another log directory",
-            )
+    def _check_follower(self, follower: FollowerVersion, leader: Snapshot) -> None:
+        """Raises LogDirError for a topic that follows no other, and DivergedLogError, with the first differing offset,
+        where it has records that the leader does not have.
+        """
+        here = follower.snapshot
+        if here is None or not follower.is_there:
+            return
+        same_topic = here.topic_id == leader.topic_id
+        if follower.is_follower and not (same_topic and _end_has_fallen(here, leader)):
+            return
+        hint = "Mirror into another log directory"
+        if same_topic:
+            leader_uri = leader.states.get(SOURCE_URI, self.source.uri)
+            hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {leader_uri}"
+            copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
+            if tails := foreign_tails(*copies, self.spark):
+                raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
+        raise LogDirError(
+            f"Topic {self.topic} is there already, and follows no other",
+            path=self.target.uri,
+            expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
+            found=follower.states.get(ROLE, LEADER),
+            hint=hint,
+        )
 
     def _copy(self, leader: LeaderVersion, follower: FollowerVersion) -> None:
         """Copies what the follower lacks of a version and no try before has copied."""
@@ -163,10 +185,12 @@ class TopicMirror:
         imported = partitions_with_producers(leader.snapshot)
         sets = [one for one in file_sets(segments_of(missing), used, imported) if one.path not in self.copied]
         tasks = copy_tasks(sets, on_spark=self.spark is not None)
-        copier = Copier(self.source.storage, self.target.storage)
+        forced = topic_config(leader.snapshot.config, self.target.defaults).forced
+        copier = Copier(self.source.storage, self.target.storage, forced)
         for several in run_tasks(copier, tasks, self.spark, progress=self.progress):
             for done in several:
                 self.copied[done.source_path] = done
+                self.files += done.files
                 self.counts["files"] += len(done.files)
                 self.counts["bytes_read"] += done.bytes_read
                 self.counts["bytes"] += sum(file.size for file in done.files)
@@ -188,3 +212,9 @@ class TopicMirror:
             return self._manifest.commit(plan, deleted=True, state=state).change is not None
         except CommitConflictError:
             return False
+
+
+def _end_has_fallen(follower: Snapshot, leader: Snapshot) -> bool:
+    """Whether a follower has a higher log end than its leader, whose last records were cut then."""
+    ends = offset_bounds(leader)
+    return any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items())

@@ -25,7 +25,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
-from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
+from spark_segments.log.manifest.recovery_copy import RECOVERY_DIRECTORY, drop_recovery_copies
 from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
@@ -133,7 +133,34 @@ def vacuum(
             if topic is not None and isinstance(error, UnknownTopicError):
                 raise
             report.fail(name, None, error)
+    _abort_uploads(log, topic, dry_run, report)
     return report.finish()
+
+
+def _abort_uploads(log: LogDir, topic: str | None, dry_run: bool, report: Report) -> None:
+    """Aborts what old writers have begun to upload and never ended: no row can ever name it, and no listing shows it.
+
+    Without a `topic`, that is all below the log directory. Where nobody can tell, the report has no such figure.
+    """
+    try:
+        found = log.storage.unfinished_uploads()
+        if found is None:
+            return
+        before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
+        old = [one for one in found if one.started_ms < before_ms and topic in (None, _topic_of(one.path))]
+        report.figures["unfinished_uploads"] += len(old)
+        if not dry_run:
+            log.storage.abort_uploads(old)
+    except SegmentsError as error:
+        report.warn(str(error))
+
+
+def _topic_of(path: str) -> str | None:
+    """The topic whose file this is."""
+    directory, _, rest = path.partition("/")
+    if match := _DIRECTORY_OF_TOPIC.fullmatch(directory):
+        return match["topic"]
+    return rest.partition("/")[0] if directory in (MANIFEST_DIRECTORY, RECOVERY_DIRECTORY) else None
 
 
 def _vacuum_topic(

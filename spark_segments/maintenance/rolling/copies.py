@@ -132,7 +132,8 @@ def _run(
         return sum(copies[number].planned.log_bytes for number in task)
 
     ordered = sorted(tasks, key=log_bytes, reverse=True)  # so that no slot waits for a long task at the end
-    done = try_tasks(copy, [[copies[number] for number in task] for task in ordered], spark, progress=progress)
+    work = [[copies[number] for number in task] for task in ordered]
+    done = try_tasks(copy, work, spark, progress=progress, at_a_time=copy.storage.tasks_at_a_time)
     found: dict[int, Segment | SegmentsError] = {}
     for task, rows in zip(ordered, done, strict=True):
         for place, number in enumerate(task):

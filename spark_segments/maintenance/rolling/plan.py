@@ -54,7 +54,9 @@ class MergeRules:
 
 @dataclass(frozen=True, slots=True)
 class RollRules:
-    """The settings of a topic that decide where its segments end. Times in ms, sizes in bytes."""
+    """The settings of a topic that decide where its segments end. Times in ms, sizes in bytes. `forced`: as in
+    `SegmentLimits`.
+    """
 
     topic_id: str
     segment_bytes: int
@@ -62,6 +64,7 @@ class RollRules:
     segment_jitter_ms: int
     segment_index_bytes: int
     index_interval_bytes: int
+    forced: bool = False
 
     @classmethod
     def of(cls, topic_id: str, config: TopicConfig) -> RollRules:
@@ -73,6 +76,7 @@ class RollRules:
             config.segment_jitter_ms,
             config.segment_index_bytes,
             config.index_interval_bytes,
+            config.forced,
         )
 
     def roll_ms(self, partition: int, base_offset: int) -> int:
@@ -91,8 +95,8 @@ class RollRules:
 
     @property
     def limits(self) -> SegmentLimits:
-        """How large the files of a segment become."""
-        return SegmentLimits(self.segment_bytes, self.index_interval_bytes, self.segment_index_bytes)
+        """How large the files of a segment become, and whether they are forced to disk."""
+        return SegmentLimits(self.segment_bytes, self.index_interval_bytes, self.segment_index_bytes, self.forced)
 
     @property
     def full_index_bytes(self) -> int:

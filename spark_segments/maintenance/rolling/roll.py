@@ -191,7 +191,9 @@ def _segments_of_wave(job: _RollJob, wave: _Wave) -> list[RolledPartition]:
     chunks = {one.partition: wave.plan.chunks_of(one) for one in wave.partitions}
     plan = _PlanSegments(job.log.storage, wave.rules, job.now_ms, wave.plan.merge)
     by_headers = [one.partition for one in wave.partitions if one.needs_headers]
-    found = dict(zip(by_headers, try_tasks(plan, [chunks[number] for number in by_headers], job.spark), strict=True))
+    work = [chunks[number] for number in by_headers]
+    tried = try_tasks(plan, work, job.spark, at_a_time=job.log.storage.tasks_at_a_time)
+    found = dict(zip(by_headers, tried, strict=True))
     rolled = []
     for one in wave.partitions:
         number = one.partition

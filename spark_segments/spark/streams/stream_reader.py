@@ -199,8 +199,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if is_foreign(position, state):
                 self._data_loss.made_anew(one, position, state)
                 continue
-            stop = min(position.offset, state.log_end)
-            if stop < position.offset:
+            epochs = state.leader_epochs
+            stop = min(epochs.parting_offset(position.offset, position.leader_epoch), state.log_end)
+            if stop < position.offset or not epochs.know(position.leader_epoch):
                 next_offset(one, position, state, self._data_loss)  # reports it
             if stop > state.end:
                 raise OffsetOutOfRangeError(

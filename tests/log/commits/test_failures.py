@@ -28,7 +28,7 @@ class FullDisk(LocalFiles):
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self._before = before
 
-    def create(self, path: str) -> WritableFile:
+    def create(self, path: str, *, unique: bool = False) -> WritableFile:
         if self.full:
             self._before()
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -152,11 +152,11 @@ def test_a_file_that_goes_away_while_it_is_read_is_looked_for_again(tmp_path):
     log = LogDir.open(str(tmp_path))
     read = log.storage.read
 
-    def vanish(path, offset=0, length=None):
+    def vanish(path, offset=0, length=None, **given):
         if path.endswith("450.log"):
             for file in (tmp_path / "retention-0").glob("00000000000000000450.*"):
                 file.unlink()
-        return read(path, offset, length)
+        return read(path, offset, length, **given)
 
     log.storage.read = vanish
     assert log.offsets("retention") == {0: (598, 800)}

@@ -86,7 +86,12 @@ def test_a_length_that_no_file_holds_is_not_read(plain, monkeypatch):
         file.write(HEADER_STRUCT.pack(5000, 2**31 - 100, 5, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1))
     storage = Storage(str(plain))
     read, sizes = storage.read, []
-    monkeypatch.setattr(storage, "read", lambda path, *rest: sizes.append(rest[1]) or read(path, *rest))
+
+    def noted(path, offset, length, **given):
+        sizes.append(length)
+        return read(path, offset, length, **given)
+
+    monkeypatch.setattr(storage, "read", noted)
     size = (plain / f"{LAST}.log").stat().st_size
     assert next_offset_of(storage, FileInfo(f"{LAST}.log", size, 0), 4885) == 5000
     assert max(sizes) == size

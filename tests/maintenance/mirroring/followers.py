@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
+from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import partitions_of, segments_of
@@ -53,7 +54,7 @@ def led(leader: LogDir, **config: object) -> LogDir:
 
 def state_of(log: LogDir, snapshot: Snapshot) -> dict[str, Any]:
     """What a version of a topic is, wherever it lies: the description without its version, and all records."""
-    found = describe(snapshot, log.config(snapshot.topic))
+    found = describe(snapshot, topic_config(snapshot.config, log.defaults))
     del found["version"]
     rows = [batch.to_pylist() for batch in log.read(snapshot.topic, version=snapshot.version, include_control=True)]
     return {"description": found, "records": [row for batch in rows for row in batch]}

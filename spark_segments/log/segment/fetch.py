@@ -1,0 +1,132 @@
+"""Fetching ahead: a file of an object store that is read forward is fetched in blocks before they are asked for.
+
+A request of a store takes long, however few bytes it brings. So a reader that asks for one range after another would
+mostly wait. Local files are read as they are: the operating system reads those ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_segments.log.segment.files import read_file
+from spark_segments.storage import Storage
+
+BLOCK_BYTES = 8 << 20
+MOST_BLOCKS = 4
+"""Blocks of a file that are fetched beyond the range asked for, at most."""
+
+_THREADS = 16
+
+
+class Read(Protocol):
+    """Bytes of a file; fewer where it ends. With `writable`, nobody else uses the memory."""
+
+    def __call__(self, position: int, length: int, /, *, writable: bool = False) -> pa.Buffer: ...
+
+
+@contextlib.contextmanager
+def fetch_ahead(storage: Storage, path: str, end: int) -> Iterator[Read]:
+    """The function to read a file with, forward as a rule. Nothing from byte `end` on is fetched ahead.
+
+    Raises what `read_file` raises. Up to MOST_BLOCKS blocks of BLOCK_BYTES wait in memory. A reader that stops early
+    has fetched a few times as much as it has read, at most.
+    """
+    if storage.is_local:
+
+        def read(position: int, length: int, *, writable: bool = False) -> pa.Buffer:
+            return read_file(storage, path, position, length, writable=writable)
+
+        yield read
+        return
+    ahead = _Ahead(storage, path, end)
+    try:
+        yield ahead.read
+    finally:
+        ahead.close()
+
+
+class _Block:
+    __slots__ = ("data", "end", "start")
+
+    def __init__(self, start: int, end: int, data: Future[pa.Buffer]) -> None:
+        self.start, self.end, self.data = start, end, data
+
+
+class _Ahead:
+    """The blocks of a file that are fetched or being fetched, in their order and without gaps."""
+
+    def __init__(self, storage: Storage, path: str, end: int) -> None:
+        self._storage, self._path, self._end = storage, path, end
+        self._blocks: deque[_Block] = deque()
+        self._last = range(0)  # the bytes of the read before
+        self._block_bytes = self._depth = 0
+
+    def read(self, position: int, length: int, *, writable: bool = False) -> pa.Buffer:
+        """See `Read`. The first read fetches what it is asked for alone; those that go on from it fetch ahead."""
+        asked = range(position, position + length)
+        goes_on = position > self._last.start and position in range(self._last.start, self._last.stop + 1)
+        self._last = asked
+        if not goes_on or asked.stop > self._end:
+            if not goes_on:
+                self.close()
+            return read_file(self._storage, self._path, position, length, writable=writable)
+        while self._blocks and self._blocks[0].end <= position:
+            self._blocks.popleft()
+        if not self._blocks:
+            self._block_bytes, self._depth = max(length // 2, 1), 1
+        self._fetch(asked)
+        self._depth = min(self._depth * 2, MOST_BLOCKS)
+        return self._taken(asked, writable)
+
+    def close(self) -> None:
+        """Forgets the blocks. Requests that have not begun are not made."""
+        for block in self._blocks:
+            block.data.cancel()
+        self._blocks.clear()
+
+    def _fetch(self, asked: range) -> None:
+        start = self._blocks[-1].end if self._blocks else asked.start
+        beyond = sum(block.start >= asked.stop for block in self._blocks)
+        while start < self._end and (start < asked.stop or beyond < self._depth):
+            # Blocks grow with the reads, so that a reader of a few records does not fetch the file.
+            self._block_bytes = min(self._block_bytes * 2, BLOCK_BYTES)
+            end = min(start + self._block_bytes, self._end)
+            data = _pool().submit(read_file, self._storage, self._path, start, end - start)
+            self._blocks.append(_Block(start, end, data))
+            beyond += start >= asked.stop
+            start = end
+
+    def _taken(self, asked: range, writable: bool) -> pa.Buffer:
+        parts = []
+        for block in self._blocks:
+            if block.start >= asked.stop:
+                break
+            data = block.data.result()
+            low, high = max(asked.start - block.start, 0), min(asked.stop, block.end) - block.start
+            parts.append(data.slice(min(low, data.size), max(min(high, data.size) - low, 0)))
+            if data.size < block.end - block.start:
+                break  # the file ends here
+        if len(parts) == 1 and not writable:
+            return parts[0]
+        joined = pa.allocate_buffer(sum(part.size for part in parts))
+        view, filled = memoryview(joined).cast("B"), 0
+        for part in parts:
+            view[filled : filled + part.size] = memoryview(part).cast("B")
+            filled += part.size
+        return joined if writable else pa.py_buffer(view.toreadonly())
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch-ahead")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

@@ -1,0 +1,238 @@
+"""Lists of checksums: a line of JSON for each topic and each file of a log directory, to verify a backup against.
+
+A list names the files of the log as it was when the list was written. Files never change, so a file that is still in
+the manifest must be what the list says; a file that has left it since says nothing. A topic may have gone on since,
+and must not have gone back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import crc32c as package
+
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.execution import run_tasks
+from spark_segments.log.bins import in_bins
+from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.segment.files import missing_file, read_file
+from spark_segments.log.verification.findings import Findings
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_segments.log.logdir import LogDir
+
+READ_BYTES = 8 << 20
+_TASK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileChecksum:
+    """A file of a log directory: its path there, its size in bytes, and the CRC-32C of all of its bytes."""
+
+    path: str
+    size: int
+    crc32c: int
+
+
+@dataclass(slots=True)
+class ChecksumList:
+    """What a list says. `topics`: {topic: {"topic_id", "version", "log_end_offsets"}}. `files`: by path."""
+
+    topics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, FileChecksum] = field(default_factory=dict)
+
+    @staticmethod
+    def read(path: Path) -> ChecksumList:
+        """The list in a file. Raises InvalidOptionError for a line that is none of a list."""
+        found = ChecksumList()
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                value = json.loads(line)
+                if "topic" in value:
+                    found.topics[value.pop("topic")] = value
+                else:
+                    one = FileChecksum(value["path"], int(value["size"]), int(value["crc32c"], 16))
+                    found.files[one.path] = one
+            except (ValueError, KeyError, TypeError) as error:
+                raise InvalidOptionError(
+                    "The file is no list of checksums",
+                    path=str(path),
+                    expected="a line of JSON with path, size and crc32c, or with topic",
+                    found=f"line {number}: {line[:80]!r}",
+                    hint="segments mirror --once --checksums FILE writes a list",
+                ) from error
+        return found
+
+    def write(self, path: Path) -> None:
+        """Writes the list in place of what is there. A crash leaves the old list or the new one."""
+        lines = [json.dumps({"topic": topic, **facts}) for topic, facts in sorted(self.topics.items())]
+        lines += [
+            json.dumps({"path": one.path, "size": one.size, "crc32c": f"{one.crc32c:08x}"})
+            for _, one in sorted(self.files.items())
+        ]
+        written = path.with_name(f"{path.name}.tmp")
+        written.write_text("".join(f"{line}\n" for line in lines))
+        os.replace(written, path)
+
+
+def list_checksums(
+    storage: Storage,
+    snapshots: Sequence[Snapshot],
+    known: Mapping[str, FileChecksum],
+    spark: SparkSession | None = None,
+) -> ChecksumList:
+    """The list of some topics. `known`: what need not be read, because files never change. Raises MissingFileError."""
+    found = ChecksumList()
+    wanted: list[tuple[str, int | None]] = []
+    for snapshot in snapshots:
+        found.topics[snapshot.topic] = {
+            "topic_id": snapshot.topic_id,
+            "version": snapshot.version,
+            "log_end_offsets": {str(number): end for number, (_, end) in offset_bounds(snapshot).items()},
+        }
+        for path, size in files_of(snapshot):
+            one = known.get(path)
+            if one is not None and size in (None, one.size):
+                found.files[path] = one
+            else:
+                wanted.append((path, size))
+    for read in _checksums(storage, wanted, spark):
+        if isinstance(read, SegmentsError):
+            raise read
+        found.files[read.path] = read
+    return found
+
+
+def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:
+    """(path, size) of each file that the live rows name; None as the size of a shared object, which no row says."""
+    objects = set()
+    for row in segments_of(snapshot.live):
+        if row.is_shared:
+            objects.add(row.path)
+            continue
+        yield row.path, row.log_bytes
+        yield row.index_path, row.index_bytes
+        yield row.time_index_path, row.time_index_bytes
+        if row.txn_index_bytes:
+            yield row.txn_index_path, row.txn_index_bytes
+    for path in sorted(objects):
+        yield path, None
+
+
+def check_against(
+    log: LogDir, listed: ChecksumList, topic: str | None = None, spark: SparkSession | None = None
+) -> tuple[list[Findings], int]:
+    """(the findings of each listed topic, or of `topic` alone; the bytes read).
+
+    A file that the list names and the manifest no longer does is passed over: it has left the log since.
+    """
+    every: list[Findings] = []
+    read_bytes = 0
+    for name, facts in sorted(listed.topics.items()):
+        if topic not in (None, name):
+            continue
+        findings = Findings(name)
+        every.append(findings)
+        try:
+            snapshot = log.snapshot(name)
+            rows = snapshot.segments
+        except SegmentsError as error:
+            findings.add("A topic of the list of checksums cannot be read", expected=facts["topic_id"], found=error)
+            continue
+        _check_topic(snapshot, facts, findings)
+        named = live_rows(rows)
+        stems = {path.removesuffix(LOG_SUFFIX) for path in named.column("path").to_pylist()}
+        wanted = [one for one in listed.files.values() if one.path.rpartition(".")[0] in stems]
+        for expected, found in zip(
+            wanted, _checksums(log.storage, [(one.path, None) for one in wanted], spark), strict=True
+        ):
+            if isinstance(found, SegmentsError):
+                findings.add("The file is missing", path=expected.path, expected=_text(expected), found="no file")
+                continue
+            read_bytes += found.size
+            if found != expected:
+                findings.add(
+                    "The file is not that of the list of checksums",
+                    path=expected.path,
+                    expected=_text(expected),
+                    found=_text(found),
+                )
+    return every, read_bytes
+
+
+def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Findings) -> None:
+    if snapshot.topic_id != facts["topic_id"]:
+        findings.add(
+            "The topic is not that of the list of checksums", expected=facts["topic_id"], found=snapshot.topic_id
+        )
+        return
+    if snapshot.version < facts["version"]:
+        findings.add(
+            "The topic went back to a version before the list of checksums",
+            expected=f"version {facts['version']} or later",
+            found=snapshot.version,
+        )
+    ends = {str(number): end for number, (_, end) in offset_bounds(snapshot).items()}
+    for number, end in facts["log_end_offsets"].items():
+        if ends.get(number, -1) < end:
+            findings.add(
+                "The log end is below that of the list of checksums",
+                partition=int(number),
+                expected=f"at least {end}",
+                found=ends.get(number, "no partition"),
+            )
+
+
+def _text(one: FileChecksum) -> str:
+    return f"{one.size} bytes, CRC-32C {one.crc32c:08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Checksums:
+    """Task function: the checksums of several files (path, size or None for all of it), or the error of each."""
+
+    storage: Storage
+
+    def __call__(self, files: Sequence[tuple[str, int | None]]) -> list[FileChecksum | SegmentsError]:
+        return [self._of(path, size) for path, size in files]
+
+    def _of(self, path: str, size: int | None) -> FileChecksum | SegmentsError:
+        try:
+            size = self.storage.size(path) if size is None else size
+        except FileNotFoundError:
+            return missing_file(self.storage.location(path))
+        try:
+            return FileChecksum(path, size, crc_of_file(self.storage, path, size))
+        except SegmentsError as error:
+            return error
+
+
+def _checksums(
+    storage: Storage, files: Iterable[tuple[str, int | None]], spark: SparkSession | None
+) -> Iterator[FileChecksum | SegmentsError]:
+    """Those of all files, in their order."""
+
+    def begins(several: list[Any], total: int, _: object) -> bool:
+        return total > _TASK_BYTES or len(several) >= 200
+
+    tasks = list(in_bins(files, lambda one: one[1] or READ_BYTES, begins))
+    for several in run_tasks(_Checksums(storage), tasks, spark):
+        yield from several
+
+
+def crc_of_file(storage: Storage, path: str, size: int) -> int:
+    """The CRC-32C of the first `size` bytes of a file. Raises MissingFileError where it is gone."""
+    crc = 0
+    for position in range(0, size, READ_BYTES):
+        crc = package.crc32c(read_file(storage, path, position, min(READ_BYTES, size - position)), crc)
+    return crc

@@ -1,0 +1,216 @@
+"""The commits that change the role of a topic: plans for `Manifest.commit`, each checked anew in every try.
+
+Each of them finds out by itself whether it was made before, so that a promotion can be repeated from any step on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+
+from spark_segments.errors import CommitConflictError, NotLeaderError
+from spark_segments.log.manifest.change import DEMOTE, Change
+from spark_segments.log.manifest.commit import Plan
+from spark_segments.log.manifest.rows import Partition, partitions_of, removed_rows
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import (
+    FENCE,
+    FENCE_TOKEN,
+    FENCE_VERSION,
+    FENCED,
+    FOLLOWER,
+    FORMER_URI,
+    LEADER,
+    LEADER_URI,
+    PROMOTE,
+    PROMOTION_TOKEN,
+    ROLE,
+    ROLE_EPOCH,
+    SOURCE_COMMIT_ID,
+    SOURCE_COMMITTED_MS,
+    SOURCE_URI,
+    SOURCE_VERSION,
+    role_epoch_of,
+    role_of,
+)
+from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.maintenance.promotion.cut import Cut
+from spark_segments.maintenance.promotion.divergence import check_same_topic
+
+States = Mapping[str, str]
+
+_OF_ROLES = (
+    FENCE_TOKEN, FENCE_VERSION, FORMER_URI, LEADER_URI, PROMOTION_TOKEN, ROLE, ROLE_EPOCH, SOURCE_COMMIT_ID,
+    SOURCE_COMMITTED_MS, SOURCE_URI, SOURCE_VERSION,
+)  # fmt: skip
+"""The states that say what role a topic has. A new role replaces them all, and keeps every other state."""
+
+
+def begun(found: Snapshot) -> Plan:
+    """Gives a topic the token of a promotion, if it has none and its role is still the one that was found."""
+
+    def plan(here: Snapshot) -> Change | None:
+        roles = ((role_of(one), role_epoch_of(one)) for one in (found, here))
+        if PROMOTION_TOKEN in here.states or len({*roles}) > 1:
+            return None
+        return _changed(PROMOTE, here, {**here.states, PROMOTION_TOKEN: uuid.uuid4().hex})
+
+    return plan
+
+
+def fenced(successor: Snapshot, token: str, role_epoch: int, leader_uri: str) -> Plan:
+    """Fences a leader for the promotion with this token, of `successor` in the log directory `leader_uri`.
+
+    A follower whose promotion has begun loses its token instead, so that it is not promoted any more. The plan raises
+    NotLeaderError where another promotion has fenced the topic, LogDirError where it is another topic by now.
+    """
+
+    def plan(there: Snapshot) -> Change | None:
+        check_same_topic(successor, there)
+        role = role_of(there)
+        if role == FENCED and there.states.get(FENCE_TOKEN) == token:
+            return None
+        if role == FENCED:
+            raise replaced(there)
+        if role == FOLLOWER:
+            if PROMOTION_TOKEN not in there.states:
+                return None
+            kept = {name: value for name, value in there.states.items() if name != PROMOTION_TOKEN}
+            return _changed(FENCE, there, kept)
+        return _changed(
+            FENCE,
+            there,
+            _without_role(there)
+            | {
+                ROLE: FENCED,
+                ROLE_EPOCH: str(role_epoch),
+                FENCE_TOKEN: token,
+                FENCE_VERSION: str(there.version + 1),
+                LEADER_URI: leader_uri,
+            },
+        )
+
+    return plan
+
+
+def opened(token: str, role_epoch: int, former_uri: str, least_epochs: Mapping[int, int], version: int | None) -> Plan:
+    """Makes a topic the leader: the last step of the promotion with this token. Every partition gets a new epoch.
+
+    `least_epochs`: {partition: the lowest epoch that it may get}. `version`: the version of the former leader that a
+    follower must have mirrored, None where it need not. The plan raises NotLeaderError where the promotion was taken
+    back.
+    """
+
+    def plan(here: Snapshot) -> Change | None:
+        states = here.states
+        if role_of(here) == LEADER and states.get(FENCE_TOKEN) == token:
+            return None
+        if states.get(PROMOTION_TOKEN) != token:
+            raise NotLeaderError(
+                f"The promotion of topic {here.topic} was taken back while it ran",
+                expected=f"{PROMOTION_TOKEN} {token}",
+                found=states.get(PROMOTION_TOKEN, "none"),
+            )
+        if version is not None and int(states.get(SOURCE_VERSION, -1)) < version:
+            raise NotLeaderError(
+                f"Topic {here.topic} does not have all that its leader committed before the fence",
+                expected=f"version {version} of the leader",
+                found=states.get(SOURCE_VERSION, "none"),
+                hint="Promote it again: the rest is copied then",
+            )
+        new = {ROLE: LEADER, ROLE_EPOCH: str(role_epoch), FENCE_TOKEN: token, FORMER_URI: former_uri}
+        rows = [_in_new_epoch(row, least_epochs.get(row.partition, 0)) for row in partitions_of(here.partitions)]
+        topic = dataclasses.replace(here.topic_row, states=_without_role(here) | new)
+        return Change(PROMOTE, topic=topic, partitions=rows)
+
+    return plan
+
+
+def demoted(
+    compared: Snapshot,
+    cut: Cut,
+    source: States,
+    transactions: Sequence[Transaction],
+    now_ms: int,
+) -> Plan:
+    """Makes a topic a follower, and cuts the tails that its leader does not have.
+
+    `source`: the states that say what it follows. `transactions`: the last ones of writers whose later transactions are
+    cut. The rows of the tails are removed at `now_ms`, the store's clock; their files stay until vacuum takes them. The
+    plan raises CommitConflictError where the topic is not as it was compared any more.
+    """
+
+    def plan(here: Snapshot) -> Change:
+        if here.states != compared.states or not here.partitions.equals(compared.partitions):
+            raise CommitConflictError(
+                f"Topic {here.topic} was changed since it was compared with its leader",
+                expected=f"version {compared.version}",
+                found=f"version {here.version}",
+                hint="Run it again",
+            )
+        return Change(
+            DEMOTE,
+            add=cut.shortened,
+            replace=removed_rows(cut.leaving, now_ms),
+            partitions=[_ended(here.partition(tail.partition), tail.first_offset) for tail in cut.tails],
+            topic=dataclasses.replace(here.topic_row, states={**_without_role(here), ROLE: FOLLOWER, **source}),
+            transactions=transactions,
+        )
+
+    return plan
+
+
+def _ended(row: Partition, end: int) -> Partition:
+    """A partition's row once its log ends at `end`, maybe below its log start."""
+    epochs = LeaderEpochs.of(row).up_to(end).entries
+    return dataclasses.replace(
+        row,
+        log_start_offset=min(row.log_start_offset, end),
+        log_end_offset=end,
+        first_dirty_offset=min(row.first_dirty_offset, end),
+        last_stable_offset=min(row.last_stable_offset, end),
+        leader_epoch=epochs[-1][0],
+        leader_epochs=epochs,
+        producer_snapshot=None,
+    )
+
+
+def leader_epochs(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
+    """{partition: (its last leader epoch, the offset from which on)}"""
+    found = {}
+    for row in partitions_of(snapshot.partitions):
+        found[row.partition] = LeaderEpochs.of(row).entries[-1]
+    return found
+
+
+def new_leader_epochs(here: Snapshot, least_epochs: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """{partition: (the leader epoch that a promotion gives it, the offset from which on)}"""
+    rows = [_in_new_epoch(row, least_epochs.get(row.partition, 0)) for row in partitions_of(here.partitions)]
+    return {row.partition: row.leader_epochs[-1] for row in rows}
+
+
+def _in_new_epoch(row: Partition, least_epoch: int) -> Partition:
+    epochs = LeaderEpochs.of(row)
+    epoch = max(epochs.entries[-1][0] + 1, row.leader_epoch + 1, least_epoch)
+    return dataclasses.replace(
+        row, leader_epoch=epoch, leader_epochs=epochs.followed_by(epoch, row.log_end_offset).entries
+    )
+
+
+def _changed(operation: str, snapshot: Snapshot, states: States) -> Change:
+    return Change(operation, topic=dataclasses.replace(snapshot.topic_row, states=states))
+
+
+def _without_role(snapshot: Snapshot) -> dict[str, str]:
+    return {name: value for name, value in snapshot.states.items() if name not in _OF_ROLES}
+
+
+def replaced(there: Snapshot) -> NotLeaderError:
+    """The error for a topic that another promotion than this has fenced."""
+    return NotLeaderError(
+        f"Topic {there.topic} is no leader any more: another topic was promoted in its place",
+        found=f"{ROLE_EPOCH} {role_epoch_of(there)}, {LEADER_URI} {there.states.get(LEADER_URI, 'unknown')}",
+        hint="Name that log directory as the former leader: --from",
+    )

@@ -1,0 +1,76 @@
+"""`segments promote` and `segments demote`: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from tests.maintenance.promotion.copies import TOPIC, add, followed, in_step, led, numbers
+
+
+@pytest.fixture
+def leader(tmp_path) -> LogDir:
+    return led(tmp_path)
+
+
+@pytest.fixture
+def follower(leader) -> LogDir:
+    return followed(leader)
+
+
+def test_all_followers_are_promoted_and_the_former_leader_is_named(segments, run, leader, follower):
+    epochs = "Leader epochs by partition: 0: 1 from 10, 1: 1 from 1."
+    planned = segments("promote", follower.uri, "--dry-run").lines
+    assert planned == [f"orders: would be promoted over {leader.uri}. {epochs}"]
+    found = segments("promote", follower.uri, "--output", "json").json
+    [topic] = found["topics"]
+    assert (found["job"], found["failed"], topic["topic"], topic["is_fenced"]) == ("promote", [], TOPIC, True)
+    assert topic["leader_epochs"][0] == {"partition": 0, "leader_epoch": 1, "start_offset": 10}
+    again = segments("promote", follower.uri, TOPIC).lines
+    assert again == [f"orders: is the leader already. {epochs}"]
+    ran = run("produce", leader.uri, TOPIC, stdin=b"1\n")
+    assert ran.code == 1 and f"The topic in {follower.uri} was promoted in its place: write there" in ran.error
+    ran = run("promote", follower.uri)
+    assert ran.code == 1 and "No topic here is a follower" in ran.error
+    assert f"Fenced: the topic in {follower.uri} was promoted in its place" in segments("describe", leader.uri).lines
+    assert segments("demote", leader.uri, "--leader", follower.uri).lines == [f"orders: follows {follower.uri}."]
+    ran = run("demote", leader.uri, "--leader", follower.uri)
+    assert ran.code == 1 and "No topic here is fenced" in ran.error
+
+
+def test_without_its_leader_a_topic_is_promoted_by_force_and_warns(segments, run, leader, follower):
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("away"))
+    ran = run("promote", follower.uri)
+    assert ran.code == 1 and "error: orders: Not a log directory" in ran.error
+    ran = segments("promote", follower.uri, "--force")
+    assert "warning: orders: The former leader is out of reach" in ran.error
+    assert ran.lines[1] == "orders: the former leader is not fenced. Promote again as soon as it can be reached."
+    assert ran.lines[2].startswith("orders: what the former leader committed after its version 3 of 20")
+    away.rename(leader.uri)
+    add(leader, [77])
+    ran = segments("promote", follower.uri, TOPIC)
+    assert ran.lines == [
+        f"orders: fenced the former leader in {leader.uri}.",
+        f"orders: left behind in {leader.uri}: partition 0: 10 to 10. Cut them there: segments demote.",
+    ]
+
+
+def test_what_a_demotion_cuts_is_listed_before_it_is_cut(segments, run, leader, follower):
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("away"))
+    segments("promote", follower.uri, "--force")
+    away.rename(leader.uri)
+    add(leader, [77, 78], txn=("app", 3))
+    command = ("demote", leader.uri, TOPIC, "--leader", follower.uri)
+    ran = run(*command)
+    assert ran.code == 1 and "from offset 10 of orders-0 on" in ran.error and "--cut" in ran.error
+    listed = segments(*command, "--cut", "--dry-run").lines
+    assert listed[0] == f"orders: would follow {follower.uri}."
+    assert listed[1].startswith("orders-0: offsets 10 to 11 would leave the log, 1 segments, ")
+    assert listed[3] == "orders: transactions of app up to 3 are cut; the leader's last: none."
+    found = segments(*command, "--cut", "--output", "json").json["topics"][0]
+    assert [(tail["first_offset"], tail["log_end_offset"]) for tail in found["cut"]] == [(10, 12)]
+    assert numbers(leader, version=found["version_before"]) == [*range(10), 77, 78]
+    in_step(follower, leader)
+    assert segments(*command).lines == [f"orders: follows {follower.uri}."]

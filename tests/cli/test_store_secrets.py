@@ -1,0 +1,58 @@
+"""Credentials of a store: no command shows them, whether it succeeds or the store fails or refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from tests.cli.conftest import Segments
+from tests.log.test_store_life import PLANTED, assert_without_secrets
+from tests.s3_server import BUCKET
+from tests.store_proxy import INTERNAL_ERROR, REFUSE, store_proxy
+
+COMMANDS = (
+    ("topic", "list"),
+    ("topic", "describe", "orders"),
+    ("topic", "history", "orders"),
+    ("offsets", "orders"),
+    ("consume", "orders"),
+    ("explain", "orders"),
+    ("verify", "orders"),
+    ("roll", "--dry-run"),
+    ("compact", "--dry-run"),
+    ("vacuum", "--dry-run"),
+    ("doctor",),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failure", [None, REFUSE, INTERNAL_ERROR])
+def test_no_command_shows_credentials(
+    failure: str | None,
+    run: Segments,
+    s3_options: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", "spark_segments")
+    monkeypatch.setattr("spark_segments.storage.storage.ATTEMPTS", 1)
+    uri = f"s3a://{BUCKET}/{tmp_path.name}/log"
+    with store_proxy({**s3_options, **PLANTED}) as proxy:
+        log = LogDir.create(uri, proxy.options)
+        log.create_topic("orders")
+        log.append("orders", pa.table({"value": [b"tea"]}))
+        proxy.play(None if failure is None else lambda request: failure)
+        given = [f"--storage={name}={value}" for name, value in (proxy.options | {"timeout": "2s"}).items()]
+        for command in COMMANDS:
+            verb = 2 if command[0] == "topic" else 1
+            ran = run(*command[:verb], uri, *command[verb:], *given)
+            assert (ran.code == 0) == (failure is None), (command, ran.error)
+            assert_without_secrets(ran.text + ran.error)
+            assert failure is None or "Traceback" not in ran.error
+    assert_without_secrets(caplog.text)

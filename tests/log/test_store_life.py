@@ -1,0 +1,187 @@
+"""The life of a topic on a store that delays, throttles, fails and loses replies: nothing is lost, nothing is twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import StorageError
+from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.maintenance import vacuum, verify
+from spark_segments.storage import Storage
+from tests.clock import store_clock
+from tests.log.store_life import Life
+from tests.s3_server import BUCKET
+from tests.store_proxy import (
+    HALF_REPLY,
+    HANG_UP,
+    INTERNAL_ERROR,
+    LOSE_REPLY,
+    SLOW_DOWN,
+    Request,
+    StoreProxy,
+    store_proxy,
+)
+
+FAILURES = (SLOW_DOWN, INTERNAL_ERROR, LOSE_REPLY, HANG_UP, HALF_REPLY)
+KEY = "AKIAPLANTED7EXAMPLE"
+SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYSECRET"
+TOKEN = "FwoGZXIvYXdzEJr//SESSION+TOKEN="
+
+
+PLANTED = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
+
+
+@pytest.fixture
+def proxy(s3_options: Mapping[str, str]) -> Iterator[StoreProxy]:
+    with store_proxy({**s3_options, **PLANTED}) as made:
+        yield made
+
+
+def assert_without_secrets(text: str) -> None:
+    for secret in PLANTED.values():
+        for spelling in (secret, quote(secret, safe="")):
+            assert spelling not in text
+
+
+def everything_below(uri: str, options: Mapping[str, str]) -> str:
+    """The names and the bytes of all objects whose names begin with an address."""
+    storage = Storage(uri.rpartition("/")[0], dict(options))
+    files = storage.list(recursive=True)
+    assert len(files) > 50
+    return "".join(file.path + storage.read(file.path).to_pybytes().decode("latin-1") for file in files)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"s3a://{BUCKET}/{tmp_path.name}/log"
+
+
+def every(nth: int, action: str):
+    """Fails the first request of each operation, and every nth after it."""
+    seen: Counter[str] = Counter()
+
+    def play(request: Request) -> str | None:
+        seen[request.operation] += 1
+        return action if seen[request.operation] % nth == 1 else None
+
+    return play
+
+
+@pytest.mark.slow
+def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(
+    uri: str, proxy: StoreProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", "spark_segments")
+    life = Life(uri, proxy.options, tries=5)
+    for number, (_, step) in enumerate(life.steps()):
+        proxy.play(every(100, FAILURES[number % len(FAILURES)]))
+        life.do(step)
+        proxy.play(None)
+        life.check()
+    assert set(proxy.played) == set(FAILURES)
+    for text in (
+        *life.errors,
+        repr(life.log),
+        repr(life.log.storage),
+        caplog.text,
+        everything_below(uri, proxy.options),
+    ):
+        assert_without_secrets(text)
+
+
+def commits(request: Request) -> bool:
+    return request.operation == "PUT" and "/_delta_log/" in request.path and request.path.endswith(".json")
+
+
+@pytest.mark.slow
+def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreProxy) -> None:
+    log = LogDir.create(uri, proxy.options)
+    log.create_topic("orders")
+    left = [3]
+
+    def play(request: Request) -> str | None:
+        if commits(request) and left[0]:
+            left[0] -= 1
+            return LOSE_REPLY
+        return None
+
+    proxy.play(play)
+    assert log.append("orders", pa.table({"value": [b"tea", b"rice"]})) == {0: (0, 1)}
+    proxy.play(None)
+    assert left == [0] or proxy.played[LOSE_REPLY] >= 1
+    assert log.offsets("orders") == {0: (0, 2)}
+    assert verify(log, deep=True).findings == []
+
+
+@pytest.mark.slow
+def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing(
+    uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_segments.storage.storage.ATTEMPTS", 1)
+    log = LogDir.create(uri, proxy.options)
+    log.create_topic("orders")
+    log.append("orders", pa.table({"value": [b"tea"]}))
+    proxy.play(lambda request: SLOW_DOWN if request.operation == "PUT" and "/orders-" in request.path else None)
+    with pytest.raises(StorageError, match=r"SLOW_DOWN|reduce your request rate") as raised:
+        log.append("orders", pa.table({"value": [b"rice"]}))
+    assert f"s3://{BUCKET}" in str(raised.value)
+    proxy.play(None)
+    assert log.offsets("orders") == {0: (0, 1)}
+    assert verify(log, deep=True).findings == []
+    assert log.append("orders", pa.table({"value": [b"rice"]})) == {0: (1, 1)}
+
+
+def large_rows(count: int) -> pa.Table:
+    random = np.random.default_rng(1)
+    return pa.table({"value": [random.bytes(1 << 20) for _ in range(count)]})
+
+
+@pytest.mark.slow
+def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
+    uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogDir.create(uri, proxy.options)
+    log.create_topic("orders", config={"compression.type": "uncompressed", "max.message.bytes": str(2 << 20)})
+    log.append("orders", pa.table({"value": [b"tea"]}))
+    parts = []
+
+    def cut_off(request: Request) -> str | None:
+        if request.operation == "PART":
+            parts.append(request)
+        is_beyond = request.operation in ("PART", "COMPLETE", "ABORT") and len(parts) > 1
+        return HANG_UP if is_beyond else None
+
+    proxy.play(cut_off)
+    with pytest.raises(StorageError):
+        log.append("orders", large_rows(40))
+    proxy.play(None)
+    assert log.offsets("orders") == {0: (0, 1)}
+    [left] = log.storage.unfinished_uploads()
+    assert left.path.startswith("orders-0/") and left.path.endswith(".log")
+    with store_clock(left.started_ms + ORPHAN_AGE_MS - 60_000):
+        assert vacuum(log).to_dict()["unfinished_uploads"] == 0  # a writer may still be at it
+    with store_clock(left.started_ms + ORPHAN_AGE_MS + 60_000):
+        assert vacuum(log, dry_run=True).to_dict()["unfinished_uploads"] == 1
+        assert len(log.storage.unfinished_uploads()) == 1
+        assert vacuum(log, topic="orders").to_dict()["unfinished_uploads"] == 1
+    assert log.storage.unfinished_uploads() == []
+    assert verify(log, deep=True).findings == []
+
+
+@pytest.mark.slow
+def test_a_store_that_does_not_allow_to_list_uploads_is_a_warning(uri: str, proxy: StoreProxy) -> None:
+    log = LogDir.create(uri, proxy.options)
+    proxy.play(lambda request: SLOW_DOWN if request.operation == "LIST UPLOADS" else None)
+    report = vacuum(log)
+    assert "unfinished_uploads" not in report.figures
+    [warning] = report.warnings
+    assert "s3:ListBucketMultipartUploads" in warning

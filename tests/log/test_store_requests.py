@@ -1,0 +1,143 @@
+"""How many requests each operation makes of a store: the figures of docs/how-to/object-store.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.log.manifest import row_files
+from spark_segments.log.reading import records
+from spark_segments.log.segment import walk
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
+from tests.maintenance.appending import DAY_MS
+from tests.s3_server import BUCKET
+from tests.store_proxy import StoreProxy, store_proxy
+
+PARTITIONS = 20
+
+
+@pytest.fixture
+def proxy(s3_options: Mapping[str, str]) -> Iterator[StoreProxy]:
+    with store_proxy(s3_options) as made:
+        yield made
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"s3://{BUCKET}/{tmp_path.name}/log"
+
+
+class Requests:
+    """What a fresh process asks of the store: of the files of the log, and of the manifest."""
+
+    def __init__(self, uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.uri, self.proxy, self._monkeypatch = uri, proxy, monkeypatch
+        self.log: Counter[str] = Counter()
+        self.manifest: Counter[str] = Counter()
+
+    def of(self, work: Callable[[LogDir], object]) -> Requests:
+        cache = row_files._RowCache(row_files.CACHE_BYTES)
+        self._monkeypatch.setattr(row_files, "_cache", cache)
+        log = LogDir.open(self.uri, self.proxy.options)
+        log.storage.now_ms()  # read once a minute
+        before = len(self.proxy.requests)
+        work(log)
+        self.log, self.manifest = Counter(), Counter()
+        for one in self.proxy.requests[before:]:
+            where = one.query.get("prefix", [one.key])[0]
+            is_manifest = "/_manifest/" in where or "/_recovery/" in where
+            (self.manifest if is_manifest else self.log)[one.operation] += 1
+        return self
+
+
+@pytest.fixture
+def requests(uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Requests:
+    LogDir.create(uri, proxy.options).create_topic("orders", PARTITIONS, {"compression.type": "uncompressed"})
+    return Requests(uri, proxy, monkeypatch)
+
+
+def rows(partitions: int, count: int = 40, size: int = 10) -> pa.Table:
+    random = np.random.default_rng(count)
+    return pa.table(
+        {
+            "value": [random.bytes(size) for _ in range(count)],
+            "partition": pa.array([row % partitions for row in range(count)], pa.int32()),
+        }
+    )
+
+
+def append(requests: Requests, partitions: int, **given: int) -> Requests:
+    return requests.of(lambda log: log.append("orders", rows(partitions, **given)))
+
+
+def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
+    assert append(requests, PARTITIONS).log == {"PUT": 1}
+    # Two files of rows, and the commit. delta-rs lists its log before and after, and reads each commit twice.
+    assert requests.manifest["PUT"] == 3
+    assert requests.manifest["LIST"] == 3
+
+
+def test_an_append_into_few_partitions_is_three_requests_for_each(requests: Requests) -> None:
+    assert append(requests, 3).log == {"PUT": 9}
+    assert requests.manifest["PUT"] == 3
+
+
+def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
+    append(requests, PARTITIONS)
+    requests.of(lambda log: log.snapshot("orders").live)
+    assert requests.log == {}
+    # Rows of the topic, of partitions and of segments; commits 0 and 1, twice each; _last_checkpoint.
+    assert requests.manifest == {"LIST": 1, "HEAD": 3, "GET": 3 + 4 + 1}
+
+
+def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(requests: Requests) -> None:
+    append(requests, 1, count=3000, size=1000)
+    assert requests.of(lambda log: list(log.read("orders", 0, 2000, 2010))).log == {"HEAD": 2, "GET": 2}
+    read = requests.proxy.requests[-1].range.removeprefix("bytes=").split("-")
+    assert int(read[1]) - int(read[0]) < 512 << 10
+
+
+def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", 700_000)
+    append(requests, 1, count=3000, size=1000)
+    requests.of(lambda log: log.reader("orders", threads=4).read_all())
+    # The .index, and the .log's 3.0 MB in five pieces, the first in three ranges: so first records come soon.
+    assert requests.log == {"HEAD": 2, "GET": 1 + 5 + 2}
+
+
+def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_segments.log.segment.walk.WINDOW_BYTES", 1 << 20)
+    monkeypatch.setattr("spark_segments.log.segment.fetch.BLOCK_BYTES", 1 << 20)
+    append(requests, 1, count=3000, size=1000)
+    requests.of(lambda log: list(log.read("orders")))
+    assert requests.log["HEAD"] == 1
+    assert requests.log["GET"] <= 6
+    assert walk.WINDOW_BYTES == 1 << 20
+
+
+def job(run: Callable[..., object], days: int = 0) -> Callable[[LogDir], object]:
+    return lambda log: run(log, now_ms=log.storage.now_ms() + days * DAY_MS)
+
+
+@pytest.mark.slow
+def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
+    append(requests, PARTITIONS)
+    append(requests, PARTITIONS)
+    # The runs of an object are read one by one; a segment is three files.
+    requests.of(job(roll, days=8))
+    assert requests.log == {"HEAD": 2, "GET": 2 * PARTITIONS, "PUT": 3 * PARTITIONS}
+    assert requests.of(job(retain)).log == {}
+    assert requests.of(job(compact)).log == {}
+    requests.of(partial(verify, topic="orders", deep=True))
+    # Each segment's .log, .index and .timeindex, of which the .index is empty; a listing of each directory.
+    assert requests.log == {"HEAD": 3 * PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 1}
+    requests.of(job(vacuum, days=20))
+    # The log directory and each directory in it are listed. The shared objects go by one request, old rows by another.
+    assert requests.log == {"LIST": PARTITIONS + 2, "LIST UPLOADS": 1, "DELETE MANY": 2}

@@ -1,0 +1,129 @@
+"""Lists of checksums: what a mirror writes of its followers, and what verify finds by them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import crc32c
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, MissingFileError
+from spark_segments.log.verification import checksums
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance.mirroring.mirror import mirror
+from tests.log_copies import copy_of
+from tests.maintenance.appending import DAY_MS
+from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, followers_of, led, mirrored
+
+
+@pytest.fixture
+def leader(log) -> LogDir:
+    led(log)
+    appended_often(log, 6)
+    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    appended(log, 3, first=18)
+    log.create_topic("spread", 12)
+    log.append("spread", pa.table({"value": [b"x"] * 12, "partition": pa.array(range(12), pa.int32())}))
+    return log
+
+
+@pytest.fixture
+def follower(leader) -> LogDir:
+    return followers_of(leader)
+
+
+@pytest.fixture
+def listed(leader, follower, tmp_path) -> Path:
+    mirrored(leader, follower, checksums=tmp_path / "list")
+    return tmp_path / "list"
+
+
+def entries(file: Path) -> dict[str, tuple[int, str]]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return {line["path"]: (line["size"], line["crc32c"]) for line in lines if "path" in line}
+
+
+def as_they_lie(log: LogDir) -> dict[str, tuple[int, str]]:
+    paths = [path for path in Path(log.uri).rglob("*-*/*") if path.is_file() and "_" not in path.parts[-2]]
+    contents = {str(path.relative_to(log.uri)): path.read_bytes() for path in paths}
+    return {path: (len(content), f"{crc32c.crc32c(content):08x}") for path, content in contents.items()}
+
+
+def messages(log: LogDir, file: Path, topic: str | None = None) -> list[str]:
+    return [finding.message for finding in verify(log, topic, against=file).findings]
+
+
+def test_the_list_has_every_file_of_the_followers_as_it_lies_there(follower, listed):
+    assert entries(listed) == as_they_lie(follower)
+    assert messages(follower, listed) == []
+
+
+def test_the_next_list_reads_only_what_is_in_no_list_and_was_not_copied(leader, follower, listed, monkeypatch):
+    appended(leader, 2, first=21)
+    read: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(checksums, "_checksums", lambda storage, wanted, spark: read.extend(wanted) or [])
+    mirrored(leader, follower, checksums=listed)
+    assert read == []
+    assert entries(listed) == as_they_lie(follower)
+
+
+def test_a_list_of_followers_that_were_mirrored_without_one_is_read_from_them(leader, follower, tmp_path):
+    mirrored(leader, follower)
+    mirrored(leader, follower, checksums=tmp_path / "late")
+    assert entries(tmp_path / "late") == as_they_lie(follower)
+    Path(follower.uri, next(iter(as_they_lie(follower)))).unlink()
+    (tmp_path / "late").unlink()
+    with pytest.raises(MissingFileError):
+        mirror(leader, follower, checksums=tmp_path / "late")
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+def test_a_flipped_byte_is_found(follower, listed, suffix):
+    path = next(path for path in sorted(entries(listed)) if path.endswith(suffix) and entries(listed)[path][0])
+    file = Path(follower.uri, path)
+    content = bytearray(file.read_bytes())
+    content[3] ^= 1
+    file.write_bytes(content)
+    (finding,) = verify(follower, against=listed).findings
+    assert (finding.message, finding.path) == ("The file is not that of the list of checksums", path)
+    assert finding.expected != finding.found and "CRC-32C" in finding.expected
+
+
+def test_a_file_of_a_shared_object_that_is_gone_is_found(follower, listed):
+    path = next(path for path in entries(listed) if path.startswith("spread-shared/"))
+    Path(follower.uri, path).unlink()
+    assert messages(follower, listed) == ["A shared object is missing", "The file is missing"]
+    assert messages(follower, listed, TOPIC) == []
+
+
+def test_a_backup_that_went_on_is_as_good_and_one_that_went_back_is_not(leader, follower, listed, tmp_path):
+    before = copy_of(follower, tmp_path / "before")
+    appended(leader, 3)
+    roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+    mirrored(leader, follower)
+    vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
+    assert messages(follower, listed) == []
+    mirrored(leader, follower, checksums=tmp_path / "later")
+    assert set(messages(before, tmp_path / "later", TOPIC)) == {
+        "The topic went back to a version before the list of checksums",
+        "The log end is below that of the list of checksums",
+    }
+
+
+def test_a_topic_that_is_gone_or_another_one_is_found(leader, follower, listed, tmp_path):
+    other = LogDir.create(str(tmp_path / "other"))
+    other.create_topic(TOPIC)
+    assert messages(other, listed) == [
+        "The topic is not that of the list of checksums",
+        "A topic of the list of checksums cannot be read",
+    ]
+
+
+def test_a_file_that_is_no_list_is_refused(follower, listed, tmp_path):
+    listed.write_text(listed.read_text() + "{}\n")
+    with pytest.raises(InvalidOptionError, match="no list of checksums"):
+        verify(follower, against=listed)

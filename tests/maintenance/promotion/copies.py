@@ -1,0 +1,82 @@
+"""A topic in two log directories: one leads, the other follows it. Its records are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
+from spark_segments.storage import Storage
+
+TOPIC = "orders"
+LATER_MS = 2_000_000_000_000
+
+
+def add(log: LogDir, numbers: Iterable[int], partition: int = 0, txn: tuple[str, int] | None = None) -> None:
+    """Appends records with these values, in one commit."""
+    values = [str(number).encode() for number in numbers]
+    log.append(
+        TOPIC, pa.table({"value": values, "partition": pa.array([partition] * len(values), pa.int32())}), txn=txn
+    )
+
+
+def numbers(log: LogDir, partition: int = 0, version: int | None = None) -> list[int]:
+    """The values of a partition, in the order of their offsets."""
+    batches = log.read(TOPIC, partition=partition, columns=["value"], version=version)
+    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def led(directory: Path) -> LogDir:
+    """A log directory with a topic of two partitions: numbers 0 to 9 in partition 0, and 50 in partition 1."""
+    leader = LogDir.create(str(directory / "leader"))
+    leader.create_topic(TOPIC, 2, {"retention.ms": "-1"})
+    add(leader, range(6))
+    add(leader, range(6, 10))
+    add(leader, [50], partition=1)
+    return leader
+
+
+def followed(leader: LogDir, name: str = "follower") -> LogDir:
+    """A log directory that mirrors the leader's topic."""
+    follower = LogDir.create(str(Path(leader.uri).parent / name))
+    in_step(leader, follower)
+    return follower
+
+
+def in_step(leader: LogDir, follower: LogDir) -> None:
+    """Mirrors what the follower lacks."""
+    TopicMirror(leader, follower, TOPIC).run()
+
+
+def assert_equal(leader: LogDir, follower: LogDir) -> None:
+    """Both have the same records, offsets and leader epochs, and no fault."""
+    there, here = leader.snapshot(TOPIC), follower.snapshot(TOPIC)
+    assert partitions_of(here.partitions) == partitions_of(there.partitions)
+    for partition in leader.offsets(TOPIC):
+        assert numbers(follower, partition) == numbers(leader, partition)
+    for log in (leader, follower):
+        report = verify(log, TOPIC, deep=True)
+        assert report.ok, report.findings
+
+
+def epochs(log: LogDir, partition: int = 0) -> tuple[tuple[int, int], ...]:
+    """The leader epochs of a partition, each with its first offset."""
+    return log.snapshot(TOPIC).partition(partition).leader_epochs
+
+
+def played(log: LogDir, play: object = DeltaRsLog) -> LogDir:
+    """The same log directory over a Delta log whose outcomes a test plays."""
+    return LogDir(Storage(log.uri), open_delta_log=play)
+
+
+def mirrored_again(leader: LogDir, follower: LogDir) -> str | None:
+    """The error of a mirror, None where there is none."""
+    failed = mirror(leader, follower, topics=[TOPIC]).failed
+    return failed[0]["error"] if failed else None

@@ -1,0 +1,241 @@
+"""Logs that parted: the first differing offset is named, nothing is cut unasked, and what is cut waits for vacuum."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import DivergedLogError, NotLeaderError, OffsetOutOfRangeError
+from spark_segments.log.groups.positions import check_position
+from spark_segments.log.manifest.rows import segments_of
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance.promotion.cut import cut_off
+from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.divergence import Tail
+from spark_segments.maintenance.promotion.promote import promote
+from tests.maintenance.promotion.copies import (
+    LATER_MS,
+    TOPIC,
+    add,
+    assert_equal,
+    epochs,
+    followed,
+    in_step,
+    mirrored_again,
+    numbers,
+)
+
+
+@pytest.fixture
+def parted(leader, follower) -> tuple[LogDir, LogDir]:
+    """A leader that took 77, 78 and 79 after a follower was promoted over it by force, and that follower, with 88."""
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    add(leader, [77, 78])
+    add(leader, [79], txn=("app", 7))
+    add(follower, [88])
+    return leader, follower
+
+
+def test_a_former_leader_that_lost_nothing_becomes_a_follower(leader, follower):
+    """A planned failover, and back again."""
+    add(leader, [10])
+    promote(follower, TOPIC)
+    add(follower, [11])
+    assert "segments demote" in mirrored_again(follower, leader)
+    assert demote(leader, TOPIC, follower).cut == ()
+    in_step(follower, leader)
+    assert_equal(follower, leader)
+    promote(leader, TOPIC)
+    add(leader, [12])
+    demote(follower, TOPIC, leader)
+    in_step(leader, follower)
+    assert_equal(leader, follower)
+    assert numbers(follower) == list(range(13))
+    assert epochs(follower) == ((0, 0), (1, 11), (2, 12))
+
+
+def test_a_diverged_leader_is_refused_and_the_first_differing_offset_named(parted):
+    leader, new = parted
+    with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on.*at most 10, found 13.*--cut"):
+        demote(leader, TOPIC, new)
+    assert numbers(leader) == [*range(10), 77, 78, 79]
+    with pytest.raises(NotLeaderError, match=new.uri):  # it was fenced at the first contact
+        add(leader, [80])
+    assert "from offset 10 of orders-0 on" in mirrored_again(new, leader)
+    assert "from offset 10 of orders-0 on" in mirrored_again(leader, new)
+    assert numbers(leader) == [*range(10), 77, 78, 79]
+    assert numbers(new) == [*range(10), 88]
+
+
+def test_a_dry_run_lists_what_would_be_cut(parted):
+    leader, new = parted
+    version = leader.snapshot(TOPIC).version
+    done = demote(leader, TOPIC, new, dry_run=True)
+    [tail] = done.cut
+    assert (tail.partition, tail.first_offset, tail.log_end_offset, tail.segments) == (0, 10, 13, 2)
+    assert tail.bytes == sum(row.log_bytes for row in leader.snapshot(TOPIC).live_of(0)[-2:])
+    assert [dataclasses.astuple(one) for one in done.transactions] == [("app", 7, None)]
+    assert leader.snapshot(TOPIC).version == version
+
+
+def test_the_side_that_is_cut_becomes_the_other(parted):
+    leader, new = parted
+    done = demote(leader, TOPIC, new, cut=True)
+    assert numbers(leader) == list(range(10))
+    assert numbers(leader, version=done.version_before) == [*range(10), 77, 78, 79]
+    in_step(new, leader)
+    assert_equal(new, leader)
+    assert numbers(leader) == [*range(10), 88]
+
+
+def test_no_file_of_what_is_cut_goes_before_vacuums_delay(parted):
+    leader, new = parted
+    cut = leader.snapshot(TOPIC).live_of(0)[-2:]
+    demote(leader, TOPIC, new, cut=True)
+    now_ms = leader.storage.now_ms()
+    vacuum(leader, now_ms=now_ms + 60_000)
+    assert all(leader.storage.exists(row.path) for row in cut)
+    vacuum(leader, now_ms=now_ms + 2 * 86_400_000)
+    assert not any(leader.storage.exists(row.path) for row in cut)
+
+
+def test_the_old_leader_can_be_the_side_that_stays(parted):
+    leader, new = parted
+    promote(leader, TOPIC, new.uri, force=True)
+    with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on"):
+        demote(new, TOPIC, leader)
+    demote(new, TOPIC, leader, cut=True)
+    in_step(leader, new)
+    assert_equal(leader, new)
+    assert numbers(new) == [*range(10), 77, 78, 79]
+    promote(new, TOPIC)
+    assert epochs(new) == ((0, 0), (2, 13), (3, 13)) or epochs(new) == ((0, 0), (3, 13))
+
+
+def test_two_leaders_that_took_the_same_records_have_parted_all_the_same(leader, follower):
+    """The bytes may even be equal. Which readers saw which is told by the epochs alone."""
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    for log in (leader, follower):
+        add(log, [10])
+    with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on"):
+        demote(leader, TOPIC, follower)
+
+
+def test_a_segment_that_reaches_into_the_tail_keeps_what_lies_below_it(parted):
+    """A roll put records of both sides of the parting into one file."""
+    leader, new = parted
+    roll(leader, now_ms=LATER_MS)
+    assert len(leader.snapshot(TOPIC).live_of(0)) == 1
+    demote(leader, TOPIC, new, cut=True)
+    assert numbers(leader) == list(range(10))
+    assert leader.offsets(TOPIC)[0] == (0, 10)
+    report = verify(leader, TOPIC, deep=True)
+    assert report.ok, report.findings
+    in_step(new, leader)
+    assert_equal(new, leader)
+
+
+def test_transactions_that_are_cut_can_be_sent_again(parted):
+    """Or a writer that repeats what it lost would be told that it is there."""
+    leader, new = parted
+    demote(leader, TOPIC, new, cut=True)
+    in_step(new, leader)
+    promote(leader, TOPIC)
+    add(leader, [79], txn=("app", 7))
+    assert numbers(leader) == [*range(10), 88, 79]
+
+
+def test_another_follower_that_is_ahead_of_the_new_leader_is_cut_like_a_leader(leader, follower):
+    add(leader, [10])
+    ahead = followed(leader, "ahead")
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    promote(follower, TOPIC, force=True)
+    assert away.exists()
+    add(follower, [88])
+    assert mirrored_again(follower, ahead) is not None
+    with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on"):
+        demote(ahead, TOPIC, follower)
+    demote(ahead, TOPIC, follower, cut=True)
+    in_step(follower, ahead)
+    assert_equal(follower, ahead)
+    assert numbers(ahead) == [*range(10), 88]
+
+
+def test_a_follower_of_a_leader_that_was_cut_is_refused_until_it_is_cut_too(parted):
+    leader, new = parted
+    further = followed(leader, "further")
+    demote(leader, TOPIC, new, cut=True)
+    in_step(new, leader)
+    assert "from offset 10 of orders-0 on" in mirrored_again(leader, further)
+    demote(further, TOPIC, new, cut=True)
+    in_step(new, further)
+    assert_equal(new, further)
+    assert demote(further, TOPIC, new).cut == ()  # there is nothing more to do
+
+
+def test_a_leader_is_demoted_for_one_that_was_promoted_over_it_only(leader, follower):
+    with pytest.raises(NotLeaderError, match=r"is no leader there.*found follower"):
+        demote(leader, TOPIC, follower)
+    promote(follower, TOPIC)
+    with pytest.raises(NotLeaderError, match=r"is no leader there.*found fenced"):
+        demote(follower, TOPIC, leader)
+
+
+def test_partitions_that_the_leader_lacks_are_no_reason_to_lose_them(parted):
+    leader, new = parted
+    leader.alter_topic(TOPIC, partitions=3)
+    with pytest.raises(DivergedLogError, match=r"has more partitions than its leader.*--partitions 3"):
+        demote(leader, TOPIC, new, cut=True)
+    new.alter_topic(TOPIC, partitions=3)
+    demote(leader, TOPIC, new, cut=True)
+    in_step(new, leader)
+    assert_equal(new, leader)
+
+
+def test_a_reader_in_a_group_that_read_what_was_cut_learns_of_it(parted):
+    """Its position is within the log again by the time that it comes back."""
+    leader, new = parted
+    position = leader.commit_offsets("audit", {TOPIC: {0: 12}}).positions[TOPIC, 0]
+    demote(leader, TOPIC, new, cut=True)
+    add(new, [89, 90, 91])
+    in_step(new, leader)
+    with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 10 on.*--reset-to 10"):
+        check_position(leader.snapshot(TOPIC), 0, position, "audit")
+
+
+def test_runs_of_a_shared_object_are_cut_by_their_partitions(leader, follower):
+    """What an append brought to many partitions is one file."""
+    leader.alter_topic(TOPIC, partitions=12)
+    in_step(leader, follower)
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    few = pa.table({"value": [b"77"] * 24, "partition": pa.array([*range(12)] * 2, pa.int32())})
+    leader.append(TOPIC, few)
+    assert leader.snapshot(TOPIC).live_of(3)[-1].is_shared
+    add(follower, [88], partition=3)
+    cut = demote(leader, TOPIC, follower, cut=True).cut
+    assert [(tail.partition, tail.log_end_offset - tail.first_offset) for tail in cut] == [(n, 2) for n in range(12)]
+    in_step(follower, leader)
+    assert_equal(follower, leader)
+
+
+def test_a_tail_that_begins_within_a_batch_takes_the_whole_batch(leader):
+    """As Kafka's truncation does: what the batch held below is the leader's to bring."""
+    live = leader.snapshot(TOPIC)
+    cut = cut_off(live, leader.storage, leader.config(TOPIC), [Tail(0, 8, 10)])
+    assert [row.base_offset for row in segments_of(cut.leaving)] == [6]
+    assert cut.shortened == ()  # its only batch holds 6 to 9
+    roll(leader, now_ms=LATER_MS)
+    cut = cut_off(leader.snapshot(TOPIC), leader.storage, leader.config(TOPIC), [Tail(0, 8, 10)])
+    [row] = cut.shortened
+    assert (row.base_offset, row.next_offset, row.records) == (0, 8, 6)

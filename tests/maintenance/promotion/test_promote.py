@@ -1,0 +1,308 @@
+"""Promotion: resumable at each step, with nothing lost, and with the role in one place only."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import DivergedLogError, FormatVersionError, LogDirError, NotLeaderError, SegmentsError
+from spark_segments.format.batches import scan_batches
+from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.rebuild.rebuild import rebuild_manifest
+from spark_segments.maintenance import roll
+from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
+from tests.log.played_log import Play
+from tests.maintenance.promotion.copies import (
+    LATER_MS,
+    TOPIC,
+    add,
+    assert_equal,
+    epochs,
+    followed,
+    in_step,
+    mirrored_again,
+    numbers,
+    played,
+)
+
+
+class Killed(BaseException):
+    """The process died."""
+
+
+def taken_away(log: LogDir) -> Path:
+    """Puts a log directory out of reach; renamed back, it is as it was."""
+    path = Path(log.uri)
+    return path.rename(path.with_name("out-of-reach"))
+
+
+def test_a_promoted_follower_has_all_that_its_leader_had_and_leads_in_a_new_epoch(leader, follower):
+    add(leader, [10, 11])  # after the last mirror
+    done = promote(follower, TOPIC)
+    assert (done.steps, done.is_fenced, done.left_behind) == (STEPS, True, ())
+    assert done.leader_epochs == {0: (1, 12), 1: (1, 1)}
+    add(follower, [12])
+    assert numbers(follower) == list(range(13))
+    assert epochs(follower) == ((0, 0), (1, 12))
+    assert dict(follower.snapshot(TOPIC).states)["role"] == "leader"
+
+
+def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
+    """Chunks of the former leader are rolled by the new one."""
+    promote(follower, TOPIC)
+    add(follower, [10])
+    roll(follower, now_ms=LATER_MS)
+    [segment] = follower.snapshot(TOPIC).live_of(0)
+    batches = scan_batches(follower.storage.read(segment.path)).batches
+    found = list(zip(batches.base_offset.tolist(), batches.leader_epoch.tolist(), strict=True))
+    assert found == [(0, 0), (6, 0), (10, 1)]
+
+
+def test_a_dry_run_says_what_a_promotion_would_do_and_changes_nothing(leader, follower):
+    add(leader, [10])  # a promotion would copy it
+    versions = [log.snapshot(TOPIC).version for log in (leader, follower)]
+    done = promote(follower, TOPIC, dry_run=True)
+    assert (done.steps, done.former_uri, done.leader_epochs[0]) == (STEPS, leader.uri, (1, 11))
+    assert [log.snapshot(TOPIC).version for log in (leader, follower)] == versions
+
+
+def test_a_promotion_is_done_once(leader, follower):
+    promote(follower, TOPIC)
+    add(follower, [10])
+    version = follower.snapshot(TOPIC).version
+    again = promote(follower, TOPIC)
+    assert (again.steps, again.is_fenced, again.leader_epochs[0]) == ((), True, (1, 10))
+    assert follower.snapshot(TOPIC).version == version
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("commit", range(5))
+def test_a_promotion_that_was_killed_at_any_commit_goes_on(leader, follower, commit, moment):
+    """Commits: the token, the fence, two mirrored versions, the opening."""
+    add(leader, [10, 11])
+    play = Play()
+
+    def killed(go):
+        if moment == "after":
+            go()
+        raise Killed
+
+    play.commits(*[lambda go: go()] * commit, killed)
+    with pytest.raises(Killed):
+        promote(played(follower, play), TOPIC, played(leader, play))
+    promote(follower, TOPIC)
+    add(follower, [12])
+    assert numbers(follower) == list(range(13))
+    assert epochs(follower) == ((0, 0), (1, 12))
+    assert follower.snapshot(TOPIC).states["role_epoch"] == leader.snapshot(TOPIC).states["role_epoch"] == "1"
+    with pytest.raises(NotLeaderError):
+        add(leader, [99])
+
+
+def test_a_follower_in_mid_promotion_says_so(leader, follower):
+    play = Play()
+    play.commits(lambda go: go(), lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        promote(played(follower, play), TOPIC, played(leader, play))
+    with pytest.raises(NotLeaderError, match=r"Its promotion has begun: finish it"):
+        add(follower, [1])
+    assert promotable_topics(follower) == [TOPIC]
+
+
+def test_a_former_leader_takes_its_role_back_from_a_promotion_that_was_not_finished(leader, follower):
+    play = Play()
+    play.commits(lambda go: go(), lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        promote(played(follower, play), TOPIC, played(leader, play))
+    promote(leader, TOPIC)
+    add(leader, [10])
+    with pytest.raises(NotLeaderError, match=r"takes no append"):
+        add(follower, [1])
+    in_step(leader, follower)
+    assert_equal(leader, follower)
+    assert epochs(leader) == ((0, 0), (1, 10))
+    promote(follower, TOPIC)  # a new promotion
+    assert epochs(follower) == ((0, 0), (1, 10), (2, 11))
+
+
+def test_of_two_promotions_the_one_that_was_taken_back_does_not_open(leader, follower):
+    """It had copied all, and was about to open when the former leader took its role back."""
+    play = Play()
+    play.commits(lambda go: go(), lambda go: go(), lambda go: (promote(leader, TOPIC), go()))
+    with pytest.raises(NotLeaderError, match=r"taken back while it ran"):
+        promote(played(follower, play), TOPIC)
+    add(leader, [10])
+    assert numbers(leader) == list(range(11))
+
+
+def test_of_two_followers_one_is_promoted(leader, follower):
+    other = followed(leader, "other")
+    promote(follower, TOPIC)
+    with pytest.raises(NotLeaderError, match=rf"no leader any more.*{follower.uri}.*--from"):
+        promote(other, TOPIC)
+    with pytest.raises(NotLeaderError, match=r"takes no append"):
+        add(other, [1])
+    with pytest.raises(NotLeaderError, match=r"is a follower there, too"):
+        promote(other, TOPIC, followed(leader, "third").uri)
+
+
+def test_a_leader_that_stands_alone_has_none_to_replace(leader):
+    with pytest.raises(NotLeaderError, match=r"is a leader already.*--from"):
+        promote(leader, TOPIC)
+    with pytest.raises(NotLeaderError, match=r"over itself"):
+        promote(leader, TOPIC, leader.uri)
+
+
+def test_a_mirror_of_the_former_leader_does_not_touch_the_new_one(leader, follower):
+    promote(follower, TOPIC)
+    add(follower, [10])
+    assert f"demote {follower.uri} orders --leader {leader.uri}" in mirrored_again(leader, follower)
+    assert numbers(follower) == list(range(11))
+
+
+def test_two_runs_of_a_promotion_are_one(leader, follower):
+    add(leader, [10])
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: promote(LogDir.open(follower.uri), TOPIC), range(2)))
+    add(follower, [11])
+    assert numbers(follower) == list(range(12))
+    assert epochs(follower) == ((0, 0), (1, 11))
+
+
+def test_writers_that_move_to_the_new_leader_lose_nothing_and_write_nothing_twice(leader, follower):
+    """Three writers append until they are refused, then send what was refused to the other side."""
+
+    def write(writer: int) -> list[int]:
+        sent, log = [], LogDir.open(leader.uri)
+        for number in range(1000 * writer, 1000 * writer + 12):
+            try:
+                add(log, [number], partition=1)
+            except NotLeaderError as error:
+                assert follower.uri in str(error)
+                log = LogDir.open(follower.uri)
+                while True:
+                    try:
+                        add(log, [number], partition=1)
+                        break
+                    except NotLeaderError:  # the promotion is under way
+                        time.sleep(0.01)
+            sent.append(number)
+        return sent
+
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(write, writer) for writer in (1, 2, 3)]
+        promote(follower, TOPIC)
+        sent = [number for writer in writers for number in writer.result()]
+    assert sorted(numbers(follower, partition=1)) == sorted([50, *sent])
+    before = epochs(follower, partition=1)[-1][1]
+    assert numbers(leader, partition=1) == numbers(follower, partition=1)[:before]
+
+
+def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(leader, follower):
+    """A writer that was killed before it knew sends it again."""
+    add(leader, [10], txn=("app", 3))
+    promote(follower, TOPIC)
+    add(follower, [10], txn=("app", 3))
+    add(follower, [11], txn=("app", 4))
+    assert numbers(follower) == list(range(12))
+
+
+def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
+    """It has no place for a fence."""
+    leader = LogDir.create(str(tmp_path / "leader"))
+    leader.manifest(TOPIC).create("t", {}, [Partition("t", 0)], format_version=1)
+    add(leader, range(3))
+    follower = followed(leader)
+    with pytest.raises(FormatVersionError, match="segments topic upgrade LOG_DIR orders"):
+        promote(follower, TOPIC)
+    add(leader, [3])
+    leader.upgrade_topic(TOPIC)
+    promote(follower, TOPIC)
+    assert numbers(follower) == list(range(4))
+
+
+def test_a_manifest_that_is_made_anew_has_its_fence(leader, follower):
+    """The recovery copy is of the fence, however few commits came before it."""
+    promote(follower, TOPIC)
+    shutil.rmtree(Path(leader.uri, "_manifest", TOPIC))
+    rebuild_manifest(leader, TOPIC)
+    with pytest.raises(NotLeaderError, match=follower.uri):
+        add(leader, [10])
+
+
+# By force
+
+
+def test_a_leader_out_of_reach_is_replaced_by_force_alone(leader, follower):
+    away = taken_away(leader)
+    with pytest.raises(LogDirError, match=r"Not a log directory.*"):
+        promote(follower, TOPIC)
+    with pytest.raises(NotLeaderError):
+        add(follower, [1])
+    done = promote(follower, TOPIC, force=True)
+    assert (done.is_fenced, done.source_version) == (False, leader_version(away))
+    assert "out of reach" in done.warnings[0]
+    add(follower, [10])
+    assert numbers(follower) == list(range(11))
+
+
+def leader_version(path: Path) -> int:
+    return LogDir.open(str(path)).snapshot(TOPIC).version
+
+
+def test_a_leader_that_was_out_of_reach_is_fenced_as_soon_as_it_is_met(leader, follower):
+    away = taken_away(leader)
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    add(leader, [77])  # nobody has told it
+    done = promote(follower, TOPIC)
+    assert (done.steps, done.is_fenced) == (("fence",), True)
+    assert [dataclasses.astuple(tail) for tail in done.left_behind] == [(0, 10, 11)]
+    with pytest.raises(NotLeaderError, match=follower.uri):
+        add(leader, [78])
+
+
+def test_force_is_no_leave_to_lose_what_can_be_copied(leader, follower):
+    add(leader, [10])
+    done = promote(follower, TOPIC, force=True)
+    assert done.is_fenced and not done.warnings
+    assert numbers(follower) == list(range(11))
+
+
+def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
+    add(leader, [10])
+    lost = leader.snapshot(TOPIC).live_of(0)[-1]
+    Path(leader.uri, lost.path).unlink()
+    with pytest.raises(SegmentsError, match=r"orders-0"):
+        promote(follower, TOPIC)
+    done = promote(follower, TOPIC, force=True)
+    assert done.is_fenced and done.warnings
+    add(follower, [99])
+    assert numbers(follower) == [*range(10), 99]
+
+
+def test_an_old_leader_is_promoted_over_a_promoted_one_by_force_alone(leader, follower):
+    """Both took records after they had parted: whose are left behind is for a human to say."""
+    away = taken_away(leader)
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    add(leader, [77])
+    add(follower, [88, 89])
+    with pytest.raises(
+        DivergedLogError, match=r"from offset 10 of orders-0 on.*expected.*at most 10, found 12.*--force"
+    ):
+        promote(leader, TOPIC, follower.uri)
+    add(follower, [90])  # it was not fenced
+    done = promote(leader, TOPIC, follower.uri, force=True)
+    assert [dataclasses.astuple(tail) for tail in done.left_behind] == [(0, 10, 13)]
+    with pytest.raises(NotLeaderError, match=leader.uri):
+        add(follower, [91])
+    add(leader, [78])
+    assert numbers(leader) == [*range(10), 77, 78]
+    assert epochs(leader) == ((0, 0), (2, 11))  # above the epoch of the leader in between

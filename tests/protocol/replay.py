@@ -1,0 +1,184 @@
+"""Paths of the model played on the real code, step by step: where each process is, how it ends, and the log."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_segments import LogDir
+from spark_segments.log.manifest import commit as commit_module
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.states import FENCED, PROMOTE, ROLE
+from spark_segments.maintenance import roll
+from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
+from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult, clean_in_one_task
+from spark_segments.storage import Storage
+from tests.log.memory_log import MemoryLogs
+from tests.protocol.explore import Trace
+from tests.protocol.model import (
+    ACKNOWLEDGED,
+    FAILURES,
+    NOTHING,
+    REPEATED,
+    Append,
+    Compact,
+    DeleteRecords,
+    Fence,
+    Program,
+)
+from tests.protocol.scenarios import TOPIC, Scenario
+from tests.protocol.stage import DONE, READ, SEND, Actor, Outcome, StagedLogs
+from tests.protocol.state import State
+
+NAME = "orders"
+_MONTH_MS = 30 * 24 * 3_600_000
+_PLACES = {"send": SEND, "read": READ, "doubt": READ, "working": READ, "done": DONE}
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """The protocol of the package with the model's number of tries, and without its pauses."""
+    before = commit_module.FAILURES, commit_module.FIRST_PAUSE_SECONDS
+    commit_module.FAILURES, commit_module.FIRST_PAUSE_SECONDS = FAILURES, 0.0
+    try:
+        yield
+    finally:
+        commit_module.FAILURES, commit_module.FIRST_PAUSE_SECONDS = before
+
+
+@dataclass
+class Theatre:
+    """The topic of `scenarios.TOPIC` in a directory. Every play begins with it: files never change, and Delta's log is
+    in memory.
+    """
+
+    directory: Path
+    logs: MemoryLogs = field(default_factory=MemoryLogs)
+
+    def __post_init__(self) -> None:
+        LogDir.create(str(self.directory))
+        log = self.log(self.logs)
+        log.create_topic(NAME, 1, {"cleanup.policy": "compact,delete", "retention.ms": "-1"})
+        for records in (("k=1", "j=1"), ("k=2",), ("x=1",)):
+            log.append(NAME, [_record(text) for text in records])
+            if records != ("x=1",):
+                roll(log, now_ms=log.storage.now_ms() + _MONTH_MS)
+        snapshot = log.snapshot(NAME)
+        rows = [(row.base_offset, row.next_offset, row.state == "sealed") for row in snapshot.live_of(0)]
+        assert rows == [(row.base, row.end, row.sealed) for row in TOPIC.rows]
+        self.first_version = snapshot.version
+
+    def log(self, open_delta_log: OpenDeltaLog) -> LogDir:
+        return LogDir(Storage(str(self.directory)), open_delta_log=open_delta_log)
+
+    def copy(self) -> MemoryLogs:
+        return MemoryLogs({topic: dict(versions) for topic, versions in self.logs.versions.items()})
+
+    def play(self, scenario: Scenario, trace: Trace) -> None:
+        """Plays a path of the model. Raises AssertionError at the first step where the code does otherwise."""
+        logs = self.copy()
+        programs = {program.name: (number, program) for number, program in enumerate(scenario.programs)}
+        actors: dict[str, Actor] = {}  # by commit id
+        played: list[str] = []
+        before = scenario.start()
+        try:
+            for step, after in trace:
+                played.append(str(step))
+                number, program = programs[step.process]
+                process = after.processes[number]
+                commit_id = f"{step.process}.{process.life}"
+                if step.what == "lands":
+                    made = after.versions[-1]
+                    sender = ".".join(made.commit_id.split(".")[:2])  # a planted fault adds the number of the try
+                    actors[sender].late.pop(made.attempt)()
+                elif step.what != "again":
+                    if commit_id not in actors:
+                        actors[commit_id] = Actor(_work(program, lambda actor: self.log(StagedLogs(logs, actor))))
+                        where = actors[commit_id].start()
+                    else:
+                        where = _tell(actors[commit_id], step.what, before.processes[number].phase)
+                    assert where == _PLACES[process.phase], (
+                        f"the process is at {where}, in the model at {process.phase}"
+                    )
+                    if where == DONE:
+                        ended, expected = actors[commit_id].outcome, (process.outcome, process.offsets)
+                        assert ended == expected, f"the commit ends as {ended}, in the model as {expected}"
+                commits = max(logs.versions[NAME]) - self.first_version
+                assert commits == after.latest, f"{commits} commits, in the model {after.latest}"
+                before = after
+            self._compare(logs, before)
+        except AssertionError as error:
+            raise AssertionError(f"{scenario.name}: {error}, after: {'; '.join(played)}") from error
+        finally:
+            for actor in actors.values():
+                actor.end()
+
+    def _compare(self, logs: MemoryLogs, state: State) -> None:
+        log, latest = self.log(logs), state.versions[-1]
+        read = [
+            (record["offset"], f"{record['key'].decode()}={record['value'].decode()}")
+            for batch in log.read(NAME, 0)
+            for record in batch.to_pylist()
+        ]
+        assert tuple(read) == latest.records, f"the log holds {read}, in the model {latest.records}"
+        row = log.snapshot(NAME).partition(0)
+        offsets = (row.log_start_offset, row.log_end_offset, row.first_dirty_offset)
+        assert offsets == (latest.log_start, latest.log_end, latest.first_dirty)
+        operations = [one["operation"] for one in log.manifest(NAME).history()][self.first_version + 1 :]
+        assert operations == [version.operation for version in state.versions[1:]]
+
+
+def _tell(actor: Actor, what: str, phase: str) -> str:
+    """Tells an actor that was in a phase what happens. After a failed try the log is read so many times."""
+    times = FAILURES if what == "cannot read" and phase == "read" else 1
+    return [actor.tell(what) for _ in range(times)][-1]
+
+
+def _record(text: str) -> dict[str, str]:
+    key, _, value = text.partition("=")
+    return {"key": key, "value": value}
+
+
+def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Actor], Outcome]:
+    """The real code that a program of the model stands for."""
+
+    def append(actor: Actor) -> Outcome:
+        assert isinstance(program, Append)
+        txn = (program.transaction, 0) if program.transaction else None
+        offsets = open_log(actor).append(NAME, [_record(program.record)], txn=txn)
+        return (ACKNOWLEDGED, offsets[0]) if offsets else (REPEATED, None)
+
+    def compact(actor: Actor) -> Outcome:
+        log = open_log(actor)
+        snapshot = log.snapshot(NAME)
+        settings = CleanerSettings(
+            NAME, snapshot.topic_id, {}, log.storage.now_ms(), 1 << 20, 0.9, open_delta_log=log.open_delta_log
+        )
+
+        def clean_round(storage: Storage, work: RoundPlan) -> RoundResult:
+            done = clean_in_one_task(storage, work)
+            actor.wait(READ)
+            return done
+
+        result = clean_partition(log.storage, settings, 0, 3, clean_round=clean_round)
+        if result.error is not None:
+            raise result.error
+        return (ACKNOWLEDGED if result.rounds else NOTHING, None)
+
+    def delete_records(actor: Actor) -> Outcome:
+        assert isinstance(program, DeleteRecords)
+        open_log(actor).delete_records(NAME, {0: program.before})
+        return ACKNOWLEDGED, None
+
+    def fence(actor: Actor) -> Outcome:
+        def plan(snapshot):
+            return Change(PROMOTE, topic=dataclasses.replace(snapshot.topic_row, states={ROLE: FENCED}))
+
+        open_log(actor).manifest(NAME).commit(plan)
+        return ACKNOWLEDGED, None
+
+    return {Append: append, Compact: compact, DeleteRecords: delete_records, Fence: fence}[type(program)]

@@ -1,0 +1,162 @@
+"""A stage for real processes: each runs `LogDir`'s own code in a thread, and goes on only when it is told to.
+
+A thread waits where the model has a step: before its request reaches the store, and before it reads the log again after
+a request that failed. The stage says what becomes of the request.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
+from spark_segments.log.manifest.delta_log import (
+    CommitFailedError,
+    CommitNote,
+    DeltaLog,
+    LogFiles,
+    OpenDeltaLog,
+    TableVersion,
+)
+from spark_segments.log.manifest.row_files import FileChange
+from spark_segments.storage import FileInfo, Storage
+from tests.protocol.model import DEAD, REFUSED, UNKNOWN
+
+SEND, READ, DONE = "send", "read", "done"
+SECONDS = 60
+
+Outcome = tuple[str, tuple[int, int] | None]
+"""How a commit ended, and the offsets that its caller was told."""
+
+
+class Killed(BaseException):
+    """The process is gone: no code of its own catches this."""
+
+
+class Actor:
+    """A process: its thread, where it waits, and what it is told next."""
+
+    def __init__(self, work: Callable[[Actor], Outcome]) -> None:
+        self.outcome: Outcome | None = None
+        self.again = False  # a request failed, so the next look at the log is a step of the model
+        self.late: dict[int, Callable[[], None]] = {}  # by the number of the try
+        self._work = work
+        self._at: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> str:
+        """Runs up to the first step that waits. Returns where that is."""
+        self._thread.start()
+        return self._next()
+
+    def tell(self, what: str) -> str:
+        """Says what happens at the step that waits, and runs up to the next one."""
+        self._told.put(what)
+        return self._next()
+
+    def wait(self, where: str) -> str:
+        """Called by the thread: waits to be told."""
+        self._at.put(where)
+        what = self._told.get()
+        if what == "dies":
+            raise Killed
+        return what
+
+    def end(self) -> None:
+        """Lets a thread that still waits go."""
+        if self._thread.is_alive():
+            self.tell("dies")
+
+    def _next(self) -> str:
+        where = self._at.get(timeout=SECONDS)
+        if self._error is not None:
+            raise self._error
+        return where
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._work(self)
+        except Killed:
+            self.outcome = (DEAD, None)
+        except UnknownOutcomeError:
+            self.outcome = (UNKNOWN, None)
+        except SegmentsError:
+            self.outcome = (REFUSED, None)
+        except BaseException as error:  # the thread that waits for this one raises it
+            self._error = error
+        self._at.put(DONE)
+
+
+class StagedLogs:
+    """An `OpenDeltaLog` for one actor."""
+
+    def __init__(self, open_delta_log: OpenDeltaLog, actor: Actor) -> None:
+        self._open, self._actor = open_delta_log, actor
+
+    def __call__(self, storage: Storage, topic: str) -> StagedLog:
+        return StagedLog(self._open(storage, topic), self._actor)
+
+
+class StagedLog:
+    """A `DeltaLog` whose requests wait until the stage says what becomes of them."""
+
+    def __init__(self, log: DeltaLog, actor: Actor) -> None:
+        self._log, self._actor = log, actor
+
+    def open(self, version: int | None = None) -> TableVersion:
+        self._look()
+        return self._log.open(version)
+
+    def log_files(self) -> LogFiles:
+        self._look()
+        return self._log.log_files()
+
+    def _look(self) -> None:
+        if self._actor.again and self._actor.wait(READ) == "cannot read":
+            raise StorageError("the network is down")
+
+    def commit_on(
+        self,
+        base: TableVersion,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+        *,
+        data_change: bool = True,
+    ) -> None:
+        def go() -> None:
+            self._log.commit_on(base, change, note, transactions, data_change=data_change)
+
+        what = self._actor.wait(SEND)
+        self._actor.again = True
+        if what in ("carried out", "taken", "reply lost"):
+            go()
+        if what == "carried out":
+            self._actor.again = False
+            return
+        assert what != "taken", "the version was not taken"
+        if what == "late":
+            self._actor.late[note.attempt] = go
+        raise CommitFailedError(what)
+
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        self._log.create(change, note)
+
+    def checkpoint(self) -> None:
+        self._log.checkpoint()
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        return self._log.actions(version)
+
+    def forced(self) -> StagedLog:
+        return StagedLog(self._log.forced(), self._actor)
+
+    def force(self) -> None:
+        self._log.force()
+
+    def delete(self, files: Iterable[FileInfo]) -> None:
+        self._log.delete(files)

@@ -1,0 +1,259 @@
+"""Delta's log in memory with the faults of a seed: where the processes meet, and where the judge learns what was
+committed.
+
+As delta-rs does on an object store, a commit first looks whether the version that it was made for is still the latest,
+and then asks the store to make the next one, if it is not there. That second request may be carried out and its answer
+lost, or be carried out later, or be answered as taken although the commit is its own (a retry of the client).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_segments.errors import StorageError
+from spark_segments.log.manifest.delta_log import (
+    CommitFailedError,
+    CommitNote,
+    LogFiles,
+    TableVersion,
+    VersionTakenError,
+)
+from spark_segments.log.manifest.row_files import FileChange, RowFile
+from spark_segments.storage import FileInfo, Storage
+from tests.simulation.store import Store
+from tests.simulation.world import SECOND_US, Killed, Process
+
+LATE_SECONDS = 1800.0
+"""How late a commit may be carried out: the log keeps its versions for an hour at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version with all of its files and transactions, and the commit that made it."""
+
+    version: int
+    files: list[RowFile]
+    transactions: dict[str, int]
+    commit: list[dict[str, Any]]
+    committed_ms: int
+    committed_us: int
+
+    def last_transaction(self, application_id: str) -> int | None:
+        return self.transactions.get(application_id)
+
+    def last_transactions(self) -> dict[str, int]:
+        return dict(self.transactions)
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A commit that the store carried out: the version, the version before, who sent it, and what it was to do."""
+
+    topic: str
+    made: Version
+    before: Version | None
+    note: CommitNote
+    change: FileChange
+    process: Process | None
+    intent: dict[str, Any]
+
+    @property
+    def version(self) -> int:
+        return self.made.version
+
+
+@dataclass(slots=True)
+class TopicVersions:
+    """The log of a topic. `latest` stays where it is when the first versions are dropped."""
+
+    versions: dict[int, Version] = field(default_factory=dict)
+    checkpoints: dict[int, int] = field(default_factory=dict)
+    latest: int = -1
+
+
+@dataclass(slots=True)
+class DeltaLogs:
+    """The logs of all topics: an `OpenDeltaLog`. `landed` is told of every commit at the moment when it is there."""
+
+    store: Store
+    landed: Callable[[Landed], None]
+    topics: dict[str, TopicVersions] = field(default_factory=dict)
+    commits: int = 0
+
+    def __call__(self, storage: Storage, topic: str) -> SimulatedLog:
+        return SimulatedLog(self, self.topics.setdefault(topic, TopicVersions()), topic)
+
+
+class SimulatedLog:
+    """See `DeltaLog`."""
+
+    def __init__(self, logs: DeltaLogs, log: TopicVersions, topic: str) -> None:
+        self._logs, self._log, self._topic = logs, log, topic
+        self._store, self._world = logs.store, logs.store.world
+
+    def open(self, version: int | None = None) -> TableVersion:
+        def found() -> Version:
+            wanted = self._newest() if version is None else version
+            if wanted not in self._log.versions:
+                raise FileNotFoundError(f"{self._topic} at version {version}")
+            self._world.note("open", self._topic, wanted)
+            return self._log.versions[wanted]
+
+        return self._look("open", found)
+
+    def _newest(self) -> int:
+        """The latest version, or, by a stale look, a version that was the latest seconds ago."""
+        world, faults, log = self._world, self._store.faults, self._log
+        newest = log.latest
+        if world.current is not None and faults.stale and world.random.random() < faults.stale:
+            since_us = world.now_us - int(world.random.uniform(0, faults.stale_seconds) * SECOND_US)
+            while newest - 1 in log.versions and log.versions[newest].committed_us > since_us:
+                newest -= 1
+        return newest
+
+    def create(self, change: FileChange, note: CommitNote) -> None:
+        self._send(None, change, note, {})
+
+    def commit_on(
+        self,
+        base: TableVersion,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+        *,
+        data_change: bool = True,
+    ) -> None:
+        assert isinstance(base, Version), "a version that this log opened"
+        if self._look("latest", lambda: self._log.latest) > base.version:
+            raise VersionTakenError(f"version {base.version + 1} is there")
+        self._send(base, change, note, transactions)
+
+    def _send(
+        self, base: Version | None, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
+    ) -> None:
+        """Asks the store to make the version after `base`, which may be carried out without an answer."""
+        world, faults = self._world, self._store.faults
+        process = world.current
+        intent = process.intent if process is not None else {}
+        host_ms = world.clock_us() // 1000
+
+        def effect() -> None:
+            self._make(base, change, note, transactions, process, intent, host_ms)
+
+        def late() -> None:
+            try:
+                effect()
+            except VersionTakenError:
+                world.note("too late", self._topic, note.commit_id)
+
+        if process is None:
+            effect()
+            return
+        fate = world.random.random()
+        try:
+            world.wait(self._store.latency_us())
+        except Killed:
+            if not world.is_ending and world.random.random() < 0.5:
+                world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
+            raise
+        if fate < faults.refused:
+            raise self._failed("refused")
+        if fate < faults.refused + faults.late:
+            world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
+            raise self._failed("late commit")
+        effect()
+        if fate < faults.refused + faults.late + faults.lost_reply:
+            error = self._failed("lost commit reply")
+            raise VersionTakenError(str(error)) if world.random.random() < 0.3 else error
+
+    def _make(
+        self,
+        base: Version | None,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Mapping[str, int],
+        process: Process | None,
+        intent: dict[str, Any],
+        host_ms: int,
+    ) -> None:
+        log, world = self._log, self._world
+        version = 0 if base is None else base.version + 1
+        if version <= log.latest:
+            raise VersionTakenError(f"version {version} is there")
+        gone = {file.path for file in change.removed}
+        before = [] if base is None else base.files
+        assert gone <= {file.path for file in before}, "a commit removes files of the version before"
+        info = {"timestamp": host_ms, "commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
+        made = Version(
+            version,
+            [file for file in before if file.path not in gone] + change.added,
+            {**({} if base is None else base.transactions), **transactions},
+            [
+                {"commitInfo": info},
+                *({"txn": {"appId": name, "version": number}} for name, number in transactions.items()),
+                *({"add": {"path": file.path}} for file in change.added),
+                *({"remove": {"path": file.path}} for file in change.removed),
+            ],
+            world.now_ms,
+            world.now_us,
+        )
+        log.versions[version], log.latest = made, version
+        self._logs.commits += 1
+        world.note("commit", self._topic, version, note.operation, note.commit_id, process.name if process else "")
+        with world.outside():
+            self._logs.landed(Landed(self._topic, made, base, note, change, process, intent))
+
+    def checkpoint(self) -> None:
+        def effect() -> None:
+            if self._log.latest >= 0:
+                self._log.checkpoints[self._log.latest] = self._world.now_ms
+
+        self._store.ask("checkpoint", self._topic, effect)
+
+    def log_files(self) -> LogFiles:
+        def found() -> LogFiles:
+            log = self._log
+            commits = {at: FileInfo(f"commit/{at}", 1, one.committed_ms) for at, one in sorted(log.versions.items())}
+            checkpoints = {at: [FileInfo(f"checkpoint/{at}", 1, made_ms)] for at, made_ms in log.checkpoints.items()}
+            return LogFiles(commits, checkpoints, [])
+
+        return self._look("log files", found)
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        def found() -> list[dict[str, Any]]:
+            if version not in self._log.versions:
+                raise FileNotFoundError(2, "no such version", f"{self._topic}/{version}")
+            return self._log.versions[version].commit
+
+        return self._look("actions", found)
+
+    def forced(self) -> SimulatedLog:
+        return self
+
+    def force(self) -> None:
+        """The store loses no power."""
+
+    def delete(self, files: Iterable[FileInfo]) -> None:
+        for file in files:
+            kind, _, version = file.path.partition("/")
+            there: dict[int, Any] = self._log.versions if kind == "commit" else self._log.checkpoints
+            self._ask_to_delete(file.path, there, int(version))
+
+    def _ask_to_delete(self, path: str, there: dict[int, Any], version: int) -> None:
+        try:
+            self._store.ask("delete", f"{self._topic}/{path}", lambda: there.pop(version, None) and None)
+        except OSError as error:
+            raise StorageError(str(error), path=path) from error
+
+    def _look(self, kind: str, effect: Callable[[], Any]) -> Any:
+        try:
+            return self._store.look(kind, self._topic, effect)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(str(error), path=self._topic) from error
+
+    def _failed(self, what: str) -> CommitFailedError:
+        return CommitFailedError(str(self._store.failure(what, "commit", self._topic, "connection reset by peer")))

@@ -1,0 +1,213 @@
+"""People: what they do to topics beside the jobs, mistakes included, and the import of a Kafka directory that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spark_segments.errors import (
+    CorruptBatchError,
+    InvalidOptionError,
+    LogDirError,
+    MissingFileError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    SegmentsError,
+    TopicExistsError,
+)
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.transfer import import_all
+from spark_segments.maintenance.erasure.erase import erase
+from spark_segments.maintenance.removal.restore import restore
+from tests.log.kafka_side import KafkaSide
+from tests.maintenance.long_runs.model import KafkaStep
+from tests.maintenance.long_runs.scenario import kafka_record, kafka_steps
+from tests.simulation.judge import Violation
+from tests.simulation.scenario import (
+    DEFAULTS,
+    IMPORT_CONFIG,
+    IMPORTED,
+    KAFKA_URI,
+    KEYS,
+    OPERATED,
+    PARTITIONS,
+    SETTINGS,
+    WRITTEN,
+    Simulation,
+)
+from tests.simulation.world import Process
+
+
+def operate(simulation: Simulation, process: Process) -> None:
+    """Does one thing after the other to a topic."""
+    random, judge = simulation.random, simulation.judge
+    log = simulation.open()
+    while True:
+        simulation.think(process, 3500)
+        topic = random.choice(OPERATED)
+        model = judge.topic(topic)
+        if not model.versions:
+            continue
+        if not model.is_deleted:
+            do_one_thing(simulation, process, log, topic)
+        elif random.random() < 0.4:
+            bring_back(simulation, process, log, topic, judge.newest(topic) - random.randint(0, 8))
+        elif topic in WRITTEN:
+            create(simulation, process, log, topic)
+
+
+WEIGHTS = {
+    "alter": 5,
+    "grow": 1,
+    "delete-records": 4,
+    "restore": 3,
+    "delete": 1,
+    "upgrade": 1,
+    "mistake": 2,
+    "erase": 1,
+}
+
+
+def do_one_thing(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
+    """Something to a topic that was there a moment ago."""
+    random, judge = simulation.random, simulation.judge
+    match random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]:
+        case "alter":
+            name = random.choice([*SETTINGS])
+            change(simulation, process, log, topic, {name: random.choice(SETTINGS[name])})
+        case "grow":
+            count = len(judge.topic(topic).partitions) + 1
+            if topic in WRITTEN and count <= PARTITIONS + 2:
+                one_commit(simulation, process, lambda: log.alter_topic(topic, None, count), alter={})
+        case "delete-records":
+            delete_records(simulation, process, log, topic)
+        case "restore":
+            bring_back(simulation, process, log, topic, judge.newest(topic) - random.randint(1, 15))
+        case "delete":
+            force = random.random() < 0.3
+            one_commit(simulation, process, lambda: log.delete_topic(topic, force=force), delete=topic)
+        case "upgrade":
+            one_commit(simulation, process, lambda: log.upgrade_topic(topic), upgrade=topic)
+        case "erase" if topic != IMPORTED:
+            keys = [b"key-%d" % number for number in random.sample(range(KEYS), 2)]
+            simulation.attempt(process, lambda: erase(log, topic, keys), CorruptBatchError, erase=keys)
+            judge.counts["erasures"] += 1
+        case "mistake":
+            mistake(simulation, process, log, topic)
+
+
+def one_commit(
+    simulation: Simulation, process: Process, work: Any, *expected: type[SegmentsError], **intent: Any
+) -> tuple[Any, SegmentsError | None]:
+    """What makes a single commit, or, where it is refused, none."""
+    result = simulation.attempt(
+        process, work, InvalidOptionError, TopicExistsError, LogDirError, *expected, is_one_commit=True, **intent
+    )
+    simulation.judge.counts["operator: done" if result[1] is None else "operator: refused"] += 1
+    return result
+
+
+def create(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
+    one_commit(simulation, process, lambda: log.create_topic(topic, PARTITIONS, WRITTEN[topic]), create=topic)
+
+
+def change(simulation: Simulation, process: Process, log: Any, topic: str, settings: dict[str, str]) -> None:
+    one_commit(simulation, process, lambda: log.alter_topic(topic, settings), alter=settings)
+
+
+def delete_records(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
+    """Deletes records below an offset, now and then below the end."""
+    random = simulation.random
+    number, partition = random.choice([*simulation.judge.topic(topic).partitions.items()])
+    before = -1 if random.random() < 0.1 else min(partition.end, partition.start + random.randint(0, 30))
+    one_commit(
+        simulation,
+        process,
+        lambda: log.delete_records(topic, {number: before}),
+        PolicyViolationError,
+        OffsetOutOfRangeError,
+        delete_records={number: before},
+    )
+
+
+def bring_back(simulation: Simulation, process: Process, log: Any, topic: str, version: int) -> None:
+    """Restores a version, also of a deleted topic."""
+    forget = simulation.random.random() < 0.4
+    one_commit(
+        simulation,
+        process,
+        lambda: restore(log, topic, version, forget_transactions=forget),
+        MissingFileError,
+        restore=version,
+        forget=forget,
+    )
+
+
+def mistake(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
+    """What must be refused, and change nothing."""
+    wrong = {
+        "a setting": lambda: log.alter_topic(topic, {"retention.ms": "soon"}),
+        "an unknown setting": lambda: log.alter_topic(topic, {"retention": "1"}),
+        "fewer partitions": lambda: log.alter_topic(topic, None, 0),
+        "a topic that is there": lambda: log.create_topic("kept", 1),
+        "a topic that is not": lambda: log.delete_topic("oders"),
+        "an offset beyond the end": lambda: log.delete_records("kept", {0: 1 << 40}),
+        "a version to come": lambda: restore(log, topic, 1 << 40),
+    }
+    name = simulation.random.choice([*wrong])
+    _, error = one_commit(simulation, process, wrong[name], OffsetOutOfRangeError, refused=name)
+    if error is None:
+        raise Violation(f"{process.name}: {name} was not refused")
+
+
+class Broker:
+    """A Kafka partition that grows, rolls and is cleaned; `step` counts its states, and the judge knows each."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._steps: Iterator[KafkaSide] = kafka_steps(simulation.world.seed, Path("nowhere"))
+        self.step = -1
+        self.advance(1)
+
+    def advance(self, count: int) -> None:
+        """Goes on by so many steps, and stops cleanly: its directory can be imported."""
+        for _ in range(count):
+            kafka = next(self._steps)
+            self.step += 1
+            history = {offset: kafka_record(offset, record) for offset, record in kafka.history.items()}
+            there = frozenset(kafka.records())
+            at = KafkaStep(history, there, kafka.log_start_offset, kafka.log_end_offset)
+            self._simulation.judge.kafka[self.step] = at
+        store, prefix = self._simulation.store, KAFKA_URI.removeprefix("s3://")
+        files = {f"{prefix}/{path}": content for path, content in kafka.files().items()}
+        for path in [path for path in store.files if path.startswith(f"{prefix}/") and path not in files]:
+            store.take(path)
+        for path, content in files.items():
+            store.put(path, content)
+
+
+def import_again(simulation: Simulation, process: Process) -> None:
+    """Imports a directory that grows and is cleaned, over and over; where its records differ, it is begun anew."""
+    random, disk = simulation.random, process.disk
+    if "broker" not in disk:
+        disk["broker"] = Broker(simulation)
+    broker: Broker = disk["broker"]
+    log = simulation.open()
+    while True:
+        simulation.think(process, 7000)
+        if ahead := random.choice((0, 1, 1, 2, 6)):
+            broker.advance(ahead)
+        source = simulation.storage(KAFKA_URI)
+
+        def work(source: Any = source) -> Any:
+            directory = KafkaDirectory(source)
+            return import_all(directory, log.storage, [IMPORTED], log.manifest, IMPORT_CONFIG, DEFAULTS)
+
+        _, error = simulation.attempt(process, work, LogDirError, TopicExistsError, SegmentsError, step=broker.step)
+        if error is None:
+            simulation.judge.counts["imports"] += 1
+        elif "holds other records" in str(error):
+            simulation.judge.counts["imports refused"] += 1
+            if random.random() < 0.5:
+                one_commit(simulation, process, lambda: log.delete_topic(IMPORTED), delete=IMPORTED)

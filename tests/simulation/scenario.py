@@ -1,0 +1,159 @@
+"""What every process of a simulation knows: the topics, the pace, how a log directory is opened, which errors may
+come."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_segments import LogDir
+from spark_segments.errors import (
+    CommitConflictError,
+    CorruptBatchError,
+    SegmentsError,
+    StorageError,
+    UnknownOutcomeError,
+    UnknownTopicError,
+)
+from spark_segments.storage import Storage
+from tests.log.kafka_side import TOPIC as IMPORTED
+from tests.simulation.delta import DeltaLogs
+from tests.simulation.judge import Judge, Violation
+from tests.simulation.store import Store
+from tests.simulation.world import SECOND_US, Host, Process, World
+
+URI = "s3://simulation/log"
+ROOT = "simulation/log"
+KAFKA_URI = "s3://simulation/kafka"
+PARTITIONS = 3
+KEYS = 17
+HOUR_MS = 3_600_000
+COMMON = {
+    "segment.bytes": "1500",
+    "segment.ms": str(6 * HOUR_MS),
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": str(4 * HOUR_MS),
+    "file.delete.delay.ms": str(12 * HOUR_MS),
+    "retention.ms": "-1",
+}
+WRITTEN = {
+    "kept": COMMON | {"retention.ms": str(48 * HOUR_MS)},  # no operator makes mistakes with it
+    "latest": COMMON | {"cleanup.policy": "compact"},
+    "orders": COMMON | {"retention.bytes": "6000"},
+    "trimmed": COMMON | {"cleanup.policy": "compact,delete", "retention.bytes": "5000"},
+}
+OPERATED = ("latest", "orders", "trimmed", IMPORTED)
+TOPICS = (*WRITTEN, IMPORTED)
+IMPORT_CONFIG = COMMON | {"cleanup.policy": "compact"}
+# A small map: cleaning takes several rounds, and may be killed between two.
+DEFAULTS = {"log.cleaner.dedupe.buffer.size": str(24 * 40)}
+SETTINGS = {
+    "cleanup.policy": ("delete", "compact", "compact,delete"),
+    "retention.bytes": ("-1", "3000", "9000"),
+    "retention.ms": ("-1", "-1", str(6 * HOUR_MS)),
+    "min.compaction.lag.ms": ("0", str(HOUR_MS)),
+    "max.compaction.lag.ms": (str(2 * HOUR_MS), "9223372036854775807"),
+    "delete.retention.ms": (str(HOUR_MS), str(8 * HOUR_MS)),
+    "segment.bytes": ("1500", "4000"),
+    "file.delete.delay.ms": (str(12 * HOUR_MS), str(24 * HOUR_MS)),
+}
+"""What an operator alters, and to what."""
+
+
+class Pace:
+    """Seconds in which everybody is at work, then minutes to days in which nobody is: races, and age."""
+
+    def __init__(self, seed: int, start_us: int) -> None:
+        self._random = random.Random(f"pace {seed}")
+        self._end_us = start_us
+        self._start_us = start_us
+        self._next()
+
+    def _next(self) -> None:
+        self._start_us = self._end_us + int(10 ** self._random.uniform(1.5, 5.5) * SECOND_US)
+        self._end_us = self._start_us + int(self._random.uniform(2, 12) * SECOND_US)
+
+    def at_work_us(self, at_us: int) -> int:
+        """The moment `at_us`, or the next begin of work after it."""
+        while at_us > self._end_us:
+            self._next()
+        return max(at_us, self._start_us)
+
+
+@dataclass
+class Simulation:
+    """A world with its store, its manifests, its judge and its hosts."""
+
+    world: World
+    store: Store
+    logs: DeltaLogs
+    judge: Judge
+    hosts: list[Host]
+    pace: Pace
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def random(self) -> random.Random:
+        return self.world.random
+
+    def open(self) -> LogDir:
+        """The log directory, as a process opens it that has just begun."""
+        return LogDir(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs)
+
+    def storage(self, uri: str = URI) -> Storage:
+        return Storage(uri, filesystem=self.store)
+
+    def think(self, process: Process, mean_ms: float) -> None:
+        """A pause of a process between two things that it does."""
+        world, chance = self.world, self.store.faults.clock
+        us = world.now_us + int(world.random.expovariate(1 / mean_ms) * 1000)
+        if chance and world.random.random() < chance * 20:
+            process.host.offset_us += int(world.random.choice((-1, 1)) * 10 ** world.random.uniform(5, 9.5))
+        process.faults = process.flips = process.stalled_us = 0
+        world.wait(self.pace.at_work_us(us) - world.now_us)
+
+    def number(self, name: str) -> int:
+        """The next number of a series."""
+        self.numbers[name] = self.numbers.get(name, -1) + 1
+        return self.numbers[name]
+
+    def attempt(
+        self, process: Process, work: Callable[[], Any], *expected: type[SegmentsError], **intent: Any
+    ) -> tuple[Any, SegmentsError | None]:
+        """(result, None) of what a process does, or (None, its error). A violation where that error has no cause.
+
+        `intent`: what its commits are to do. Where the error says that nothing was committed, nothing may ever be.
+        """
+        self.world.note("attempt", process.name, *sorted(intent))
+        process.intent = intent
+        calls: list[tuple[str, int]] = intent.setdefault("calls", [])
+        try:
+            result = work()
+        except SegmentsError as error:
+            self.judge.counts[f"errors: {type(error).__name__}"] += 1
+            self.world.note("error", type(error).__name__)
+            self.check_cause(process, error, expected)
+            if not isinstance(error, UnknownOutcomeError) and intent.get("is_one_commit"):
+                if calls:
+                    raise Violation(f"{process.name}: {error!r}, but {calls} are there") from error
+                intent["refused"] = repr(error)
+            return None, error
+        except (AssertionError, Violation):
+            raise
+        except Exception as error:
+            raise Violation(f"{process.name}: an error that no caller expects: {error!r}") from error
+        finally:
+            process.intent = {}
+        return result, None
+
+    def check_cause(self, process: Process, error: SegmentsError, expected: tuple[type[SegmentsError], ...]) -> None:
+        """An error needs a cause: what it says itself, a fault of the store, or that others were quicker."""
+        if isinstance(error, (CommitConflictError, UnknownTopicError, *expected)):
+            return
+        if isinstance(error, CorruptBatchError) and process.flips:
+            return
+        if isinstance(error, (StorageError, UnknownOutcomeError)) and (process.faults or process.stalled_us):
+            return
+        raise Violation(f"{process.name}: an error without a cause: {error!r}") from error

@@ -1,0 +1,200 @@
+"""A run of a seed: everything at once until so many commits are there, then peace, and the last look at all of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from spark_segments.log.kafka import importing
+from spark_segments.log.manifest.rows import Partition, segments_of
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
+from spark_segments.log.marker import mark
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import vacuum
+from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
+from tests.simulation.delta import DeltaLogs
+from tests.simulation.environment import simulated
+from tests.simulation.faults import drawn, shown
+from tests.simulation.jobs import maintain
+from tests.simulation.judge import Judge, Violation, view
+from tests.simulation.operators import import_again, operate
+from tests.simulation.readers import read, tail
+from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
+from tests.simulation.store import Store
+from tests.simulation.streams import SINK, stream
+from tests.simulation.world import HOUR_US, START_US, Host, Process, World
+from tests.simulation.writers import write
+
+HOSTS = 2
+DAY_US = 24 * HOUR_US
+WAVE_BYTES = 2000
+"""So that an import is several commits."""
+
+ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
+    "writer-a": write,
+    "writer-b": write,
+    "writer-c": write,
+    "writer-d": write,
+    "stream-a": stream,
+    "stream-b": stream,
+    "reader-a": read,
+    "reader-b": read,
+    "tail": tail,
+    "maintainer-a": maintain,
+    "maintainer-b": maintain,
+    "operator": operate,
+    "importer": import_again,
+}
+SHARED_DISKS = {"stream-b": "stream-a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run of a seed was. `violation` None: nothing was found."""
+
+    seed: int
+    commits: int
+    seconds: float
+    virtual_days: float
+    steps: int
+    kills: int
+    faults: int
+    chosen: str
+    trace: str
+    counts: dict[str, int]
+    violation: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(seed: int, commits: int, trace: IO[str] | None = None, *, actors: tuple[str, ...] = tuple(ACTORS)) -> Outcome:
+    """Runs a seed until `commits` commits are there, and judges it."""
+    started = time.perf_counter()
+    world = World(seed, trace)
+    faults = drawn(seed)
+    store = Store(world, faults)
+    judge = Judge(world, store, ROOT)
+    logs = DeltaLogs(store, judge.landed)
+    hosts = [Host(f"host-{number}") for number in range(HOSTS)]
+    simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
+    wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
+    violation: str | None = None
+    try:
+        with simulated(world):
+            judge.log = simulation.open()
+            judge.caches = [host.cache for host in hosts]
+            _begin(simulation)
+            _start(simulation, actors)
+            world.run(lambda: logs.commits >= commits)
+            _end(simulation)
+    except (Violation, AssertionError) as error:
+        violation = f"{type(error).__name__}: {error}"
+    finally:
+        importing.WAVE_BYTES = wave_bytes
+        logging.disable(level)
+    return Outcome(
+        seed,
+        logs.commits,
+        round(time.perf_counter() - started, 2),
+        round((world.now_us - START_US) / DAY_US, 1),
+        world.steps,
+        world.kills,
+        store.injected,
+        shown(faults),
+        world.trace_hash(),
+        dict(sorted(judge.counts.items())),
+        violation,
+    )
+
+
+def _begin(simulation: Simulation) -> None:
+    """Makes the log directory and its topics, some of them of the old format."""
+    log, random = simulation.open(), simulation.random
+    mark(log.storage)
+    codec = random.choice(("uncompressed", "uncompressed", "producer", "lz4"))
+    for topic, config in {**WRITTEN, SINK: COMMON | {"retention.bytes": "6000"}}.items():
+        settings = config | {"compression.type": codec}
+        if random.random() < 0.7:
+            log.create_topic(topic, PARTITIONS, settings)
+        else:
+            topic_id = f"{topic:A<21}A"
+            rows = [Partition(topic_id, number) for number in range(PARTITIONS)]
+            log.manifest(topic).create(topic_id, settings, rows, format_version=FIRST_FORMAT_VERSION)
+
+
+def _start(simulation: Simulation, actors: tuple[str, ...]) -> None:
+    disks: dict[str, dict[str, Any]] = {}
+    for number, name in enumerate(actors):
+        disk = disks.setdefault(SHARED_DISKS.get(name, name), {})
+        host = simulation.hosts[number % HOSTS]
+
+        def work(process: Process, act: Any = ACTORS[name]) -> None:
+            act(simulation, process)
+
+        simulation.world.start(Process(name, host, work, disk), simulation.random.randint(0, 1_000_000))
+    simulation.world.kill_chance = simulation.store.faults.killed
+    simulation.world.stall_chance = simulation.store.faults.stalled
+
+
+def _end(simulation: Simulation) -> None:
+    """Nothing fails any more. All that was acknowledged is there, and no byte is wrong, before and after a vacuum."""
+    judge, world = simulation.judge, simulation.world
+    log = simulation.open()
+    _compare_all(simulation, log)
+    report = verify(log, deep=True)
+    if report.errors:
+        raise Violation(f"verify finds {report.findings[:3]}")
+    world.now_us += 60 * DAY_US
+    failed = vacuum(log, now_ms=world.now_ms).failed
+    if failed:
+        raise Violation(f"the last vacuum fails: {failed[:3]}")
+    left = left_behind(simulation, log)
+    if left:
+        raise Violation(f"files that no row names, after 60 days: {left[:3]}")
+    _compare_all(simulation, log)
+    report = verify(log, deep=True)
+    if not report.ok:
+        raise Violation(f"verify finds {report.findings[:3]} at the end")
+    judge.counts["records at the end"] = sum(
+        len(partition.sure)
+        for topic in judge.topics.values()
+        if not topic.is_deleted
+        for partition in topic.partitions.values()
+    )
+
+
+def _compare_all(simulation: Simulation, log: Any) -> None:
+    judge = simulation.judge
+    there = set(log.topics())
+    for name, topic in judge.topics.items():
+        if not topic.versions:
+            continue
+        if (name in there) == topic.is_deleted:
+            raise Violation(
+                f"{name} is {'not ' * topic.is_deleted}to be there, and it is {'' if name in there else 'not'}"
+            )
+        if topic.is_deleted:
+            continue
+        bounds = log.offsets(name)
+        saw = view(log, name, None)
+        for number in bounds:
+            saw.setdefault(number, [])
+        judge.compare(name, topic.versions[judge.newest(name)], saw, bounds)
+
+
+def left_behind(simulation: Simulation, log: Any) -> list[str]:
+    """Files of partitions that no row names."""
+    named: set[str] = set()
+    for topic in simulation.logs.topics:
+        if simulation.logs.topics[topic].latest >= 0:
+            rows = log.manifest(topic).snapshot(deleted=True).source.read(None)
+            named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
+    found = [path.removeprefix(f"{ROOT}/") for path in simulation.store.files if path.startswith(f"{ROOT}/")]
+    return [path for path in found if re.match(r"[a-z]+-(\d+|shared)/", path) and path not in named]

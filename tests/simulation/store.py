@@ -1,0 +1,317 @@
+"""A store in memory with the faults of a seed: a `FileSystem` that all processes share, and that the judge sees
+through.
+
+As in an object store a file is there when its write has ended, a directory is there while a file is below it, and a
+request may fail before or after it is carried out. A write that failed, or whose process died, may also leave a part of
+the file: what a local disk does.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.storage.filesystem import Found, Names
+from tests.simulation.faults import Faults
+from tests.simulation.world import SECOND_US, Killed, World
+
+BATCH_OVERHEAD = 12
+CRC_COVERS_FROM = 21
+"""The bytes of a record batch from here on are covered by its CRC-32C."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file: its bytes, when it was written by the store's clock, and whether it was written whole."""
+
+    data: bytes
+    mtime_ms: int
+    is_whole: bool = True
+
+
+class Store:
+    """See `FileSystem`. `files`: what is there, by full path."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.world = world
+        self.faults = faults
+        self.root: dict[str, Any] = {}
+        self.files: dict[str, File] = {}
+        self.requests = 0
+        self.injected = 0
+        self._out_until_us = 0
+        self._gone: list[tuple[int, str, File]] = []
+        self._made: list[tuple[int, str]] = []
+
+    # Requests
+
+    def ask(self, kind: str, path: str, effect: Callable[[], Any]) -> Any:
+        """A request that changes the store: it is carried out, or not, or later, and the answer comes or not."""
+        world, faults = self.world, self.faults
+        self.requests += 1
+        if world.current is None:
+            return effect()
+        if world.current.is_dead:
+            raise Killed
+        fate = world.random.random()
+        try:
+            world.wait(self.latency_us())
+        except Killed:
+            if world.random.random() < 0.5:  # it was on its way
+                self._carry_out_later(kind, path, effect)
+            raise
+        self._refuse(kind, path)
+        if fate < faults.late:
+            self._carry_out_later(kind, path, effect)
+            raise self.failure("late", kind, path, "timed out")
+        result = effect()
+        world.note(kind, path, result if isinstance(result, int) else "")
+        if fate < faults.late + faults.lost_reply:
+            raise self.failure("lost reply", kind, path, "connection reset by peer")
+        return result
+
+    def look(self, kind: str, path: str, effect: Callable[[], Any]) -> Any:
+        """A request that changes nothing."""
+        self.requests += 1
+        if self.world.current is None:
+            return effect()
+        self.world.wait(self.latency_us())
+        self._refuse(kind, path)
+        return effect()
+
+    def latency_us(self) -> int:
+        """How long the next request takes: milliseconds, now and then seconds."""
+        draw = self.world.random.random()
+        return int(draw * 20_000) if draw > 0.01 else int(draw * 500 * SECOND_US)
+
+    def failure(self, what: str, kind: str, path: str, text: str) -> OSError:
+        """The error of a fault, which the trace and the process get to know."""
+        self.injected += 1
+        assert self.world.current is not None
+        self.world.current.faults += 1
+        self.world.note(what, kind, path)
+        return OSError(f"{text} ({kind})")
+
+    def _refuse(self, kind: str, path: str) -> None:
+        world, faults = self.world, self.faults
+        if faults.outage and world.random.random() < faults.outage:
+            self._out_until_us = world.now_us + int(world.random.uniform(0, 60) * SECOND_US)
+        if world.now_us < self._out_until_us:
+            raise self.failure("outage", kind, path, "503 Slow Down")
+        if world.random.random() < faults.refused:
+            raise self.failure("refused", kind, path, "503 Slow Down")
+
+    def _carry_out_later(self, kind: str, path: str, effect: Callable[[], Any]) -> None:
+        world = self.world
+        issuer = world.current
+
+        def late() -> None:
+            world.note("carried out late", kind, path, issuer.name if issuer else "")
+            try:
+                effect()
+            except OSError:  # there is nobody to tell
+                return
+
+        world.later(int(world.random.uniform(0, self.faults.late_seconds or 60) * SECOND_US), late)
+
+    # The interface of file systems
+
+    def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
+        return self.look("read", path, lambda: self._read(path, offset, length))
+
+    def _read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
+        data = self._file(path).data
+        end = len(data) if length is None else min(len(data), offset + length)
+        part = data[offset:end]
+        process = self.world.current
+        if process is not None:
+            if path.endswith(".log") and self.world.random.random() < self.faults.flipped:
+                flipped = self._flipped(path, data, offset, part)
+                if flipped is not None:
+                    process.flips += 1
+                    self.injected += 1
+                    self.world.note("flipped", path)
+                    part = flipped
+            self.world.note("read", path, offset, len(part))
+        return pa.py_buffer(part)
+
+    def size(self, path: str) -> int:
+        return int(self.look("size", path, lambda: len(self._file(path).data)))
+
+    def exists(self, path: str) -> bool:
+        return bool(self.look("exists", path, lambda: path in self.files or bool(self._directory(path))))
+
+    def list(self, path: str, recursive: bool) -> Found:
+        return list(self.look("list", path, lambda: self._list(path, recursive)))
+
+    def _list(self, path: str, recursive: bool) -> Found:
+        found: dict[str, File] = {}
+        _collect(self._directory(path) or {}, "", recursive, found)
+        for name, file in self._stale(path).items():
+            if recursive or "/" not in name:
+                if file is None:
+                    found.pop(name, None)
+                else:
+                    found.setdefault(name, file)
+        self.world.note("list", path, len(found))
+        return [(name, len(file.data), file.mtime_ms) for name, file in found.items()]
+
+    def directories(self, path: str) -> Names:
+        def names() -> Names:
+            return [name for name, inside in (self._directory(path) or {}).items() if isinstance(inside, dict)]
+
+        return list(self.look("directories", path, names))
+
+    def create(self, path: str, *, unique: bool = False) -> Write:
+        process = self.world.current
+        if process is not None and process.is_dead:
+            raise Killed
+        if path in self.files:
+            raise FileExistsError(path)
+        return Write(self, path)
+
+    def replace(self, path: str, data: Any) -> None:
+        content = bytes(memoryview(data))
+        self.ask("replace", path, lambda: self.put(path, content))
+
+    def publish(self, path: str, data: Any) -> None:
+        file = self.create(path)
+        file.write(data)
+        file.close()
+
+    def force(self, paths: Iterable[str], root: str) -> None:
+        """The store loses no power."""
+
+    def delete(self, path: str) -> None:
+        self.ask("delete", path, lambda: self.take(path))
+
+    def now_ms(self, probe: str) -> int:
+        return int(self.look("clock", probe, lambda: self.world.now_ms))
+
+    # What is there
+
+    def put(self, path: str, data: bytes, *, is_whole: bool = True) -> None:
+        """Makes a file, or replaces it."""
+        is_new = path not in self.files
+        self.files[path] = file = File(data, self.world.now_ms, is_whole)
+        directory = self.root
+        *parents, name = path.split("/")
+        for part in parents:
+            directory = directory.setdefault(part, {})
+        directory[name] = file
+        if self.faults.stale and is_new:
+            self._made.append((self.world.now_us, path))
+        self.world.note("put", path, len(data), zlib.crc32(data))
+
+    def take(self, path: str) -> None:
+        """Removes a file, and the directories that it leaves empty."""
+        file = self.files.pop(path, None)
+        if file is None:
+            return
+        *parents, name = path.split("/")
+        directories = [self.root]
+        for part in parents:
+            directories.append(directories[-1][part])
+        del directories[-1][name]
+        for directory, part in zip(reversed(directories[:-1]), reversed(parents), strict=True):
+            if directory[part]:
+                break
+            del directory[part]
+        if self.faults.stale:
+            self._gone.append((self.world.now_us, path, file))
+
+    def _file(self, path: str) -> File:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def _directory(self, path: str) -> dict[str, Any] | None:
+        inside: Any = self.root
+        for part in path.split("/"):
+            inside = inside.get(part) if isinstance(inside, dict) else None
+            if inside is None:
+                return None
+        return inside if isinstance(inside, dict) else None
+
+    def _stale(self, path: str) -> dict[str, File | None]:
+        """What a stale listing shows otherwise: {name: a file that is gone, or None for one that it misses}."""
+        world, faults = self.world, self.faults
+        if world.current is None or not faults.stale or world.random.random() >= faults.stale:
+            return {}
+        since_us = world.now_us - int(world.random.uniform(0, faults.stale_seconds) * SECOND_US)
+        oldest_us = world.now_us - int(faults.stale_seconds * SECOND_US)
+        self._gone = [one for one in self._gone if one[0] >= oldest_us]
+        self._made = [one for one in self._made if one[0] >= oldest_us]
+        prefix = f"{path}/"
+        found: dict[str, File | None] = {}
+        for at_us, name, file in self._gone:
+            if at_us >= since_us and name.startswith(prefix):
+                found[name.removeprefix(prefix)] = file
+        for at_us, name in self._made:
+            if at_us >= since_us and name.startswith(prefix):
+                found[name.removeprefix(prefix)] = None
+        return found
+
+    def _flipped(self, path: str, data: bytes, offset: int, part: bytes) -> bytes | None:
+        """The bytes with a wrong bit inside a record batch, None where no checksum covers any of them."""
+        if "-shared/" in path:
+            return None
+        spots = []
+        position = 0
+        while position + BATCH_OVERHEAD <= len(data):
+            end = position + BATCH_OVERHEAD + int.from_bytes(data[position + 8 : position + 12])
+            first, last = max(position + CRC_COVERS_FROM, offset), min(end, offset + len(part))
+            if first < last:
+                spots.append((first, last))
+            position = end
+        if not spots:
+            return None
+        first, last = self.world.random.choice(spots)
+        wrong = bytearray(part)
+        wrong[self.world.random.randrange(first, last) - offset] ^= 1 << self.world.random.randrange(8)
+        return bytes(wrong)
+
+
+class Write:
+    """A file that is being written: its bytes reach the store when it is closed."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store, self._path = store, path
+        self._parts: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any, /) -> int:
+        self._parts.append(bytes(memoryview(data)))
+        return len(self._parts[-1])
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        store, content = self._store, b"".join(self._parts)
+        if store.world.current is not None and store.world.current.is_dead:
+            raise Killed
+        try:
+            store.ask("write", self._path, lambda: self._put(content))
+        except (OSError, Killed):
+            if store.world.random.random() < store.faults.torn and self._path not in store.files:
+                cut = store.world.random.randrange(len(content) + 1)
+                store.put(self._path, content[:cut], is_whole=False)
+            raise
+
+    def _put(self, content: bytes) -> None:
+        there = self._store.files.get(self._path)
+        if there is None or not there.is_whole:  # a late write takes the place of what it had left
+            self._store.put(self._path, content)
+
+
+def _collect(directory: dict[str, Any], prefix: str, recursive: bool, found: dict[str, File]) -> None:
+    for name, inside in directory.items():
+        if isinstance(inside, File):
+            found[prefix + name] = inside
+        elif recursive:
+            _collect(inside, f"{prefix}{name}/", True, found)

@@ -1,0 +1,88 @@
+"""A streaming query from topic to topic, by two drivers at once: each takes the other for dead, and goes on from the
+same checkpoint. The sink is the product's: tasks write chunks, the driver commits them as the batch's transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, OffsetOutOfRangeError
+from spark_segments.log.appending.appender import Appender, Chunks
+from spark_segments.log.manifest.transaction import Transaction
+from tests.maintenance.long_runs.scenario import Record
+from tests.simulation.judge import view
+from tests.simulation.model import AppendIntent
+from tests.simulation.scenario import PARTITIONS, Simulation
+from tests.simulation.world import Process
+from tests.simulation.writers import send, table_of
+
+SOURCE, SINK = "orders", "copied"
+QUERY = "query"
+
+Range = dict[int, tuple[int, int]]
+
+
+def stream(simulation: Simulation, process: Process) -> None:
+    """Runs batch after batch. `disk` is the checkpoint: the ranges that are planned, and the batches that are done."""
+    checkpoint = process.disk
+    log = simulation.open()
+    while True:
+        simulation.think(process, 1600)
+        batch = checkpoint.get("done", -1) + 1
+        planned: dict[int, Range] = checkpoint.setdefault("planned", {})
+        if batch not in planned:
+            offsets, error = simulation.attempt(process, lambda: log.offsets(SOURCE), InvalidOptionError)
+            if error is not None or batch in planned:
+                continue
+            before: Range = planned.get(batch - 1, {})
+            planned[batch] = {
+                number: (min(max(start, before.get(number, (0, start))[1]), end), end)
+                for number, (start, end) in offsets.items()
+            }
+        if run_batch(simulation, process, log, batch, planned[batch]):
+            checkpoint["done"] = max(checkpoint.get("done", -1), batch)
+
+
+def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ranges: Range) -> bool:
+    """Whether a batch is in the sink."""
+    txn = Transaction(QUERY, batch, QUERY, in_order=True)
+
+    def read() -> dict[int, tuple[Record, ...]]:
+        version = log.snapshot(SOURCE).version
+        found = {}
+        for number, (start, end) in ranges.items():
+            if start < end and number < PARTITIONS:
+                saw = view(log, SOURCE, version, number, start, end)
+                if saw[number]:
+                    found[number] = tuple(record for _, record in saw[number])
+        return found
+
+    records, error = simulation.attempt(
+        process, read, MissingFileError, InvalidOptionError, CorruptBatchError, OffsetOutOfRangeError
+    )
+    if error is not None:
+        return False
+    if not records:
+        return True  # a batch without rows leaves nothing behind
+    written: list[Chunks] = []
+
+    def task(numbers: list[int]) -> None:
+        target = log.target(SINK, txn)
+        mine = {number: records[number] for number in numbers}
+        if target.repeated or not mine:
+            return
+        for _ in range(2 if simulation.random.random() < 0.1 else 1):  # speculation: the first attempt is not used
+            with Appender(log.storage, lambda _: target, topic=SINK) as appender:
+                for rows in table_of(mine).to_batches():
+                    appender.write(rows)
+                chunks = appender.close()
+        written.extend(chunks)
+
+    def run() -> dict[int, tuple[int, int]]:
+        for numbers in ([number for number in records if number == 0], [number for number in records if number]):
+            task(numbers)
+        if not written:  # the tasks have found that it is a repeat
+            return {}
+        return dict(log.commit_chunks(written, txn))
+
+    return send(simulation, process, SINK, AppendIntent(QUERY, batch, records), run)

@@ -1,0 +1,77 @@
+"""The simulator finds nothing in a few seeds, replays what it does, and finds what is planted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_segments.log.manifest import commit as commits
+from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.maintenance.retention import retain as retention
+from tests.conftest import ROOT
+from tests.simulation.simulation import run
+
+COMMITS = 120
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
+    outcome = run(seed, COMMITS)
+    assert outcome.violation is None, (
+        f"python -m tests.simulation --seed {seed} --commits {COMMITS}: {outcome.violation}"
+    )
+    assert outcome.commits >= COMMITS and outcome.counts["reads compared"] > 0
+
+
+def test_a_seed_has_the_same_events_every_time() -> None:
+    first, second, other = run(7, 40), run(7, 40), run(8, 40)
+    assert first.trace == second.trace != other.trace
+
+
+def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping[str, str]) -> None:
+    traces = set()
+    for hash_seed, which in (("1", ["--seed", "9"]), ("2", ["--seeds", "8-9"])):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", *which, "--commits", "40"],
+            cwd=ROOT,
+            env={**python_environment, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        [line] = [line for line in done.stderr.splitlines() if line.startswith("seed 9:")]
+        traces.add(line.partition("trace ")[2].split()[0])
+    assert len(traces) == 1
+
+
+def _violation(seeds: range) -> str | None:
+    """What the first seed finds that finds anything."""
+    return next((found for seed in seeds if (found := run(seed, COMMITS).violation)), None)
+
+
+def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicLog, "find", lambda log, commit_id, versions: None)
+    found = _violation(range(1, 9))
+    assert found is not None and ("acknowledged" in found or "is repeated" in found)
+
+
+def test_a_repeated_transaction_that_is_added_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "is_repeat", lambda txn, last, topic: False)
+    found = _violation(range(1, 9))
+    assert found is not None and "is repeated" in found
+
+
+def test_retention_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = retention.plan_retention
+
+    def too_early(rows: Any, starts: Any, config: Any, now_ms: int) -> Any:
+        return plan(rows, starts, config, now_ms + 30 * DAY_MS)
+
+    monkeypatch.setattr(retention, "plan_retention", too_early)
+    found = _violation(range(1, 9))
+    assert found is not None and "is not to go yet" in found

