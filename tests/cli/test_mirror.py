@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
+from tests.golden_files import GOLDEN
 
 
 @pytest.fixture
@@ -88,3 +89,22 @@ def test_without_once_it_follows_until_it_is_ended(places, python_environment, e
         os.kill(process.pid, ending)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_a_brokers_disk_is_copied_once(run, segments, tmp_path):
+    disk = GOLDEN / "broker-data"
+    report = segments("mirror", disk, tmp_path / "copy", "--once", "--topic", "orders", "--output", "json").json
+    assert [(one["topic"], one["partitions"]) for one in report["topics"]] == [("orders", 2)]
+    assert segments("mirror", disk, tmp_path / "copy", "--once", "--topic", "orders").lines[1].split()[:3] == [
+        "orders", "2", "0",
+    ]  # fmt: skip
+    ran = run("mirror", disk, tmp_path / "copy")
+    assert ran.code == 1 and "expected --once" in ran.error
+
+
+def test_a_list_of_checksums_is_written_and_verified(run, segments, places, tmp_path):
+    segments("mirror", *places, "--once", "--checksums", tmp_path / "list")
+    assert segments("verify", places[1], "--against", tmp_path / "list").lines[-1].startswith("verify: 2 topics")
+    next(Path(places[1]).glob("orders-0/*.timeindex")).write_bytes(b"0123456789ab")
+    assert run("verify", places[1], "--against", tmp_path / "list").code == 3
+    assert run("mirror", *places, "--checksums", tmp_path / "list").code == 1

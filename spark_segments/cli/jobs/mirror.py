@@ -84,6 +84,10 @@ def mirror(
     the leader's newest version. With --output json each pass that changed
     something is a line.
 
+    With --once, SOURCE may be a Kafka broker's log directory, also of a
+    running broker: what lies below its replication-offset-checkpoint is
+    imported, and again what has come since.
+
     Example: segments mirror /data/log s3://backup/log --topic 'orders*'
     Example: segments mirror /data/log /backup/log --once --master local[4]
     Example: segments mirror /data/log /backup/log --lag
@@ -95,6 +99,9 @@ def mirror(
         raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
     patterns = topic or []
+    if leaders.is_kafka:
+        _copy_kafka(leaders, target.create(), spark, patterns, checksums, output, once=once)
+        return
     if checksums is not None and not once:
         raise InvalidOptionError(
             "A list of checksums is of one state", expected="--once with --checksums", found="no --once"
@@ -147,6 +154,37 @@ def _run(
         return
     if report.failed:
         raise typer.Exit(FAILED)
+
+
+def _copy_kafka(
+    source: LogDir,
+    target: LogDir,
+    spark: SparkOptions,
+    patterns: list[str],
+    checksums: Path | None,
+    output: Output,
+    *,
+    once: bool,
+) -> None:
+    from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
+
+    if not once:
+        raise InvalidOptionError(
+            "A directory that Kafka wrote has no commits to follow",
+            expected="--once",
+            found="no --once",
+            hint="Run it again for what has come since",
+        )
+    with progress_bar("mirror") as progress:
+        done = mirror_kafka(source, target, spark.session("mirror"), patterns, checksums=checksums, progress=progress)
+    for one in done:
+        for warning in one["warnings"]:
+            print(f"warning: {one['topic']}: {warning}", file=sys.stderr)
+    if output is Output.JSON:
+        print_json({"job": "mirror", "topics": done})
+        return
+    columns = ["topic", "partitions", "segments", "records", "bytes"]
+    print_table(columns, ([one[name] for name in columns] for one in done))
 
 
 def _print(report: Report, output: Output) -> None:
