@@ -209,3 +209,17 @@ def test_a_mirror_has_forced_every_file_when_it_returns(root, tmp_path):
     leader.append("orders", rows("a"))
     assert not mirror(leader, log).failed
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
+
+
+def test_a_disk_that_fails_once_a_commit_is_found_is_no_success(root):
+    play = Play()
+    log, disk = open_watched(root, play)
+    log.create_topic("orders", 1, FORCED)
+
+    def made_but_reply_lost_and_disk_failed(go) -> None:
+        disk.fails = disk.calls + 2  # the commit forces itself first
+        committed_but_reply_lost(go)
+
+    play.commits(made_but_reply_lost_and_disk_failed)
+    with pytest.raises(UnknownOutcomeError, match="nobody knows whether it has reached the disk"):
+        log.append("orders", rows("a"))

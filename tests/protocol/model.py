@@ -179,6 +179,8 @@ def _read(state: State, plan: _Plan) -> Process:
     try:
         version, transaction = state.versions[-1], getattr(plan.program, "transaction", None)
         first = process.phase != "read"
+        if first and isinstance(plan.program, Append) and version.role != LEADER:
+            raise Refused  # before any record is written, and so before the transaction is looked for
         checks = rules.checks_transaction and (first or rules.checks_transaction_each_try)
         if checks and transaction in version.transactions:
             return _done(process, REPEATED)

@@ -46,6 +46,7 @@ class Actor:
         self._at: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._error: BaseException | None = None
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> str:
@@ -68,11 +69,13 @@ class Actor:
 
     def end(self) -> None:
         """Lets a thread that still waits go."""
-        if self._thread.is_alive():
+        if not self._is_over:
             self.tell("dies")
+        self._thread.join()
 
     def _next(self) -> str:
         where = self._at.get(timeout=SECONDS)
+        self._is_over = where == DONE
         if self._error is not None:
             raise self._error
         return where

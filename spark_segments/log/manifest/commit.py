@@ -158,9 +158,7 @@ def _commit(
         state = _read_again(log, failure)
         found = tries.found(state.version)
         if found is not None:
-            if log.is_forced(state.snapshot.config):
-                log.force(state)
-            return found
+            return _on_disk(log, found)
         failures = failures + 1 if state.version == snapshot.version else 0
         if failures >= FAILURES:
             raise StorageError(f"The commit failed: {reason(failure)}", path=log.location) from failure
@@ -175,13 +173,11 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
         try:
             latest = max(log.versions(), default=-1)
             found = tries.found(latest)
-            if found is not None and log.is_forced(_config_after(found.snapshot_before, tries.sent[-1][1])):
-                log.delta.force()  # the files that it adds were forced before it was sent
         except (SegmentsError, OSError) as unreadable:
             failure: Exception = unreadable
             continue
         if found is not None:
-            return found
+            return _on_disk(log, found)
         if not tries.may_happen(latest):
             raise error
         failure = error
@@ -197,6 +193,22 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
         path=log.location,
         hint=hint,
     ) from error
+
+
+def _on_disk(log: TopicLog, found: Commit) -> Commit:
+    """A commit that was found in the log. Where the topic is forced, it has reached the disk, or this raises."""
+    assert found.change is not None
+    configs = (found.snapshot_before.config, _config_after(found.snapshot_before, found.change))
+    if any(map(log.is_forced, configs)):
+        try:
+            log.delta.force()  # the files that it adds were forced before it was sent
+        except StorageError as error:
+            raise UnknownOutcomeError(
+                f"The {found.change.operation} was made, and nobody knows whether it has reached the disk: {error}",
+                path=log.location,
+                hint="Look whether it is there once the disk is sound",
+            ) from error
+    return found
 
 
 def _config_after(snapshot: Snapshot, change: Change) -> Mapping[str, str]:
