@@ -93,6 +93,12 @@ class Simulation:
     hosts: list[Host]
     pace: Pace
     numbers: dict[str, int] = field(default_factory=dict)
+    follower: Any = None
+
+    @property
+    def commits(self) -> int:
+        """The commits that are there, those of the follower included."""
+        return self.logs.commits + (self.follower.logs.commits if self.follower is not None else 0)
 
     @property
     def random(self) -> random.Random:

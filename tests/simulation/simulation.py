@@ -21,6 +21,7 @@ from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown
 from tests.simulation.jobs import maintain
 from tests.simulation.judge import Judge, Violation, view
+from tests.simulation.mirrors import FOLLOWER_URI, Follower, follow, last_mirror
 from tests.simulation.operators import import_again, operate
 from tests.simulation.readers import read, tail
 from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
@@ -48,7 +49,10 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
     "maintainer-b": maintain,
     "operator": operate,
     "importer": import_again,
+    "mirror-a": follow,
+    "mirror-b": follow,
 }
+ALWAYS = ("writer-a", "reader-a", "maintainer-a")
 SHARED_DISKS = {"stream-b": "stream-a"}
 
 
@@ -72,7 +76,7 @@ class Outcome:
         return asdict(self)
 
 
-def run(seed: int, commits: int, trace: IO[str] | None = None, *, actors: tuple[str, ...] = tuple(ACTORS)) -> Outcome:
+def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     """Runs a seed until `commits` commits are there, and judges it."""
     started = time.perf_counter()
     world = World(seed, trace)
@@ -90,9 +94,10 @@ def run(seed: int, commits: int, trace: IO[str] | None = None, *, actors: tuple[
         with simulated(world):
             judge.log = simulation.open()
             judge.caches = [host.cache for host in hosts]
+            simulation.follower = Follower(simulation)
             _begin(simulation)
-            _start(simulation, actors)
-            world.run(lambda: logs.commits >= commits)
+            _start(simulation)
+            world.run(lambda: simulation.commits >= commits)
             _end(simulation)
     except (Violation, AssertionError) as error:
         violation = f"{type(error).__name__}: {error}"
@@ -101,7 +106,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None, *, actors: tuple[
         logging.disable(level)
     return Outcome(
         seed,
-        logs.commits,
+        simulation.commits,
         round(time.perf_counter() - started, 2),
         round((world.now_us - START_US) / DAY_US, 1),
         world.steps,
@@ -118,6 +123,7 @@ def _begin(simulation: Simulation) -> None:
     """Makes the log directory and its topics, some of them of the old format."""
     log, random = simulation.open(), simulation.random
     mark(log.storage)
+    mark(simulation.storage(FOLLOWER_URI))
     codec = random.choice(("uncompressed", "uncompressed", "producer", "lz4"))
     for topic, config in {**WRITTEN, SINK: COMMON | {"retention.bytes": "6000"}}.items():
         settings = config | {"compression.type": codec}
@@ -129,9 +135,11 @@ def _begin(simulation: Simulation) -> None:
             log.manifest(topic).create(topic_id, settings, rows, format_version=FIRST_FORMAT_VERSION)
 
 
-def _start(simulation: Simulation, actors: tuple[str, ...]) -> None:
+def _start(simulation: Simulation) -> None:
+    """Starts the processes: those that every seed has, and most of the others."""
     disks: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(actors):
+    there = [name for name in ACTORS if name in ALWAYS or simulation.random.random() < 0.8]
+    for number, name in enumerate(there):
         disk = disks.setdefault(SHARED_DISKS.get(name, name), {})
         host = simulation.hosts[number % HOSTS]
 
@@ -151,6 +159,7 @@ def _end(simulation: Simulation) -> None:
     report = verify(log, deep=True)
     if report.errors:
         raise Violation(f"verify finds {report.findings[:3]}")
+    last_mirror(simulation)
     world.now_us += 60 * DAY_US
     failed = vacuum(log, now_ms=world.now_ms).failed
     if failed:

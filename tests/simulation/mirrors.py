@@ -1,0 +1,114 @@
+"""A follower of the log directory at another place: two mirrors at once, and its vacuum. At every commit of the
+follower it is what the leader was at the version that it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_segments import LogDir
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, MissingFileError
+from spark_segments.log.manifest.change import MIRROR
+from spark_segments.log.manifest.states import SOURCE_VERSION
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import vacuum
+from spark_segments.maintenance.mirroring.mirror import mirror
+from tests.simulation.delta import DeltaLogs, Landed
+from tests.simulation.judge import Violation, view
+from tests.simulation.scenario import DEFAULTS, TOPICS, Simulation
+from tests.simulation.world import Process
+
+FOLLOWER_URI = "s3://simulation/follower"
+
+COMPARED = 0.3
+"""The share of the follower's commits that are read whole."""
+
+
+class Follower:
+    """The follower's manifests, and its judge."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.logs = DeltaLogs(simulation.store, self.landed)
+
+    def open(self) -> LogDir:
+        """The follower's log directory, as a process opens it that has just begun."""
+        storage = self._simulation.storage(FOLLOWER_URI)
+        return LogDir(storage, defaults=DEFAULTS, open_delta_log=self.logs)
+
+    def landed(self, landed: Landed) -> None:
+        """A commit of the follower is there."""
+        world, judge = self._simulation.world, self._simulation.judge
+        judge.counts[f"follower's commits: {landed.note.operation}"] += 1
+        if world.failure is not None or landed.note.operation != MIRROR or world.random.random() > COMPARED:
+            return
+        try:
+            self.compare(landed.topic, landed.version)
+        except (AssertionError, KeyError) as error:
+            world.failure = Violation(f"the follower of {landed.topic} at its version {landed.version}: {error!r}")
+            world.failure.__cause__ = error
+
+    def compare(self, topic: str, version: int | None) -> None:
+        """Compares a version of the follower with the version of the leader that it names."""
+        judge, log = self._simulation.judge, self.open()
+        snapshot = log.manifest(topic).snapshot(version, deleted=True)
+        leader = judge.topic(topic).versions.get(int(snapshot.states[SOURCE_VERSION]))
+        if leader is None:
+            return
+        assert (snapshot.deleted_ms is not None) == leader.is_deleted, "it is deleted where the leader is"
+        if leader.is_deleted:
+            return
+        names = ("partition", "log_start_offset", "log_end_offset")
+        rows = zip(*(snapshot.partitions.column(name).to_pylist() for name in names), strict=True)
+        bounds = {number: (start, end) for number, start, end in rows}
+        saw = view(log, topic, snapshot.version)
+        for number in bounds:
+            saw.setdefault(number, [])
+        assert bounds.keys() == leader.partitions.keys(), "it has the leader's partitions"
+        judge.compare(topic, leader, saw, bounds)
+        judge.counts["follower's versions compared"] += 1
+
+
+def follow(simulation: Simulation, process: Process) -> None:
+    """Mirrors topics, and now and then vacuums the follower."""
+    follower: Follower = simulation.follower
+    random = simulation.random
+    source, target = simulation.open(), follower.open()
+    while True:
+        simulation.think(process, 9000)
+        if random.random() < 0.2:
+            simulation.attempt(process, lambda: vacuum(target, now_ms=simulation.world.now_ms))
+            continue
+        topic = random.choice(TOPICS)
+        report, error = simulation.attempt(
+            process,
+            lambda topic=topic: mirror(source, target, topics=[topic]),
+            MissingFileError,
+            InvalidOptionError,
+            LogDirError,
+            CorruptBatchError,
+        )
+        if error is None:
+            check_report(simulation, process, report)
+
+
+def check_report(simulation: Simulation, process: Process, report: Any) -> None:
+    """A run of a mirror fails only where something failed."""
+    simulation.judge.counts["mirrored"] += 1
+    for line in report.failed:
+        if not (process.faults or process.flips or process.stalled_us or simulation.store.faults.stale):
+            raise Violation(f"{process.name}: mirror failed without a cause: {line['topic']}: {line['error']}")
+
+
+def last_mirror(simulation: Simulation) -> None:
+    """In peace the follower reaches the leader, and every byte of it is right."""
+    follower: Follower = simulation.follower
+    source, target = simulation.open(), follower.open()
+    report = mirror(source, target)
+    if report.failed:
+        raise Violation(f"the last mirror fails: {report.failed[:3]}")
+    for topic, versions in follower.logs.topics.items():
+        if versions.latest >= 0:
+            follower.compare(topic, None)
+    found = verify(target, deep=True)
+    if found.errors:
+        raise Violation(f"verify finds {found.findings[:3]} at the follower")
