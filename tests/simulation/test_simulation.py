@@ -33,6 +33,7 @@ def test_a_seed_has_the_same_events_every_time() -> None:
     assert first.trace == second.trace != other.trace
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping[str, str]) -> None:
     traces = set()
     for hash_seed, which in (("1", ["--seed", "9"]), ("2", ["--seeds", "8-9"])):
