@@ -94,6 +94,7 @@ class Simulation:
     pace: Pace
     numbers: dict[str, int] = field(default_factory=dict)
     follower: Any = None
+    history: Any = None
 
     @property
     def commits(self) -> int:

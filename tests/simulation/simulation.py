@@ -23,6 +23,7 @@ from tests.simulation.jobs import maintain
 from tests.simulation.judge import Judge, Violation, view
 from tests.simulation.mirrors import FOLLOWER_URI, Follower, follow, last_mirror
 from tests.simulation.operators import import_again, operate
+from tests.simulation.promotions import History, last_move, make, move, move_write
 from tests.simulation.readers import read, tail
 from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
 from tests.simulation.store import Store
@@ -51,6 +52,9 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
     "importer": import_again,
     "mirror-a": follow,
     "mirror-b": follow,
+    "moving-writer-a": move_write,
+    "moving-writer-b": move_write,
+    "mover": move,
 }
 ALWAYS = ("writer-a", "reader-a", "maintainer-a")
 SHARED_DISKS = {"stream-b": "stream-a"}
@@ -95,6 +99,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
             judge.log = simulation.open()
             judge.caches = [host.cache for host in hosts]
             simulation.follower = Follower(simulation)
+            simulation.history = History(simulation)
             _begin(simulation)
             _start(simulation)
             world.run(lambda: simulation.commits >= commits)
@@ -124,6 +129,7 @@ def _begin(simulation: Simulation) -> None:
     log, random = simulation.open(), simulation.random
     mark(log.storage)
     mark(simulation.storage(FOLLOWER_URI))
+    make(log)
     codec = random.choice(("uncompressed", "uncompressed", "producer", "lz4"))
     for topic, config in {**WRITTEN, SINK: COMMON | {"retention.bytes": "6000"}}.items():
         settings = config | {"compression.type": codec}
@@ -160,6 +166,7 @@ def _end(simulation: Simulation) -> None:
     if report.errors:
         raise Violation(f"verify finds {report.findings[:3]}")
     last_mirror(simulation)
+    last_move(simulation)
     world.now_us += 60 * DAY_US
     failed = vacuum(log, now_ms=world.now_ms).failed
     if failed:

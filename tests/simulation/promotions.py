@@ -1,0 +1,148 @@
+"""A topic that moves: it is mirrored, promoted at the other place, and its former leader becomes a follower, again and
+again, while writers append to whichever place takes their records.
+
+Its judge is a history: what was acknowledged lies at the end where its writer was told, and no value is there twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.errors import (
+    CorruptBatchError,
+    InvalidOptionError,
+    LogDirError,
+    MissingFileError,
+    NotLeaderError,
+    UnknownTopicError,
+)
+from spark_segments.log.manifest.states import FOLLOWER, LEADER, role_of
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.promote import promote
+from tests.simulation.judge import MOVED, Violation, view
+from tests.simulation.scenario import COMMON, Simulation
+from tests.simulation.world import Process
+
+PARTITIONS = 2
+CONFIG = COMMON | {"retention.ms": "-1"}
+
+
+class History:
+    """What writers sent, and what they were told. `told`: (partition, first offset, values) of each acknowledgement."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.sent: set[bytes] = set()
+        self.there: set[bytes] = set()
+        self.told: list[tuple[int, int, list[bytes]]] = []
+
+    def open(self, site: int) -> LogDir:
+        """The log directory of a place, as a process opens it that has just begun."""
+        return self._simulation.open() if site == 0 else self._simulation.follower.open()
+
+    def check(self, log: LogDir) -> None:
+        """Compares the leader's log with the history."""
+        found = {number: dict(records) for number, records in view(log, MOVED, None).items()}
+        values = [record.value for records in found.values() for record in records.values()]
+        if len(values) != len(set(values)):
+            raise Violation(f"{MOVED}: a record is there twice")
+        lost = self.there - set(values)
+        if lost or not set(values) <= self.sent:
+            raise Violation(f"{MOVED}: lost {sorted(lost)[:3]}, or there is what nobody sent")
+        for number, first, sent in self.told:
+            there = [found.get(number, {}).get(first + at) for at in range(len(sent))]
+            if [None if one is None else one.value for one in there] != sent:
+                raise Violation(f"{MOVED}-{number}: {sent[0]!r} was acknowledged at {first}, and there is {there[0]}")
+
+
+def move_write(simulation: Simulation, process: Process) -> None:
+    """Appends with transactions, to the place that took the last append; where that leads no more, to the other."""
+    history, disk, random = simulation.history, process.disk, simulation.random
+    while True:
+        simulation.think(process, 700)
+        if disk.get("pending") is None:
+            number = disk["number"] = disk.get("number", -1) + 1
+            values = [f"{process.name} {number} {at}".encode() for at in range(random.randint(1, 4))]
+            disk["pending"] = number, random.randrange(PARTITIONS), values
+            history.sent.update(values)
+        number, partition, values = disk["pending"]
+        log = history.open(disk.setdefault("site", 0))
+        rows = pa.table({"value": values, "partition": pa.array([partition] * len(values), pa.int32())})
+        found, error = simulation.attempt(
+            process, lambda log=log, rows=rows, number=number: log.append(MOVED, rows, txn=(process.name, number)),
+            NotLeaderError,
+        )  # fmt: skip
+        if isinstance(error, NotLeaderError | UnknownTopicError):
+            disk["site"] = 1 - disk["site"]
+        elif error is None:
+            history.there.update(values)
+            if found:
+                history.told.append((partition, found[partition][0], values))
+            disk["pending"] = None
+            simulation.judge.counts["appends to the topic that moves"] += 1
+
+
+def move(simulation: Simulation, process: Process) -> None:
+    """Mirrors, and now and then promotes. `leader` is the place that led when it was last known."""
+    history, disk, random = simulation.history, process.disk, simulation.random
+    errors = (NotLeaderError, LogDirError, MissingFileError, InvalidOptionError, CorruptBatchError)
+    while True:
+        simulation.think(process, 5000)
+        leader = disk.setdefault("leader", 0)
+        here, there = history.open(leader), history.open(1 - leader)
+        if disk.get("is_former"):  # the other place led before
+            _, error = simulation.attempt(process, lambda a=there, b=here: demote(a, MOVED, b), *errors)
+            disk["is_former"] = error is not None
+            continue
+        if disk.get("is_promoting") or random.random() < 0.25:
+            disk["is_promoting"] = True
+            _, error = simulation.attempt(process, lambda a=there, b=here: promote(a, MOVED, b), *errors)
+            if error is None:
+                simulation.judge.counts["promotions"] += 1
+                disk.update(leader=1 - leader, is_former=True, is_promoting=False)
+            elif isinstance(error, UnknownTopicError | NotLeaderError):
+                disk["is_promoting"] = False
+            continue
+        simulation.attempt(process, lambda a=here, b=there: mirror(a, b, topics=[MOVED]), *errors)
+
+
+def make(log: LogDir) -> None:
+    """Makes the topic at the first place."""
+    log.create_topic(MOVED, PARTITIONS, CONFIG)
+
+
+def last_move(simulation: Simulation) -> None:
+    """In peace a promotion that was under way ends, the leader has all, and the other place becomes its copy."""
+    history = simulation.history
+    sites = [history.open(0), history.open(1)]
+    roles = [_role(log) for log in sites]
+    if LEADER not in roles:
+        site = roles.index(FOLLOWER)
+        promote(sites[site], MOVED, sites[1 - site])
+        roles = [_role(log) for log in sites]
+    if roles.count(LEADER) != 1:
+        raise Violation(f"{MOVED}: the roles are {roles}")
+    leader, other = (sites[roles.index(LEADER)], sites[1 - roles.index(LEADER)])
+    history.check(leader)
+    if _role(other) not in (None, FOLLOWER):
+        demote(other, MOVED, leader)
+    report = mirror(leader, other, topics=[MOVED])
+    if report.failed:
+        raise Violation(f"{MOVED}: the last mirror fails: {report.failed}")
+    history.check(other)
+    for log in sites:
+        found = verify(log, MOVED, deep=True)
+        if found.errors:
+            raise Violation(f"{MOVED}: verify finds {found.findings[:3]}")
+
+
+def _role(log: LogDir) -> Any:
+    try:
+        return role_of(log.snapshot(MOVED))
+    except UnknownTopicError:
+        return None
