@@ -1,4 +1,4 @@
-"""python -m tests.maintenance soak|crashes|restarts|mirrors: the long runs of what the tests do for a few seconds."""
+"""python -m tests.maintenance soak|crashes|restarts|mirrors|failovers: long runs of what tests do for a few seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.maintenance import crashes, restarts, soak
 from tests.maintenance.mirroring import kills
+from tests.maintenance.promotion import failovers
 
 
 def main() -> None:
@@ -24,15 +25,17 @@ def main() -> None:
     three.add_argument("--trials", type=int, default=50, help="processes killed")
     four = runs.add_parser("mirrors", help=kills.__doc__.splitlines()[0])
     four.add_argument("--trials", type=int, default=50, help="mirrors killed")
-    for run in (one, two, three, four):
+    five = runs.add_parser("failovers", help=failovers.__doc__.splitlines()[0])
+    five.add_argument("--trials", type=int, default=50, help="processes killed")
+    for run in (one, two, three, four, five):
         run.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         if chosen.run == "soak":
             figures = soak.run(Path(directory), chosen.seconds, delay_ms=chosen.delay_ms, seed=chosen.seed)
         else:
-            run = {"crashes": crashes.run, "restarts": restarts.run, "mirrors": kills.run}[chosen.run]
-            figures = run(Path(directory), chosen.trials, seed=chosen.seed)
+            others = {"crashes": crashes, "restarts": restarts, "mirrors": kills, "failovers": failovers}
+            figures = others[chosen.run].run(Path(directory), chosen.trials, seed=chosen.seed)
     for name, value in figures.items():
         print(f"{name}: {value}")
 

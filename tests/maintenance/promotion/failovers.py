@@ -1,0 +1,110 @@
+"""Failovers to and fro while a writer appends; promotions, demotions and mirrors are killed with SIGKILL at random.
+
+By hand: python -m tests.maintenance failovers --trials 50
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from spark_segments import LogDir
+from spark_segments.errors import NotLeaderError
+from spark_segments.maintenance import roll
+from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.promote import promote
+from tests.maintenance.promotion.copies import TOPIC, add, assert_equal, epochs, in_step, numbers
+
+LONGEST_SECONDS = 0.8  # a step takes about half of it on a quiet machine
+LATER_MS = 3_600_000
+
+
+def write(places: tuple[str, str], acknowledged: str, stop: Any) -> None:
+    """A writer: sends each number, as a transaction, until either place has taken it, and notes that it was told so."""
+    logs = [LogDir.open(place) for place in places]
+    with Path(acknowledged).open("w") as notes:
+        number = 0
+        while not stop.is_set():
+            for log in logs:
+                try:
+                    add(log, [number], txn=("writer", number))
+                except NotLeaderError:
+                    continue
+                notes.write(f"{number}\n")
+                notes.flush()
+                number += 1
+                break
+            else:
+                time.sleep(0.01)  # a promotion is under way
+
+
+def step(name: str, old: str, new: str) -> None:
+    """A process that is to be killed."""
+    there, here = LogDir.open(old), LogDir.open(new)
+    if name == "promote":
+        promote(here, TOPIC, old)
+    elif name == "demote":
+        demote(there, TOPIC, here)
+    else:
+        in_step(here, there)
+
+
+def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
+    """Kills so many processes. Raises AssertionError where a number that was acknowledged is not there once."""
+    random_ = random.Random(seed)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.maintenance.promotion.failovers"])
+    old, new = (LogDir.create(str(directory / name)) for name in ("one", "other"))
+    old.create_topic(TOPIC, 1, {"retention.ms": "-1", "segment.ms": str(LATER_MS)})
+    in_step(old, new)
+    stop = context.Event()
+    acknowledged = directory / "acknowledged"
+    writer = context.Process(target=write, args=((old.uri, new.uri), str(acknowledged), stop))
+    writer.start()
+    killed: Counter[str] = Counter()
+    failovers = 0
+    try:
+        while killed.total() < trials:
+            for name in ("promote", "demote", "mirror"):
+                killed[name] += _until_done(context, random_, name, old.uri, new.uri)
+            _roll(new)
+            old, new = new, old
+            failovers += 1
+            assert writer.is_alive()
+    finally:
+        stop.set()
+        writer.join()
+    in_step(old, new)  # names as after the last exchange: `old` leads
+    told = [int(line) for line in acknowledged.read_text().splitlines()]
+    found = numbers(old)
+    assert told == [*range(len(told))]
+    assert found[: len(told)] == told and len(found) - len(told) in (0, 1), "each number is there once, in its order"
+    assert_equal(old, new)
+    leaders = [epoch for epoch, _ in epochs(old)]
+    assert leaders == sorted({*leaders}) and leaders[-1] == failovers
+    return {"seed": seed, "failovers": failovers, "kills": killed.total(), "killed": dict(killed), "numbers": len(told)}
+
+
+def _until_done(context: Any, random_: random.Random, name: str, old: str, new: str) -> int:
+    """Runs a step again and again until it was not killed. Returns how often it was."""
+    kills = 0
+    while True:
+        process = context.Process(target=step, args=(name, old, new))
+        process.start()
+        if random_.random() < 0.7:
+            process.join(random_.uniform(0.02, LONGEST_SECONDS * 1.3**kills))
+            process.kill()
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL), f"{name} failed"
+        if process.exitcode == 0:
+            return kills
+        kills += 1
+
+
+def _roll(log: LogDir) -> None:
+    assert not roll(log, now_ms=log.storage.now_ms() + 2 * LATER_MS).failed
