@@ -90,10 +90,17 @@ def compare(one: History, other: History) -> Comparison:
 def first_foreign_offset(copy: History, leader: History) -> int | None:
     """The first offset from which on a copy holds what its leader does not, None where it is a part of the leader's
     log. Reads as `compare` does.
+
+    The leader's epochs also count below its log start: retention there does not make the copy's records the leader's.
     """
-    difference = compare(copy, leader).first_difference
-    end = leader.partition.log_end_offset
-    return end if difference is None and copy.partition.log_end_offset > end else difference
+    ours, theirs = copy.partition, leader.partition
+    end = min(ours.log_end_offset, theirs.log_end_offset)
+    found = [
+        LeaderEpochs(ours.leader_epochs).difference(LeaderEpochs(theirs.leader_epochs), ours.log_start_offset, end),
+        compare(copy, leader).first_difference,
+        theirs.log_end_offset if ours.log_end_offset > theirs.log_end_offset else None,
+    ]
+    return min((offset for offset in found if offset is not None), default=None)
 
 
 def _identity(row: Segment) -> tuple[str, int, int, int] | None:

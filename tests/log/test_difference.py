@@ -115,6 +115,18 @@ def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_en
     assert first_foreign_offset(short, led_anew(long, (0, 0), (1, 9))) is None
 
 
+def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
+    """Its retention has passed the end of a copy that parted from it before. Its leader epochs still tell."""
+    log.create_topic("orders", config={"cleanup.policy": "delete"})
+    log.append("orders", pa.table({"value": [b"a"] * 9}))
+    copy = history(log, "orders")
+    log.append("orders", pa.table({"value": [b"b"] * 9}))
+    log.delete_records("orders", {0: 15})
+    leader = history(log, "orders")
+    assert first_foreign_offset(copy, leader) is None
+    assert first_foreign_offset(copy, led_anew(leader, (0, 0), (1, 7))) == 7
+
+
 @pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if "clean" not in name and "broker" not in name])
 def test_small_windows_find_what_large_ones_do(log, monkeypatch, name):
     """Windows of the two sides end at different offsets."""

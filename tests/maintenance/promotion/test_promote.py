@@ -16,6 +16,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
+from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
@@ -30,6 +31,7 @@ from tests.maintenance.promotion.copies import (
     numbers,
     played,
 )
+from tests.s3_server import BUCKET
 
 
 class Killed(BaseException):
@@ -234,6 +236,27 @@ def test_a_manifest_that_is_made_anew_has_its_fence(leader, follower):
     rebuild_manifest(leader, TOPIC)
     with pytest.raises(NotLeaderError, match=follower.uri):
         add(leader, [10])
+
+
+@pytest.mark.slow
+def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
+    leader = LogDir.create(f"s3a://{BUCKET}/{tmp_path.name}/leader", s3_options)
+    leader.create_topic(TOPIC)
+    add(leader, range(3))
+    follower = LogDir.create(str(tmp_path / "follower"))
+    in_step(leader, follower)
+    add(leader, [3])
+    play = Play()
+    play.commits(lambda go: (promote(follower, TOPIC, storage_options=s3_options), go()))
+    with pytest.raises(NotLeaderError, match=follower.uri):
+        add(LogDir(leader.storage, open_delta_log=play), [4])
+    add(follower, [5])
+    assert numbers(follower) == [0, 1, 2, 3, 5]
+    demote(leader, TOPIC, follower)
+    in_step(follower, leader)
+    assert_equal(follower, leader)
+    promote(leader, TOPIC)
+    assert epochs(leader) == ((0, 0), (1, 4), (2, 5))
 
 
 # By force

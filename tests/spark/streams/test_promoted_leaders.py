@@ -9,8 +9,10 @@ from pyspark.errors import StreamingQueryException
 
 from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError
+from spark_segments.maintenance import roll
+from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import promote
-from tests.maintenance.promotion.copies import TOPIC, add, followed, led
+from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, assert_equal, followed, in_step, led
 from tests.spark.streams.conftest import numbers
 from tests.spark.streams.in_process_query import Killed, Query
 
@@ -99,3 +101,10 @@ def test_a_query_of_spark_ahead_of_a_forced_failover_fails_and_goes_on_where_the
     with pytest.raises(StreamingQueryException, match="orders-0 is another one from offset 10 on"):
         run(follower)
     assert run(follower, failOnDataLoss="false") == [88, 89, 90]
+
+    # The lost leader comes back. Comparing and cutting are tasks of Spark.
+    Path(leader.uri).with_name("lost").rename(leader.uri)
+    roll(leader, now_ms=LATER_MS)
+    demote(leader, TOPIC, follower, cut=True, spark=spark)
+    in_step(follower, leader)
+    assert_equal(follower, leader)
