@@ -59,7 +59,7 @@ class LogDir(Topics, TypedLog, TopicReads):
         if txn is not None:
             checked(txn)
         with self._topic(topic) as manifest:
-            state = manifest.state()
+            state = manifest.state_to_commit_on()
             check_role(state.snapshot, APPEND)
             target = self._target(state.snapshot)
             with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:

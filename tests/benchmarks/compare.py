@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
         directory = Path(temporary)
-        other = _exported(arguments.rev, directory / "tree")
+        other = exported(arguments.rev, directory / "tree")
         subprocess.run(_command("prepare", directory / "logs"), env=_environment(other), check=True)
         with _Side(other, directory / "logs") as theirs, _Side(HERE, directory / "logs") as ours:
             names = [name for name in ours.names if arguments.only in name]
@@ -51,7 +51,8 @@ def _beyond(ratios: list[float], limit: float) -> bool:
     return statistics.median(ratios) > limit and agree >= SHARE_THAT_AGREES
 
 
-def _exported(rev: str, directory: Path) -> Path:
+def exported(rev: str, directory: Path) -> Path:
+    """The package of another commit, in a new directory."""
     directory.mkdir()
     archive = subprocess.run(["git", "archive", rev, "spark_segments"], cwd=HERE, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x", "-C", str(directory)], input=archive.stdout, check=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import spark_segments
-from spark_segments.format.kernels import jit
+from spark_segments.format.kernels import cache, jit
 from tests.format.twin import Bytes, DamageError
 from tests.format.twin_encode import varint
 
@@ -115,6 +117,56 @@ def test_a_cached_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp
         stamp = 1_700_000_000 + answer
         os.utime(package / "low.py", (stamp, stamp))
         assert _run(f"from {package.name}.high import high; print(high())", tmp_path) == str(answer)
+
+
+TWO_KERNELS = """
+from spark_segments.format.kernels.jit import njit
+
+@njit
+def low(number):
+    return number + 1
+
+@njit
+def high(number):
+    return low(number) + low(2)
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_is_stored_with_what_it_calls_and_by_itself_where_python_calls_it(tmp_path):
+    (tmp_path / "two.py").write_text(TWO_KERNELS)
+    kernels = tmp_path / "kernels"
+    for code, expected, stored in (
+        ("import two; print(two.high(3))", "7", ["two.high"]),
+        ("import two; print(two.high(3), two.high.stats.cache_hits.total())", "7 1", ["two.high"]),
+        ("import two; print(two.low(3))", "4", ["two.high", "two.low"]),
+    ):
+        assert _run(code, tmp_path, NUMBA_CACHE_DIR=str(kernels)) == expected
+        assert sorted(path.name.partition("-")[0] for path in kernels.rglob("*.nbc")) == stored
+
+
+@pytest.mark.slow
+def test_processes_that_need_a_kernel_at_the_same_moment_compile_it_once(tmp_path):
+    (tmp_path / "two.py").write_text(TWO_KERNELS)
+    code = "import two; two.high(3); print(two.high.stats.cache_misses.total())"
+
+    def run(_: int) -> str:
+        return _run(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kernels"))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sorted(pool.map(run, range(3))) == ["0", "0", "1"]
+
+
+def test_a_process_that_never_ends_to_compile_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    @jit.njit
+    def stuck(number):
+        return number + 1
+
+    monkeypatch.setattr(cache, "LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(stuck._cache, "_cache_path", str(tmp_path))
+    with open(tmp_path / f"{stuck._cache._impl.filename_base}.lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert stuck(3) == 4
 
 
 @pytest.mark.slow

@@ -86,11 +86,11 @@ class PlayedLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> None:
-        def go() -> None:
-            self._log.commit_on(base, change, note, transactions, data_change=data_change)
+    ) -> TableVersion | None:
+        def go() -> TableVersion | None:
+            return self._log.commit_on(base, change, note, transactions, data_change=data_change)
 
-        self._play.play("commit_on", self._topic, go)
+        return self._play.play("commit_on", self._topic, go)
 
     def checkpoint(self) -> None:
         self._play.play("checkpoint", self._topic, self._log.checkpoint)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pyarrow as pa
 import pytest
+from deltalake import TableFeatures
 
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError
@@ -105,3 +109,72 @@ def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
     assert {row["key"]: row["value"] for row in rows} == {b"a": b"119", b"b": b"119"}
     assert len(rows) < 240
     assert log.offsets("orders") == {0: (0, 240)}
+
+
+# Commits that are written without delta-rs
+
+
+@pytest.fixture
+def local(storage, file) -> DeltaRsLog:
+    """A table on a local disk, at version 0."""
+    log = DeltaRsLog(storage, "orders")
+    log.create(FileChange([file], [], 2), NOTE)
+    return log
+
+
+def add_file(storage: Storage) -> RowFile:
+    return RowFiles(storage, "_manifest/orders").write("topic", topic_table(Topic("id", {"retention.ms": "7"})), 2)
+
+
+def test_a_local_commit_says_what_a_commit_of_delta_rs_says(storage, file, local, monkeypatch):
+    change = FileChange([add_file(storage)], [file], 2)
+    made = local.commit_on(local.open(), change, CommitNote("id", 3, "alter"), {"app": 7}, data_change=False)
+    mine, opened = local.actions(1), local.open()
+    assert made is not None and (made.version, made.files) == (opened.version, opened.files)
+    assert made.last_transaction("app") == 7 and made.last_transactions() == {"app": 7}
+    local.delete([local.log_files().commits[1]])
+    monkeypatch.setattr(os, "link", no_links)
+    assert local.commit_on(local.open(), change, CommitNote("id", 3, "alter"), {"app": 7}, data_change=False) is None
+    theirs = local.actions(1)
+    assert [sorted(action) for action in mine] == [sorted(action) for action in theirs]
+    for one, other in zip(mine, theirs, strict=True):
+        ((kind, my_fields),) = one.items()
+        for name, value in my_fields.items():
+            if name not in ("timestamp", "deletionTimestamp", "engineInfo"):
+                assert other[kind][name] == value, (kind, name)
+        assert all(value is None for name, value in other[kind].items() if name not in {*my_fields, "clientVersion"})
+
+
+def no_links(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "no links on this file system")
+
+
+def test_a_commit_on_a_committed_version_counts_without_opening_it(storage, local):
+    made = local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
+    made = local.commit_on(made, FileChange([], [], 2), CommitNote("id-2", 0, "second"), {})
+    assert (made.version, made.files) == (2, local.open().files)
+    with pytest.raises(VersionTakenError):
+        local.commit_on(local.open(1), FileChange([], [], 2), CommitNote("id-3", 0, "third"), {})
+    names = [info.path for info in storage.list("_manifest/orders/_delta_log")]
+    assert len(names) == 3  # nothing is left of the commit that lost
+
+
+def test_a_version_that_was_cut_from_the_log_is_not_made_again(storage, local):
+    stale = local.open()
+    for number in range(3):
+        local.commit_on(local.open(), FileChange([], [], 2), CommitNote(f"id-{number}", 0, "first"), {})
+    local.checkpoint()
+    commits = local.log_files().commits
+    local.delete([commits[0], commits[1]])
+    with pytest.raises(CommitFailedError):
+        local.commit_on(stale, FileChange([], [], 2), CommitNote("late", 0, "late"), {})
+    assert local.open().version == 3 and sorted(local.log_files().commits) == [2, 3]
+
+
+def test_a_table_with_features_of_others_is_left_to_delta_rs(storage, local):
+    local.open().table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    local.open().table.alter.add_feature(TableFeatures.AppendOnly, allow_protocol_versions_increase=True)
+    version = local.open().version
+    assert not local.open().has_known_protocol
+    assert local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id", 0, "alter"), {}) is None
+    assert local.open().version == version + 1

@@ -247,8 +247,6 @@ def test_every_access_opens_the_table_once(log):
     log.create_topic("prices")
     for access in (
         lambda: log.append("orders", records()),
-        lambda: log.append("orders", records(), ("app", 1)),
-        lambda: log.append("orders", records(), ("app", 1)),
         lambda: list(log.read("orders")),
         lambda: log.offsets("orders"),
         lambda: log.offsets_for_times("orders", 0),
@@ -261,6 +259,39 @@ def test_every_access_opens_the_table_once(log):
         play.opened.clear()
         access()
         assert play.opened == ["orders"]
+
+
+def test_an_append_after_an_append_opens_no_table_unless_another_commit_came_between(log):
+    play = Play()
+    log, other = LogDir(log.storage, open_delta_log=play), LogDir(log.storage)
+    log.create_topic("orders")
+    log.append("orders", records(1))
+    play.opened.clear()
+    assert log.append("orders", records(2), ("app", 1)) == {0: (1, 2)}
+    assert log.append("orders", records(2), ("app", 1)) == {}
+    assert log.append("orders", records(1)) == {0: (3, 3)}
+    assert play.opened == []
+    other.append("orders", records(3), ("app", 2))
+    assert log.append("orders", records(3), ("app", 2)) == {}
+    assert log.append("orders", records(1)) == {0: (7, 7)}
+    assert play.calls["commit_on"] == 4  # none of them was tried in vain
+    other.delete_topic("orders")
+    with pytest.raises(UnknownTopicError):
+        log.append("orders", records(1))
+    other.create_topic("orders")
+    assert log.append("orders", records(1)) == {0: (0, 0)}
+
+
+def test_an_append_into_a_log_directory_that_was_made_anew_knows_nothing_of_the_old_one(log):
+    log.create_topic("orders")
+    for _ in range(3):
+        log.append("orders", records(1))
+    shutil.rmtree(log.uri)
+    other = LogDir.create(log.uri)
+    other.create_topic("orders")
+    for _ in range(3):
+        other.append("orders", records(1))
+    assert log.append("orders", records(1)) == {0: (3, 3)}
 
 
 def test_an_append_that_began_on_an_older_version_comes_after_the_others(log):

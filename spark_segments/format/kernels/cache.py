@@ -7,18 +7,30 @@ Spark application, so each application would compile all kernels again. Here the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import tempfile
+import time
 import uuid
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows: each process compiles for itself
+    fcntl = None  # type: ignore[assignment]
+
 import numba
 from numba.core import caching
+
+LONGEST_WAIT_SECONDS = 60.0
+"""How long a process waits for a kernel that another one compiles, before it compiles the kernel itself."""
+
+_PAUSE_SECONDS = 0.005
 
 
 @functools.cache
@@ -81,6 +93,70 @@ def _contents(archive: Path) -> str:
     with zipfile.ZipFile(archive) as opened:
         entries = sorted((one.filename, one.CRC, one.file_size) for one in opened.infolist())
     return hashlib.sha256(repr([one for one in entries if one[0].endswith(".py")]).encode()).hexdigest()[:16]
+
+
+class KernelCache(caching.FunctionCache):
+    """numba's cache of a kernel's code, with a lock between processes: what one compiles, the others wait for and load.
+
+    Tasks of one host begin at the same moment and need the same kernels. The lock also keeps two processes from
+    storing code of two signatures under the same name, which numba does not.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._held: int | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is not None:
+            return found
+        self._lock()
+        try:
+            found = super().load_overload(sig, target_context)
+        finally:
+            if found is not None:
+                self._unlock()
+        return found  # None: the caller compiles, with the lock held, and stores what it made
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        finally:
+            self._unlock()
+
+    def _lock(self) -> None:
+        """Takes the lock. Does without it where the file system has no locks, or after LONGEST_WAIT_SECONDS."""
+        self._unlock()  # held yet where a compilation failed
+        if fcntl is None:
+            return
+        try:
+            self._impl.locator.ensure_cache_path()
+            path = os.path.join(self._cache_path, f"{self._impl.filename_base}.lock")
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return
+        until = time.monotonic() + LONGEST_WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < until:
+                    time.sleep(_PAUSE_SECONDS)
+                    continue
+            except OSError:
+                pass
+            else:
+                self._held = descriptor
+                return
+            os.close(descriptor)
+            return
+
+    def _unlock(self) -> None:
+        if self._held is not None:
+            descriptor, self._held = self._held, None
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
+            os.close(descriptor)
 
 
 def name_apart(kernel: Any) -> None:

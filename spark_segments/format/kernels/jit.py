@@ -17,7 +17,8 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from spark_segments.format.kernels.cache import cache_in_private_directory, name_apart, share_between_copies
+from spark_segments.format.kernels.cache import share_between_copies
+from spark_segments.format.kernels.kernel import Kernel
 
 # Kernels take read-only arrays, as Arrow's buffers and bytes objects are. `byte_view` makes such a view of any buffer.
 READONLY_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -43,15 +44,8 @@ def njit(*args: Any, **options: Any) -> Any:
 
 
 def _compile(function: Callable[..., Any], signature: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    settings = {"cache": True, "nogil": True, "error_model": "numpy", **options}
-    try:
-        kernel = numba.njit(**settings)(function)
-    except RuntimeError as error:
-        if "no locator available" not in str(error):
-            raise
-        cache_in_private_directory()
-        kernel = numba.njit(**settings)(function)
-    name_apart(kernel)
+    # Nobody passes kernels on as C functions: the wrapper for that would only take time.
+    kernel = Kernel(function, {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options})
     _watch_sources(kernel, function)
     for one in signature:
         kernel.compile(one)

@@ -109,8 +109,9 @@ class DeltaLog(Protocol):
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> None:
-        """Commits as the version right after `base`, which `open` gave. `transactions`: {application id: version}.
+    ) -> TableVersion | None:
+        """Commits as the version right after `base`, which `open` or a commit gave. `transactions`: {application id:
+        version}. Returns the version, where it is known without another look at the log.
 
         Where `change.format_version` has columns that the table lacks, the table gets them; such a change removes
         whole kinds of files. `data_change` is False where the rows stay the same.

@@ -42,6 +42,7 @@ from spark_segments.log.manifest.delta_log import (
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, FileChange, RowFile
 from spark_segments.log.manifest.schemas import KIND, table_schema
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.local import link_new_file
 
 _TABLE_PROPERTIES = {
     # upkeep.py alone deletes files: it knows how long snapshots must stay readable.
@@ -53,6 +54,7 @@ _TABLE_PROPERTIES = {
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
+_WRITER_VERSION = 2  # of the protocol with which delta-rs makes our tables
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 _LAST_CHECKPOINT = "_last_checkpoint"
 _LISTINGS = 5
@@ -87,6 +89,17 @@ class DeltaRsVersion:
             for path, kind, count, size, modified_ms, *limits in rows
         ]
 
+    @cached_property
+    def has_known_protocol(self) -> bool:
+        """Whether a commit may be written without delta-rs: nobody has given the table features that others ask for."""
+        protocol = self.table.protocol()
+        return protocol.min_writer_version <= _WRITER_VERSION and not protocol.writer_features
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The names of the table's columns."""
+        return frozenset(field.name for field in self.table.schema().fields)
+
     def last_transaction(self, application_id: str) -> int | None:
         """See `TableVersion.last_transaction`."""
         return self.table.transaction_version(application_id)
@@ -94,6 +107,30 @@ class DeltaRsVersion:
     def last_transactions(self) -> dict[str, int]:
         """See `TableVersion.last_transactions`."""
         return self._log.last_transactions(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedVersion:
+    """A version that this process has committed: what it holds is known from the version before and the commit."""
+
+    version: int
+    files: list[RowFile]
+    columns: frozenset[str]
+    log: DeltaRsLog
+    has_known_protocol: bool = True
+
+    @property
+    def table(self) -> DeltaTable:
+        """The version, opened."""
+        return self.log.open(self.version).table
+
+    def last_transaction(self, application_id: str) -> int | None:
+        """See `TableVersion.last_transaction`."""
+        return self.table.transaction_version(application_id)
+
+    def last_transactions(self) -> dict[str, int]:
+        """See `TableVersion.last_transactions`."""
+        return self.log.last_transactions(self.version)
 
 
 class DeltaRsLog:
@@ -192,15 +229,42 @@ class DeltaRsLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> None:
-        assert isinstance(base, DeltaRsVersion), "a version that another log opened"
-        if not self._is_forced:
+    ) -> CommittedVersion | None:
+        assert isinstance(base, DeltaRsVersion | CommittedVersion), "a version that another log opened"
+        has_columns = base.columns.issuperset(table_schema(change.format_version).names)
+        if self._storage.is_local and not self._is_forced and has_columns and base.has_known_protocol:
+            adds = [{"add": _add_entry(file, data_change=data_change)} for file in change.added]
+            removes = [{"remove": _remove_entry(file, data_change=data_change)} for file in change.removed]
+            txns = [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
+            if self._commit_to_disk(base.version, [{"commitInfo": _commit_info(note)}, *adds, *removes, *txns]):
+                gone = {file.path for file in change.removed}
+                files = [*(file for file in base.files if file.path not in gone), *change.added]
+                return CommittedVersion(base.version + 1, files, base.columns, self)
+        if self._is_forced:
+            with _scratch_log(self._storage, self.log_files().of_version(base.version)) as scratch:
+                self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
+                self._publish(base.version + 1, scratch)
+        else:
             self._commit(base, base.table, change, note, transactions, data_change=data_change)
-            return
-        version = base.version
-        with _scratch_log(self._storage, self.log_files().of_version(version)) as scratch:
-            self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
-            self._publish(version + 1, scratch)
+        return None
+
+    def _commit_to_disk(self, base_version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
+        """Commits to a local disk as delta-rs does, by a link of a finished file, but without its listings of the log.
+
+        These take longer than all else of a small append to a topic of many versions. False where the file system has
+        no links: nothing was done. The log may have been cut since the base was read, and then its next version may be
+        free although it was made once. So the base, which is cut before any later version, must still be there.
+        """
+        path, _ = self._storage.delta_uri(f"{self._directory}/_delta_log")
+        base, name = (f"{path}/{_commit_name(version)}" for version in (base_version, base_version + 1))
+        if not os.path.exists(base):
+            raise CommitFailedError(f"Version {base_version} is not there any more")
+        try:
+            return link_new_file(name, "\n".join(map(json.dumps, actions)).encode())
+        except FileExistsError:
+            raise VersionTakenError(f"Version {base_version + 1} is there already") from None
+        except OSError as error:
+            raise CommitFailedError(str(error)) from error
 
     def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
         """See `DeltaLog.make_anew`. A checkpoint does not say of which version it is: a table of version 0, made in
@@ -318,7 +382,7 @@ class DeltaRsLog:
 
     def _commit(
         self,
-        base: DeltaRsVersion,
+        base: DeltaRsVersion | CommittedVersion,
         table: DeltaTable,
         change: FileChange,
         note: CommitNote,
@@ -328,7 +392,7 @@ class DeltaRsLog:
     ) -> None:
         """Commits on top of `base` to `table`, which is the table of `base` or a scratch log of the same version."""
         actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
-        there = base.table.schema()
+        there = table.schema()
         schema = _with_columns(there, change.format_version)
         kinds = None if schema is there else _whole_kinds(base.files, change.removed)
         if kinds is None:
@@ -382,20 +446,34 @@ def _commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
-    # delta-rs calls every commit WRITE; userMetadata is the column of Delta's own history that names ours.
-    metadata = {
+def _metadata(note: CommitNote) -> dict[str, Any]:
+    # Every commit is called WRITE, as delta-rs does; userMetadata is the column of Delta's own history that names ours.
+    return {
         "commitId": note.commit_id,
         "attempt": note.attempt,
         "change": note.operation,
         "userMetadata": note.operation,
     }
+
+
+def _commit_info(note: CommitNote) -> dict[str, Any]:
+    """The entry of a commit about itself, as delta-rs writes it."""
+    return {
+        "timestamp": time.time_ns() // 1_000_000,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": json.dumps([KIND])},
+        "engineInfo": "spark-segments",
+        **_metadata(note),
+    }
+
+
+def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
     actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
     # Without retries a commit is a compare-and-swap; with retries delta-rs would rebase it in silence.
-    return CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=actions or None)
+    return CommitProperties(custom_metadata=_metadata(note), max_commit_retries=0, app_transactions=actions or None)
 
 
-def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
+def _statistics(file: RowFile) -> str:
     known = {name: bounds for name, bounds in file.bounds.items() if bounds != UNBOUNDED}
     statistics = {
         "numRecords": file.rows,
@@ -403,12 +481,39 @@ def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
         "maxValues": {name: greatest for name, (_, greatest) in known.items()},
         "nullCount": dict.fromkeys(known, 0),
     }
-    values = {KIND: file.kind}
-    return AddAction(file.path, file.size, values, file.modified_ms, data_change, json.dumps(statistics))
+    return json.dumps(statistics)
+
+
+def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
+    return AddAction(file.path, file.size, {KIND: file.kind}, file.modified_ms, data_change, _statistics(file))
 
 
 def _remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
     return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
+
+
+def _add_entry(file: RowFile, *, data_change: bool) -> dict[str, Any]:
+    """As `_add_action`, in the names of Delta's log."""
+    return {
+        "path": file.path,
+        "partitionValues": {KIND: file.kind},
+        "size": file.size,
+        "modificationTime": file.modified_ms,
+        "dataChange": data_change,
+        "stats": _statistics(file),
+    }
+
+
+def _remove_entry(file: RowFile, *, data_change: bool) -> dict[str, Any]:
+    """As `_remove_action`, in the names of Delta's log."""
+    return {
+        "path": file.path,
+        "dataChange": data_change,
+        "deletionTimestamp": time.time_ns() // 1_000_000,
+        "extendedFileMetadata": True,
+        "partitionValues": {KIND: file.kind},
+        "size": file.size,
+    }
 
 
 def _with_columns(schema: Schema, format_version: int) -> Schema:

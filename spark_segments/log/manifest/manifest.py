@@ -29,7 +29,14 @@ from spark_segments.errors import (
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import CREATE, UPGRADE, Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
-from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, CommitNote, OpenDeltaLog, commit_info, reason
+from spark_segments.log.manifest.delta_log import (
+    MANIFEST_DIRECTORY,
+    CommitNote,
+    OpenDeltaLog,
+    TableVersion,
+    commit_info,
+    reason,
+)
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
@@ -66,7 +73,10 @@ class Upgrade:
 
 
 class Manifest:
-    """The manifest of a topic, whether or not it exists yet. Holds no state: every call reads the table afresh."""
+    """The manifest of a topic, whether or not it exists yet.
+
+    Every call reads the table afresh. `state_to_commit_on` alone remembers what the last commit left.
+    """
 
     def __init__(
         self,
@@ -81,6 +91,8 @@ class Manifest:
         self.storage = storage
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
+        self._made: tuple[TableVersion, str] | None = None
+        """The version that the last commit of this object made, and the commit's id."""
 
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
@@ -105,6 +117,19 @@ class Manifest:
         if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
         return state
+
+    def state_to_commit_on(self) -> TableState:
+        """As `state`, for a commit on top of it: where the last commit was made here, the table is not opened again.
+
+        Delta's log is asked by two small reads whether that commit is still the latest, and the commit on top of it is
+        a compare-and-swap all the same.
+        """
+        made = self._made
+        if made is not None and self.log.is_latest(made[0].version, made[1]):
+            state = self.log.state_of(made[0])
+            if state.snapshot.deleted_ms is None:
+                return state
+        return self.state()
 
     def history(self) -> list[dict[str, Any]]:
         """The commits that the log still has, oldest first: version, committed_ms, operation, commit_id."""
@@ -272,6 +297,7 @@ class Manifest:
         done = commit(self.log, plan, txn, deleted=deleted, state=state)
         if done.change is not None:
             self._keep_small(done.version)
+            self._made = None if done.table is None else (done.table, done.commit_id)
         return done
 
     def keep_for_rebuild(self) -> None:

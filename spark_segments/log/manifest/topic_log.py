@@ -121,7 +121,7 @@ class TopicLog:
         StorageError for a manifest that cannot be read.
         """
         try:
-            return self._state(version)
+            return self.state_of(self.open(version), version)
         except (LogDirError, StorageError) as error:
             if self.deleted_by_force_ms() is not None:
                 raise self.unknown("It was deleted by force; vacuum takes its files") from error
@@ -131,8 +131,8 @@ class TopicLog:
         """When the topic was deleted by force, else None. That counts only while the manifest cannot be read."""
         return deleted_by_force_ms(self.storage, self.directory)
 
-    def _state(self, version: int | None) -> TableState:
-        table = self.open(version)
+    def state_of(self, table: TableVersion, version: int | None = None) -> TableState:
+        """As `state`, of a version that is open. `version`: the one that was asked for, None for the latest."""
         files = table.files
         topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
         if len(topics) != 1:
@@ -224,6 +224,21 @@ class TopicLog:
                 return version, int(info["attempt"])
         return None
 
+    def is_latest(self, version: int, commit_id: str) -> bool:
+        """Whether a version was made by the commit of this id, and no other version has come since.
+
+        Two small reads say so: the log is cut from its start on, so where a version is there, the next one was not cut.
+        """
+        try:
+            mine = commit_info(self.delta.actions(version)).get("commitId") == commit_id
+        except FileNotFoundError:
+            return False
+        try:
+            self.delta.actions(version + 1)
+        except FileNotFoundError:
+            return mine
+        return False
+
     # Durability
 
     def is_forced(self, config: Mapping[str, str]) -> bool:
@@ -270,14 +285,15 @@ class TopicLog:
         transactions: Iterable[Transaction],
         *,
         forced: bool = False,
-    ) -> None:
+    ) -> TableVersion | None:
         """Commits as the version right after `state`, or raises. `transactions` go into Delta's log, too.
 
-        `forced`: once this returns, the commit has reached the disk; `force` was called for `state` before.
+        `forced`: once this returns, the commit has reached the disk; `force` was called for `state` before. Returns the
+        version, where it is known without another look at the log.
         """
         topic_id = state.snapshot.topic_id
         by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
-        self.delta_log(forced).commit_on(state.table, change, note, by_id)
+        return self.delta_log(forced).commit_on(state.table, change, note, by_id)
 
 
 def _application_id(application: str, topic_id: str) -> str:
