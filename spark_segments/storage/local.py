@@ -35,6 +35,28 @@ class _PieceWriter(io.FileIO):
         return super().write(memoryview(data)[:WRITE_BYTES])
 
 
+def link_new_file(path: str, data: bytes) -> bool:
+    """Makes a file whole, or not at all: of several makers of the same name, one succeeds. False where the file system
+    has no links: nothing was done.
+
+    Raises FileExistsError where the file is there already, OSError for any other failure.
+    """
+    staged = os.path.join(os.path.dirname(path), f"{uuid.uuid4().hex}.tmp")
+    try:
+        with open(staged, "xb") as file:
+            file.write(data)
+        try:
+            os.link(staged, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            return False
+    finally:
+        with contextlib.suppress(OSError):  # vacuum takes what is left
+            os.unlink(staged)
+    return True
+
+
 class LocalFiles:
     """Files of this machine. Every read opens its file anew: that costs microseconds and sees renames and growth."""
 
