@@ -123,7 +123,9 @@ def local(storage, file) -> DeltaRsLog:
 
 
 def add_file(storage: Storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write("topic", topic_table(Topic("id", {"retention.ms": "7"})), 2)
+    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {"retention.ms": "7"})), 2)[
+        0
+    ]
 
 
 def test_a_local_commit_says_what_a_commit_of_delta_rs_says(storage, file, local, monkeypatch):

@@ -233,8 +233,8 @@ class DeltaRsLog:
         assert isinstance(base, DeltaRsVersion | CommittedVersion), "a version that another log opened"
         has_columns = base.columns.issuperset(table_schema(change.format_version).names)
         if self._storage.is_local and not self._is_forced and has_columns and base.has_known_protocol:
-            adds = [{"add": _add_entry(file, data_change=data_change)} for file in change.added]
-            removes = [{"remove": _remove_entry(file, data_change=data_change)} for file in change.removed]
+            adds = [file.add_action(data_change=data_change) for file in change.added]
+            removes = [file.remove_action(data_change=data_change) for file in change.removed]
             txns = [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
             if self._commit_to_disk(base.version, [{"commitInfo": _commit_info(note)}, *adds, *removes, *txns]):
                 gone = {file.path for file in change.removed}
@@ -473,47 +473,12 @@ def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProp
     return CommitProperties(custom_metadata=_metadata(note), max_commit_retries=0, app_transactions=actions or None)
 
 
-def _statistics(file: RowFile) -> str:
-    known = {name: bounds for name, bounds in file.bounds.items() if bounds != UNBOUNDED}
-    statistics = {
-        "numRecords": file.rows,
-        "minValues": {name: least for name, (least, _) in known.items()},
-        "maxValues": {name: greatest for name, (_, greatest) in known.items()},
-        "nullCount": dict.fromkeys(known, 0),
-    }
-    return json.dumps(statistics)
-
-
 def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
-    return AddAction(file.path, file.size, {KIND: file.kind}, file.modified_ms, data_change, _statistics(file))
+    return AddAction(file.path, file.size, {KIND: file.kind}, file.modified_ms, data_change, file.statistics)
 
 
 def _remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
     return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
-
-
-def _add_entry(file: RowFile, *, data_change: bool) -> dict[str, Any]:
-    """As `_add_action`, in the names of Delta's log."""
-    return {
-        "path": file.path,
-        "partitionValues": {KIND: file.kind},
-        "size": file.size,
-        "modificationTime": file.modified_ms,
-        "dataChange": data_change,
-        "stats": _statistics(file),
-    }
-
-
-def _remove_entry(file: RowFile, *, data_change: bool) -> dict[str, Any]:
-    """As `_remove_action`, in the names of Delta's log."""
-    return {
-        "path": file.path,
-        "dataChange": data_change,
-        "deletionTimestamp": time.time_ns() // 1_000_000,
-        "extendedFileMetadata": True,
-        "partitionValues": {KIND: file.kind},
-        "size": file.size,
-    }
 
 
 def _with_columns(schema: Schema, format_version: int) -> Schema:

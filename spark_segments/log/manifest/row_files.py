@@ -6,6 +6,7 @@ says which files make up the table; schemas.py says what they hold.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,6 +66,42 @@ class RowFile:
         least, greatest = self.bounds["partition"]
         at = bisect_left(partitions, least)
         return at < len(partitions) and partitions[at] <= greatest
+
+    @property
+    def statistics(self) -> str:
+        """The file's statistics, as Delta's log has them."""
+        known = {name: bounds for name, bounds in self.bounds.items() if bounds != UNBOUNDED}
+        statistics = {
+            "numRecords": self.rows,
+            "minValues": {name: least for name, (least, _) in known.items()},
+            "maxValues": {name: greatest for name, (_, greatest) in known.items()},
+            "nullCount": dict.fromkeys(known, 0),
+        }
+        return json.dumps(statistics)
+
+    def add_action(self, *, data_change: bool) -> dict[str, Any]:
+        """The action of Delta's log that adds the file."""
+        action = {
+            "path": self.path,
+            "partitionValues": {KIND: self.kind},
+            "size": self.size,
+            "modificationTime": self.modified_ms,
+            "dataChange": data_change,
+            "stats": self.statistics,
+        }
+        return {"add": action}
+
+    def remove_action(self, *, data_change: bool) -> dict[str, Any]:
+        """The action of Delta's log that removes the file."""
+        action = {
+            "path": self.path,
+            "dataChange": data_change,
+            "deletionTimestamp": _now_ms(),
+            "extendedFileMetadata": True,
+            "partitionValues": {KIND: self.kind},
+            "size": self.size,
+        }
+        return {"remove": action}
 
 
 EncodedFile = tuple[RowFile, pa.Buffer]
