@@ -9,6 +9,7 @@ from typing import Any
 from spark_segments.log.manifest.delta_log import (
     CommitFailedError,
     CommitNote,
+    CommittedVersion,
     DeltaLog,
     LogFiles,
     OpenDeltaLog,
@@ -86,8 +87,8 @@ class PlayedLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> TableVersion | None:
-        def go() -> TableVersion | None:
+    ) -> CommittedVersion | None:
+        def go() -> CommittedVersion | None:
             return self._log.commit_on(base, change, note, transactions, data_change=data_change)
 
         return self._play.play("commit_on", self._topic, go)

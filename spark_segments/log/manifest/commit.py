@@ -21,7 +21,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta_log import CommitNote, TableVersion, VersionTakenError, reason
+from spark_segments.log.manifest.delta_log import CommitNote, CommittedVersion, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
@@ -45,16 +45,15 @@ class Commit:
 
     `version`: the topic's version after the commit, or the version that was read where nothing was committed.
     `change`: the change that was committed on top of `snapshot_before`. None where the plan had nothing to do, and
-    where the transaction had been committed before (`repeated`). `commit_id`: the commit's id in Delta's log. `table`:
-    the version after the commit, where it is known without another look at the log.
+    where the transaction had been committed before (`repeated`). `table`: the version after the commit, where it
+    is known without another look at the log.
     """
 
     version: int
     snapshot_before: Snapshot
     change: Change | None
     repeated: bool = False
-    commit_id: str = ""
-    table: TableVersion | None = None
+    table: CommittedVersion | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)} right after the commit.
@@ -151,7 +150,7 @@ def _commit(
                 note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
                 tries.sent.append((snapshot, change))
                 table = log.commit_on(state, files, note, change.transactions, forced=forced)
-                return Commit(snapshot.version + 1, snapshot, change, commit_id=note.commit_id, table=table)
+                return Commit(snapshot.version + 1, snapshot, change, table=table)
             except SegmentsError:
                 raise
             except Exception as error:  # no error proves that the commit did not happen

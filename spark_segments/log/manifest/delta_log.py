@@ -85,6 +85,16 @@ class TableVersion(Protocol):
         """{application id: the version of its last transaction} of all application ids."""
 
 
+class CommittedVersion(TableVersion, Protocol):
+    """A version that a commit of this process made, and all that it holds, without another look at the log."""
+
+    def is_latest(self) -> bool:
+        """Whether the version is still that commit's, and no other has come since.
+
+        Raises LogDirError for a log that is damaged since.
+        """
+
+
 class DeltaLog(Protocol):
     """The Delta table of a topic, whether or not it exists. Holds no state: every call reads the log afresh."""
 
@@ -109,7 +119,7 @@ class DeltaLog(Protocol):
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> TableVersion | None:
+    ) -> CommittedVersion | None:
         """Commits as the version right after `base`, which `open` or a commit gave. `transactions`: {application id:
         version}. Returns the version, where it is known without another look at the log.
 

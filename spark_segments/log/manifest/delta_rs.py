@@ -36,6 +36,7 @@ from spark_segments.log.manifest.delta_log import (
     LogFiles,
     TableVersion,
     VersionTakenError,
+    commit_info,
     manifest_directory,
     reason,
 )
@@ -110,12 +111,13 @@ class DeltaRsVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedVersion:
-    """A version that this process has committed: what it holds is known from the version before and the commit."""
+class LocalVersion:
+    """See `CommittedVersion`: a version of a local log, committed by the commit of this id."""
 
     version: int
     files: list[RowFile]
     columns: frozenset[str]
+    commit_id: str
     log: DeltaRsLog
     has_known_protocol: bool = True
 
@@ -123,6 +125,15 @@ class CommittedVersion:
     def table(self) -> DeltaTable:
         """The version, opened."""
         return self.log.open(self.version).table
+
+    def is_latest(self) -> bool:
+        """Two small reads say so: the log is cut from its start on, so where a version is, the next one was not cut."""
+        self.log.check_commits(self.version)
+        try:
+            mine = commit_info(self.log.actions(self.version)).get("commitId") == self.commit_id
+        except FileNotFoundError:
+            return False
+        return mine and not self.log.has_commit(self.version + 1)
 
     def last_transaction(self, application_id: str) -> int | None:
         """See `TableVersion.last_transaction`."""
@@ -157,10 +168,10 @@ class DeltaRsLog:
             raise StorageError(f"The manifest cannot be opened: {self._reason(error)}", path=location) from error
         if version is not None and table.version() != version:
             raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
-        self._check_commits(table.version())
+        self.check_commits(table.version())
         return DeltaRsVersion(table, self)
 
-    def _check_commits(self, version: int) -> None:
+    def check_commits(self, version: int) -> None:
         """Raises LogDirError where a commit that the version is opened from is an empty file.
 
         delta-rs takes it for a commit without actions: the log would end where it ended before, and the offsets of
@@ -180,6 +191,10 @@ class DeltaRsLog:
                         hint="A power loss took commits that were not forced to disk (flush.messages). Take this file "
                         "and the commit files after it away: the topic is then what it was before these commits",
                     )
+
+    def has_commit(self, version: int) -> bool:
+        """Whether the log has a version's commit."""
+        return self._storage.exists(self._log_file(_commit_name(version)))
 
     def _last_checkpoint(self) -> int:
         """The version of the last checkpoint, as its pointer says; -1 where there is none, or no good one."""
@@ -229,8 +244,8 @@ class DeltaRsLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> CommittedVersion | None:
-        assert isinstance(base, DeltaRsVersion | CommittedVersion), "a version that another log opened"
+    ) -> LocalVersion | None:
+        assert isinstance(base, DeltaRsVersion | LocalVersion), "a version that another log opened"
         has_columns = base.columns.issuperset(table_schema(change.format_version).names)
         if self._storage.is_local and not self._is_forced and has_columns and base.has_known_protocol:
             adds = [file.add_action(data_change=data_change) for file in change.added]
@@ -239,7 +254,7 @@ class DeltaRsLog:
             if self._commit_to_disk(base.version, [{"commitInfo": _commit_info(note)}, *adds, *removes, *txns]):
                 gone = {file.path for file in change.removed}
                 files = [*(file for file in base.files if file.path not in gone), *change.added]
-                return CommittedVersion(base.version + 1, files, base.columns, self)
+                return LocalVersion(base.version + 1, files, base.columns, note.commit_id, self)
         if self._is_forced:
             with _scratch_log(self._storage, self.log_files().of_version(base.version)) as scratch:
                 self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
@@ -258,11 +273,11 @@ class DeltaRsLog:
         path, _ = self._storage.delta_uri(f"{self._directory}/_delta_log")
         base, name = (f"{path}/{_commit_name(version)}" for version in (base_version, base_version + 1))
         if not os.path.exists(base):
-            raise CommitFailedError(f"Version {base_version} is not there any more")
+            raise CommitFailedError(f"version {base_version} is not there any more")
         try:
             return link_new_file(name, "\n".join(map(json.dumps, actions)).encode())
         except FileExistsError:
-            raise VersionTakenError(f"Version {base_version + 1} is there already") from None
+            raise VersionTakenError(f"version {base_version + 1} is there already") from None
         except OSError as error:
             raise CommitFailedError(str(error)) from error
 
@@ -382,7 +397,7 @@ class DeltaRsLog:
 
     def _commit(
         self,
-        base: DeltaRsVersion | CommittedVersion,
+        base: DeltaRsVersion | LocalVersion,
         table: DeltaTable,
         change: FileChange,
         note: CommitNote,

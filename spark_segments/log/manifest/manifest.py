@@ -32,8 +32,8 @@ from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
 from spark_segments.log.manifest.delta_log import (
     MANIFEST_DIRECTORY,
     CommitNote,
+    CommittedVersion,
     OpenDeltaLog,
-    TableVersion,
     commit_info,
     reason,
 )
@@ -91,8 +91,7 @@ class Manifest:
         self.storage = storage
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
-        self._made: tuple[TableVersion, str] | None = None
-        """The version that the last commit of this object made, and the commit's id."""
+        self._committed: CommittedVersion | None = None  # by the last commit of this object
 
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
@@ -124,9 +123,9 @@ class Manifest:
         Delta's log is asked by two small reads whether that commit is still the latest, and the commit on top of it is
         a compare-and-swap all the same.
         """
-        made = self._made
-        if made is not None and self.log.is_latest(made[0].version, made[1]):
-            state = self.log.state_of(made[0])
+        committed = self._committed
+        if committed is not None and committed.is_latest():
+            state = self.log.state_of(committed)
             if state.snapshot.deleted_ms is None:
                 return state
         return self.state()
@@ -297,7 +296,7 @@ class Manifest:
         done = commit(self.log, plan, txn, deleted=deleted, state=state)
         if done.change is not None:
             self._keep_small(done.version)
-            self._made = None if done.table is None else (done.table, done.commit_id)
+            self._committed = done.table
         return done
 
     def keep_for_rebuild(self) -> None:

@@ -17,6 +17,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.delta_log import (
     CommitNote,
+    CommittedVersion,
     DeltaLog,
     OpenDeltaLog,
     TableVersion,
@@ -224,21 +225,6 @@ class TopicLog:
                 return version, int(info["attempt"])
         return None
 
-    def is_latest(self, version: int, commit_id: str) -> bool:
-        """Whether a version was made by the commit of this id, and no other version has come since.
-
-        Two small reads say so: the log is cut from its start on, so where a version is there, the next one was not cut.
-        """
-        try:
-            mine = commit_info(self.delta.actions(version)).get("commitId") == commit_id
-        except FileNotFoundError:
-            return False
-        try:
-            self.delta.actions(version + 1)
-        except FileNotFoundError:
-            return mine
-        return False
-
     # Durability
 
     def is_forced(self, config: Mapping[str, str]) -> bool:
@@ -285,7 +271,7 @@ class TopicLog:
         transactions: Iterable[Transaction],
         *,
         forced: bool = False,
-    ) -> TableVersion | None:
+    ) -> CommittedVersion | None:
         """Commits as the version right after `state`, or raises. `transactions` go into Delta's log, too.
 
         `forced`: once this returns, the commit has reached the disk; `force` was called for `state` before. Returns the
