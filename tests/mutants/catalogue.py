@@ -151,11 +151,11 @@ MUTANTS = (
     ),
     Mutant(
         "roll",
-        "a chunk that lost its place is sealed by its row",
-        "maintenance/rolling/roll.py",
-        "            if tuple(active[one.partition][: len(one.chunks)]) == one.chunks:\n",
-        "            if len(active[one.partition]) >= len(one.chunks):\n",
-        "tests/maintenance/test_roll.py::test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_segment",
+        "tombstones are not counted where a chunk is cut",
+        "log/segment/copying.py",
+        "with_tombstones=not (whole and known)",
+        "with_tombstones=False",
+        "tests/maintenance/test_roll.py::test_tombstones_are_counted_also_where_a_chunk_is_cut",
     ),
     Mutant(
         "roll",
