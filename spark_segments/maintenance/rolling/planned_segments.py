@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -128,8 +129,9 @@ def plan_segments(
 
 
 def _planned(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) -> PlannedSegment:
-    inside = tuple(chunk for chunk in chunks if chunk.base_offset < stop and chunk.next_offset > start)
-    return PlannedSegment(chunks[0].partition, start, stop, inside, sealed)
+    first = bisect_right(chunks, start, key=lambda chunk: chunk.next_offset)
+    last = bisect_left(chunks, stop, first, key=lambda chunk: chunk.base_offset)
+    return PlannedSegment(chunks[0].partition, start, stop, tuple(chunks[first:last]), sealed)
 
 
 def _bytes_within(chunk: Segment, start: int, stop: int) -> int:
