@@ -96,10 +96,9 @@ class Manifest:
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
         try:
-            self.snapshot()
+            return self.log.is_there()
         except UnknownTopicError:
             return False
-        return True
 
     def snapshot(self, version: int | None = None, *, deleted: bool = False) -> Snapshot:
         """The topic at a version of its manifest, by default the latest.

@@ -128,6 +128,19 @@ class TopicLog:
                 raise self.unknown("It was deleted by force; vacuum takes its files") from error
             raise
 
+    def is_there(self) -> bool:
+        """Whether the topic is there and not deleted. Mostly its own row says so, and no row of a partition is read.
+
+        Raises as `state` does.
+        """
+        if self.deleted_by_force_ms() is None:  # else it counts whether all of the manifest can be read
+            with contextlib.suppress(LogDirError, StorageError, FileNotFoundError, KeyError, ValueError):
+                [rows] = self.store.read_all([file for file in self.open().files if file.kind == TOPIC_KIND])
+                topic = topic_of(rows)
+                if topic.format_version <= FORMAT_VERSION:
+                    return topic.deleted_ms is None
+        return self.state().snapshot.deleted_ms is None
+
     def deleted_by_force_ms(self) -> int | None:
         """When the topic was deleted by force, else None. That counts only while the manifest cannot be read."""
         return deleted_by_force_ms(self.storage, self.directory)
