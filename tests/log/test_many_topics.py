@@ -7,7 +7,10 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log import topics
+from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, segments_table
 from spark_segments.storage import Storage
+from tests.log.chunk_rows import new_chunk
 from tests.log.played_log import Play
 
 
@@ -30,3 +33,13 @@ def test_a_name_that_no_other_can_collide_with_is_made_without_a_look_at_the_oth
     log.create_topic("orders")
     with pytest.raises(AssertionError, match="a listing"):
         log.create_topic("all.orders")
+
+
+def test_rows_of_very_many_small_files_take_no_more_memory_than_the_cache_may():
+    """A table of a row is some kilobytes, of which the values are the least."""
+    limit = 100 * COLUMN_BYTES * len(SEGMENT_SCHEMA)
+    cache = _RowCache(limit)
+    for number in range(1000):
+        cache.put(("log", "topic", f"{number}"), segments_table([new_chunk()]))
+    kept = [number for number in range(1000) if cache.get(("log", "topic", f"{number}")) is not None]
+    assert 50 < len(kept) < 100 and kept == list(range(1000 - len(kept), 1000))

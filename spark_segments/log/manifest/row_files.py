@@ -47,6 +47,9 @@ UNBOUNDED = (-(1 << 63), (1 << 63) - 1)
 CACHE_BYTES = 64 << 20
 """Upper bound on this process's memory for recently read or written rows."""
 
+COLUMN_BYTES = 1024
+"""What a column of a table takes beside its values: measured, of tables of a row."""
+
 _READ_THREADS = 16
 
 
@@ -227,12 +230,17 @@ class _RowCache:
 
     def put(self, key: tuple[str, str, str], rows: pa.Table) -> None:
         with self._lock:
-            if key in self._rows or rows.nbytes > self._limit:
+            if key in self._rows or _memory_bytes(rows) > self._limit:
                 return
             self._rows[key] = rows
-            self._bytes += rows.nbytes
+            self._bytes += _memory_bytes(rows)
             while self._bytes > self._limit:
-                self._bytes -= self._rows.popitem(last=False)[1].nbytes
+                self._bytes -= _memory_bytes(self._rows.popitem(last=False)[1])
+
+
+def _memory_bytes(rows: pa.Table) -> int:
+    """About the memory of a table. Of small tables, as ten thousand topics have, most is not the values'."""
+    return int(rows.nbytes) + COLUMN_BYTES * int(rows.num_columns)
 
 
 _cache = _RowCache(CACHE_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -27,6 +27,9 @@ from spark_segments.log.reading.isolation import (
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
 RUN_COST_BYTES = 64 << 10  # cost of a request within a shared object
+
+ROWS_AT_A_TIME = 1000
+"""How many rows of a partition become values together."""
 
 PARALLEL_TASKS = 64
 """Partitions share a task only as far as so many tasks are left: a planner does not know the size of its cluster."""
@@ -99,30 +102,59 @@ def read_ranges(
     `max_partition_bytes` gives several ranges of about that size. `leave_out_aborted` leaves out the data of aborted
     transactions at either level.
     """
+    return list(
+        planned_ranges(
+            snapshot,
+            offsets,
+            max_partition_bytes=max_partition_bytes,
+            isolation_level=isolation_level,
+            leave_out_aborted=leave_out_aborted,
+        )
+    )
+
+
+def planned_ranges(
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    *,
+    max_partition_bytes: int | None = None,
+    isolation_level: str = READ_UNCOMMITTED,
+    leave_out_aborted: bool = False,
+) -> Iterator[ReadRange]:
+    """As `read_ranges`, made as they are asked for: a read of a million segments begins at once, in little memory.
+
+    The rows are read here, so that no caller finds them gone later.
+    """
     committed = check_isolation_level(isolation_level) == READ_COMMITTED
     without_aborted = committed or leave_out_aborted
     bounds = readable_bounds(snapshot, isolation_level)
-    snapshot = snapshot.narrowed(offsets)
-    ranges: list[ReadRange] = []
-    for partition, (start, end) in sorted(offsets.items()):
-        log_start, log_end = bounds[partition]
-        start, end = max(start, log_start), min(end, log_end)
-        if start >= end:
-            continue
-        live = snapshot.live_table(partition)
-        transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
-        for segment in _overlapping(live, start, end):
-            whole = ReadRange(
-                snapshot.topic,
-                segment,
-                max(start, segment.base_offset),
-                min(end, segment.next_offset),
-                segment.position,
-                segment.end_position,
-                transactions=_from(transactions, segment.base_offset),
-            )
-            ranges.extend(cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes))
-    return ranges
+    wanted = {number: _clipped(asked, bounds[number]) for number, asked in sorted(offsets.items())}
+    narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
+    _ = narrowed.live
+
+    def ranges() -> Iterator[ReadRange]:
+        for partition, (start, end) in wanted.items():
+            if start >= end:
+                continue
+            live = narrowed.live_table(partition)
+            transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
+            for segment in _overlapping(live, start, end):
+                whole = ReadRange(
+                    snapshot.topic,
+                    segment,
+                    max(start, segment.base_offset),
+                    min(end, segment.next_offset),
+                    segment.position,
+                    segment.end_position,
+                    transactions=_from(transactions, segment.base_offset),
+                )
+                yield from cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes)
+
+    return ranges()
+
+
+def _clipped(asked: tuple[int, int], there: tuple[int, int]) -> tuple[int, int]:
+    return max(asked[0], there[0]), min(asked[1], there[1])
 
 
 def cut(
@@ -204,9 +236,12 @@ def _begin(one: ReadRange, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]])
     return replace(one, begin_position=max(by_offset, int(index[1][entry]) if entry >= 0 else 0))
 
 
-def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> list[Segment]:
+def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterator[Segment]:
+    """The segments that may have some of the offsets, made as they are asked for."""
     next_offsets = table.column("next_offset").to_numpy()
     base_offsets = table.column("base_offset").to_numpy()
     first = int(np.searchsorted(next_offsets, start_offset, side="right"))
     last = int(np.searchsorted(base_offsets, end_offset, side="left"))
-    return [segment for segment in segments_of(table.slice(first, max(0, last - first))) if segment.log_bytes]
+    for row in range(first, last, ROWS_AT_A_TIME):
+        rows = table.slice(row, min(ROWS_AT_A_TIME, last - row))
+        yield from (segment for segment in segments_of(rows) if segment.log_bytes)

@@ -17,7 +17,7 @@ from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED, check_isolation_level
 from spark_segments.log.reading.latest import LATEST, LatestPlan, read_latest
-from spark_segments.log.reading.plan import ReadRange, cut, read_ranges
+from spark_segments.log.reading.plan import ReadRange, cut, planned_ranges
 from spark_segments.log.reading.read import read_range
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, pieces_between
 from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES
@@ -122,11 +122,11 @@ def read_records(
         tasks = LatestPlan(snapshot, offsets, wanted.isolation_level, wanted.include_tombstones).tasks()
         readers = [partial(read_latest, storage, task, columns=columns, view_values=as_views) for task in tasks]
     else:
-        ranges = read_ranges(snapshot, offsets, isolation_level=wanted.isolation_level)
+        ranges = planned_ranges(snapshot, offsets, isolation_level=wanted.isolation_level)
         read = partial(
             read_range, storage, columns=columns, include_control=wanted.include_control, view_values=as_views
         )
-        readers = _pieces(storage, snapshot, ranges, read) if threads > 1 else [partial(read, one) for one in ranges]
+        readers = _pieces(storage, snapshot, ranges, read) if threads > 1 else (partial(read, one) for one in ranges)
     if typed is not None:
         readers = (_Typed(typed, reader) for reader in readers)
     return read_ahead(readers, threads)
