@@ -30,6 +30,7 @@ RegistryOption = Annotated[
     typer.Option("--schema-registry", metavar="WHERE", help="The schema registry: http://…, a directory, or _schemas."),
 ]
 
+GUESS_PARTITIONS = 8
 GUESS_ROWS = 100
 _REGISTERED = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "jsonschema"}
 _NUMBERS = ("short", "int", "long")
@@ -83,10 +84,17 @@ def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[s
 
 
 def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
-    for batch in log.read(topic, columns=[column]):
-        there = batch.column(column).drop_null()
-        if len(there):
-            return list(there.slice(0, GUESS_ROWS).to_pylist())
+    """Values of the first batch of records that has any, of the first partitions.
+
+    A look at more would read all of a topic without keys, and the rows of all partitions of a wide one.
+    """
+    filled = [partition for partition, (start, end) in sorted(log.offsets(topic).items()) if start < end]
+    for partition in filled[:GUESS_PARTITIONS]:
+        for batch in log.read(topic, partition, columns=[column]):
+            there = batch.column(column).drop_null()
+            if len(there):
+                return list(there.slice(0, GUESS_ROWS).to_pylist())
+            break
     return []
 
 

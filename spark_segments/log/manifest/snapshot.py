@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +25,10 @@ from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
 
 if TYPE_CHECKING:
     from spark_segments.format.sidecars.txn_index import AbortedTransactions
+
+
+FILES_AT_A_TIME = 16
+"""How many files are in memory together where only some of their rows are wanted."""
 
 
 class SegmentSource(Protocol):
@@ -47,15 +51,21 @@ class SegmentFiles:
         # Merged files have their rows in order: reading the files in that order saves the sort.
         files.sort(key=lambda file: (file.bounds["partition"], file.bounds["base_offset"]))
         try:
-            tables = self.store.read_all(files)
+            tables = self.store.read_all(files) if wanted is None else list(self._of_partitions(files, wanted))
         except FileNotFoundError as error:
             raise InvalidOptionError(
                 "The rows of this version of the topic are not there any more",
                 path=self.store.storage.location(self.store.directory),
                 hint="Vacuum has taken them: load the topic again, or ask for a newer version",
             ) from error
-        rows = concat(tables, SEGMENT_KIND)
-        return rows if wanted is None else rows.filter(pc.is_in(rows.column("partition"), pa.array(wanted, pa.int32())))
+        return concat(tables, SEGMENT_KIND)
+
+    def _of_partitions(self, files: Sequence[RowFile], partitions: Sequence[int]) -> Iterator[pa.Table]:
+        """The rows of some partitions, file by file: files that are not sorted yet hold rows of all others, too."""
+        wanted = pa.array(partitions, pa.int32())
+        for start in range(0, len(files), FILES_AT_A_TIME):
+            for rows in self.store.read_all(files[start : start + FILES_AT_A_TIME]):
+                yield rows.filter(pc.is_in(rows.column("partition"), wanted))
 
 
 @dataclass(frozen=True, slots=True)
