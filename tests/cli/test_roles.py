@@ -74,3 +74,15 @@ def test_what_a_demotion_cuts_is_listed_before_it_is_cut(segments, run, leader, 
     assert numbers(leader, version=found["version_before"]) == [*range(10), 77, 78]
     in_step(follower, leader)
     assert segments(*command).lines == [f"orders: follows {follower.uri}."]
+
+
+def test_the_page_does_not_ask_for_jobs_at_a_topic_that_takes_none(segments, tmp_path, leader, follower):
+    segments("topic", "alter", leader.uri, TOPIC, "--config", "segment.ms=1000")
+    in_step(leader, follower)
+    later_ms = leader.storage.now_ms() + 3 * 86_400_000
+    html = tmp_path / "log.html"
+    asked = []
+    for log in (leader, follower):
+        segments("describe", log.uri, "--html", html, "--now-ms", later_ms)
+        asked.append("roll has been due" in html.read_text())
+    assert asked == [True, False]

@@ -17,6 +17,7 @@ from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import LEADER, role_of
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
 
@@ -95,7 +96,8 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
         steps = one.steps()
         last_stable = snapshot.partitions.column("last_stable_offset")[row].as_py()
         sealed_end = max((segment.next_offset for segment in one.segments if segment.state == SEALED_STATE), default=0)
-        worries = partition_worries(numbers, steps, last_stable, sealed_end, now_ms)
+        ours = [step for step in steps if role_of(snapshot) == LEADER or step.job == VACUUM]  # what runs on this topic
+        worries = partition_worries(numbers, ours, last_stable, sealed_end, now_ms)
         views.append(PartitionView(numbers, one.strip(most_blocks), steps, worries))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]

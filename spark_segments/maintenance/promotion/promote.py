@@ -43,6 +43,7 @@ from spark_segments.log.manifest.states import (
 )
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.promotion.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
+from spark_segments.maintenance.promotion.group_positions import copy_positions
 from spark_segments.maintenance.promotion.role_changes import (
     begun,
     fenced,
@@ -177,6 +178,7 @@ class _Promotion:
                 tails = self._left_behind(there)  # it may have taken appends until the fence
             elif there.deleted_ms is None:
                 version = self._within_reach(lambda: self._copy(token))
+            self._copy_positions()
         manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, there), version))
         manifest.keep_for_rebuild()
         return self._result(here, there, STEPS, leader_epochs(self.log.snapshot(self.topic)), tails)
@@ -238,6 +240,14 @@ class _Promotion:
                 raise
             # Another run of this promotion was quicker, and has opened the topic.
         return int(self.former.manifest(self.topic).snapshot(deleted=True).states[FENCE_VERSION])
+
+    def _copy_positions(self) -> None:
+        """Brings the positions of groups here. Without them readers choose where they go on, so it is no failure."""
+        assert isinstance(self.former, LogDir)
+        try:
+            copy_positions(self.former, self.log, self.topic)
+        except (SegmentsError, OSError) as error:
+            self.warnings.append(f"Positions of groups were not brought from the former leader: {error}")
 
     def _copy_of_former(self, there: Snapshot) -> Copy:
         assert isinstance(self.former, LogDir)

@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import DivergedLogError, FormatVersionError, LogDirError, NotLeaderError, SegmentsError
+from spark_segments.errors import (
+    DivergedLogError,
+    FormatVersionError,
+    LogDirError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    SegmentsError,
+)
 from spark_segments.format.batches import scan_batches
+from spark_segments.log.groups.positions import check_position
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
@@ -215,6 +223,27 @@ def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(le
     assert numbers(follower) == list(range(12))
 
 
+def test_groups_go_on_at_the_new_leader(leader, follower):
+    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
+    leader.commit_offsets("billing", {TOPIC: {0: 7}})
+    promote(follower, TOPIC)
+    assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
+    assert follower.committed("billing") == {TOPIC: {0: 7}}
+    check_position(follower.snapshot(TOPIC), 0, follower.committed("audit").positions[TOPIC, 0], "audit")
+
+
+def test_the_position_that_a_group_committed_last_counts(leader, follower):
+    """Also when the role goes back to a place where the group had read before."""
+    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
+    promote(follower, TOPIC)
+    time.sleep(0.002)
+    follower.committed("audit")
+    follower.commit_offsets("audit", {TOPIC: {0: 2}})  # its reader went back
+    demote(leader, TOPIC, follower)
+    promote(leader, TOPIC)
+    assert leader.committed("audit") == {TOPIC: {0: 2, 1: 1}}
+
+
 def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
     """It has no place for a fence."""
     leader = LogDir.create(str(tmp_path / "leader"))
@@ -300,6 +329,7 @@ def test_force_is_no_leave_to_lose_what_can_be_copied(leader, follower):
 
 def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     add(leader, [10])
+    leader.commit_offsets("audit", {TOPIC: {0: 11}})
     lost = leader.snapshot(TOPIC).live_of(0)[-1]
     Path(leader.uri, lost.path).unlink()
     with pytest.raises(SegmentsError, match=r"orders-0"):
@@ -308,6 +338,8 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     assert done.is_fenced and done.warnings
     add(follower, [99])
     assert numbers(follower) == [*range(10), 99]
+    with pytest.raises(OffsetOutOfRangeError, match="another one from offset 10 on than the log that group audit read"):
+        check_position(follower.snapshot(TOPIC), 0, follower.committed("audit").positions[TOPIC, 0], "audit")
 
 
 def test_an_old_leader_is_promoted_over_a_promoted_one_by_force_alone(leader, follower):

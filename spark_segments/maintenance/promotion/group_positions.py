@@ -1,0 +1,28 @@
+"""Positions of groups go along with a promotion: they lie in the log directory, and no mirror copies them."""
+
+from __future__ import annotations
+
+from spark_segments.log.groups.group_table import GroupTable, Rows
+from spark_segments.log.logdir import LogDir
+
+
+def copy_positions(former: LogDir, log: LogDir, topic: str) -> int:
+    """Brings the positions of all groups in a topic to its new leader. Returns how many were brought.
+
+    Where a group has a position here already, the one that was committed later counts. A position carries topic id and
+    leader epoch, so a reader that was ahead of the new leader learns of it here.
+    """
+    copied = 0
+    for group in former.groups():
+        theirs = {key: one for key, one in GroupTable(former.storage, group).positions().items() if key[0] == topic}
+
+        def newer(rows: Rows, theirs: Rows = theirs) -> Rows | None:
+            late = {
+                key: one for key, one in theirs.items() if key not in rows or rows[key].committed_ms < one.committed_ms
+            }
+            return rows | late if late else None
+
+        before = GroupTable(log.storage, group).positions()
+        after = GroupTable(log.storage, group).commit(newer)
+        copied += sum(after[key] != before.get(key) for key in theirs)
+    return copied
