@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.delta_log import commit_info
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.log.manifest.change import RESTORE
+from spark_segments.log.manifest.delta_log import commit_info, paths_of
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.row_files import RowFile, concat
+from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION, VACUUM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import MERGE
-from spark_segments.maintenance.mirroring.plan import LeaderVersion
+from spark_segments.maintenance.mirroring.plan import LeaderVersion, partitions_that_differ
 
 _NOT_REPLAYED = (MERGE, VACUUM)
 """The leader's commits that change nothing of its log."""
@@ -52,6 +57,23 @@ class Leader:
             return None
         return self._of(self.manifest.state(version, deleted=True))
 
+    def changed_partitions(self, version: int) -> set[int] | None:
+        """The partitions whose segments the commit of a version has changed; None where that takes a look at all."""
+        try:
+            actions = self.manifest.log.delta.actions(version)
+            paths = [paths_of(actions, name) for name in ("remove", "add")]
+            if any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in paths[1]):
+                return None  # another topic, perhaps
+            return partitions_that_differ(*(self._rows(some) for some in paths))
+        except FileNotFoundError:
+            return None
+
+    def _rows(self, paths: Sequence[str]) -> pa.Table:
+        """The segment rows of those files of the manifest that have any."""
+        wanted = [path for path in paths if path.startswith(f"{KIND}={SEGMENT_KIND}/")]
+        files = [RowFile(path, SEGMENT_KIND, 0, 0, 0, {}) for path in wanted]
+        return concat(self.manifest.log.store.read_all(files), SEGMENT_KIND)
+
     def facts(self, version: int) -> CommitFacts | None:
         """The commit that made a version, None where Delta's log does not have it (any more)."""
         try:
@@ -68,8 +90,17 @@ class Leader:
             state.last_transactions(),
             facts.commit_id,
             facts.committed_ms,
-            facts.operation,
+            self._returned(state) if facts.operation == RESTORE else frozenset(),
         )
+
+    def _returned(self, state: TableState) -> frozenset[str]:
+        """The paths that a restore brought back. All, where nobody knows what was in the log before it."""
+        paths = set(state.snapshot.live.column("path").to_pylist())
+        try:
+            before = self.manifest.snapshot(state.version - 1, deleted=True).source.read(None)
+        except InvalidOptionError:
+            return frozenset(paths)
+        return frozenset(paths & set(before.column("path").to_pylist()))
 
     def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> None:
         """Raises LogDirError unless the topic is the one that the follower with these states is a past state of.

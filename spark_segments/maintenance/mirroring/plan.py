@@ -19,13 +19,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.log.manifest.change import MIRROR, RESTORE, Change
+from spark_segments.log.manifest.change import MIRROR, Change
 from spark_segments.log.manifest.rows import (
     DELETING,
     LOG_SUFFIX,
     REMOVED,
     SEGMENT_SCHEMA,
-    Partition,
     partitions_of,
     removed_rows,
     row_keys,
@@ -50,14 +49,17 @@ _PATH = SEGMENT_SCHEMA.get_field_index("path")
 
 @dataclass(frozen=True, slots=True)
 class LeaderVersion:
-    """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it."""
+    """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it.
+
+    `returned`: the paths of files that the commit, a restore, brought back into the log.
+    """
 
     uri: str
     snapshot: Snapshot
     transactions: Sequence[Transaction]
     commit_id: str
     committed_ms: int
-    operation: str
+    returned: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +93,37 @@ def own_path(path: str) -> str:
     return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"
 
 
-def missing_rows(leader: LeaderVersion, follower: FollowerVersion) -> tuple[pa.Table, set[str]]:
+def missing_rows(
+    leader: LeaderVersion, follower: FollowerVersion, partitions: set[int] | None = None
+) -> tuple[pa.Table, set[str]]:
     """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete yet).
 
-    Such a path was in the follower's log before: its row is being deleted, or a restore of the leader brought it back
-    after the row was dropped.
+    `partitions`: the only ones that are looked at; None for all. Such a path was in the follower's log before: its row
+    is being deleted, or a restore of the leader brought it back after the row was dropped.
     """
-    live = leader.snapshot.live
-    rows = _all_rows(follower)
+    live, rows = _live_rows(leader.snapshot, partitions), _all_rows(follower, partitions)
     missing = live.filter(pc.invert(pc.is_in(row_keys(live), row_keys(_usable(rows, live)).combine_chunks())))
     paths = missing.column("path")
-    if follower.is_follower and leader.operation == RESTORE:
-        return missing, set(paths.to_pylist())
     deleting = rows.filter(pc.equal(rows.column("state"), DELETING)).column("path")
     used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
-    return missing, set(paths.filter(used).to_pylist())
+    returned = leader.returned if follower.is_follower else frozenset()
+    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & returned)
 
 
 def plan_mirror(
-    leader: LeaderVersion, follower: FollowerVersion, paths: Mapping[str, str], now_ms: int
+    leader: LeaderVersion,
+    follower: FollowerVersion,
+    paths: Mapping[str, str],
+    now_ms: int,
+    among: set[int] | None = None,
 ) -> tuple[Change, bool]:
     """(the change that makes the follower what the leader was at this version, whether more than its states change).
 
-    `paths`: {the leader's path: the path here} of all files of `missing_rows`. `now_ms`: the follower's clock.
+    `paths`: {the leader's path: the path here} of all files of `missing_rows`. `now_ms`: the follower's clock. `among`:
+    the partitions whose segments can differ; None for all.
     """
     before, version = follower.snapshot, leader.snapshot
-    live, rows = version.live, _all_rows(follower)
+    live, rows = _live_rows(version, among), _all_rows(follower, among)
     usable = _usable(rows, live)  # with the leader's paths
     here = _usable(rows, live, at_origin=False)  # the same rows as they are
     position = pc.index_in(row_keys(live), row_keys(usable).combine_chunks()).combine_chunks()
@@ -133,9 +140,9 @@ def plan_mirror(
     replaced = pa.concat_tables([moved.filter(changed), removed_rows(leaving, now_ms)])
 
     fresh = before is None or _is_made_anew(version, before)
-    partitions = partitions_of(version.partitions)
+    partitions = version.partitions
     if before is not None and not fresh:
-        partitions = _changed(partitions, partitions_of(before.partitions))
+        partitions = _changed(partitions, before.partitions)
     known_transactions = set() if fresh else set(follower.transactions)
     transactions = [one for one in leader.transactions if one not in known_transactions]
     topic = Topic(
@@ -149,7 +156,7 @@ def plan_mirror(
         MIRROR,
         add=added,
         replace=replaced,
-        partitions=partitions,
+        partitions=partitions_of(partitions),
         topic=topic,
         transactions=transactions,
     )
@@ -158,7 +165,7 @@ def plan_mirror(
         before.config,
         before.deleted_ms,
     )
-    is_more = not same_topic or bool(added.num_rows or replaced.num_rows or partitions or transactions)
+    is_more = not same_topic or any(map(len, (added, replaced, partitions, transactions)))
     return change, is_more
 
 
@@ -179,8 +186,12 @@ def _is_made_anew(leader: Snapshot, follower: Snapshot) -> bool:
     return leader.topic_id != follower.topic_id or (follower.deleted_ms is not None and leader.deleted_ms is None)
 
 
-def _all_rows(follower: FollowerVersion) -> pa.Table:
-    return SEGMENT_SCHEMA.empty_table() if follower.snapshot is None else follower.snapshot.source.read(None)
+def _live_rows(snapshot: Snapshot, partitions: set[int] | None) -> pa.Table:
+    return snapshot.live if partitions is None else live_rows(snapshot.load_segments(partitions))
+
+
+def _all_rows(follower: FollowerVersion, partitions: set[int] | None) -> pa.Table:
+    return SEGMENT_SCHEMA.empty_table() if follower.snapshot is None else follower.snapshot.source.read(partitions)
 
 
 def _usable(rows: pa.Table, live: pa.Table, *, at_origin: bool = True) -> pa.Table:
@@ -204,17 +215,33 @@ def _with_paths(rows: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
     return rows.set_column(_PATH, SEGMENT_SCHEMA.field(_PATH), paths)
 
 
+def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
+    """The numbers of the partitions that have other segment rows in `after` than in `before`."""
+    position = pc.index_in(row_keys(after), row_keys(before).combine_chunks()).combine_chunks()
+    known = after.filter(pc.is_valid(position))
+    changed = known.filter(pc.invert(_alike(known, before.take(position.drop_null()))))
+    gone = before.filter(pc.invert(pc.is_in(row_keys(before), row_keys(after).combine_chunks())))
+    parts = (changed, gone, after.filter(pc.is_null(position)))
+    return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
+
+
 def _alike(one: pa.Table, other: pa.Table) -> pa.ChunkedArray:
-    """bool[rows]: which rows are equal in all columns."""
+    """bool[rows]: which rows are equal in all columns, lists aside."""
 
     def same(name: str) -> pa.ChunkedArray:
         mine, theirs = one.column(name), other.column(name)
         equal = pc.fill_null(pc.equal(mine, theirs), False)
         return pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(theirs)))
 
-    return functools.reduce(pc.and_, map(same, SEGMENT_SCHEMA.names))
+    return functools.reduce(pc.and_, [same(field.name) for field in one.schema if not pa.types.is_nested(field.type)])
 
 
-def _changed(partitions: Sequence[Partition], before: Sequence[Partition]) -> list[Partition]:
-    known = {row.partition: row for row in before}
-    return [row for row in partitions if known.get(row.partition) != row]
+def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
+    """The rows of partitions that are not in `before`, both by number."""
+    position = pc.index_in(partitions.column("partition"), before.column("partition").combine_chunks())
+    there = before.take(position)  # a row of nulls where there was no such partition
+    alike = _alike(partitions, there).to_numpy(zero_copy_only=False)
+    epochs = [one.column("leader_epochs") for one in (partitions, there)]
+    if not epochs[0].equals(epochs[1]):
+        alike &= [mine == theirs for mine, theirs in zip(*(one.to_pylist() for one in epochs), strict=True)]
+    return partitions.filter(pa.array(~alike))

@@ -63,6 +63,7 @@ class TopicMirror:
     counts: Counter[str] = field(default_factory=Counter)
     copied: dict[str, CopiedSet] = field(default_factory=dict)  # by the leader's path, until their commit
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
+    reached: tuple[int, int] | None = None  # (the leader's version, the version here) that were found equal last
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
 
     def run(self) -> LeaderVersion:
@@ -106,6 +107,8 @@ class TopicMirror:
                     break
                 if step is not None:
                     yield step
+                elif self.reached is not None and self.reached[0] == number - 1:
+                    self.reached = number, self.reached[1]
             else:
                 yield latest
                 return
@@ -115,24 +118,36 @@ class TopicMirror:
     def _step(self, leader: Leader, one: LeaderVersion, *, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         state, follower = self._follower()
-        self._check_follower(follower, one.snapshot)
         if self._has(follower, one):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
+        self._check_follower(follower, one.snapshot)
         if not self.copied:
             self.copying_since_ms = self.target.storage.now_ms()
-        self._copy(one, follower)
+        among = self._changed_partitions(leader, follower, one.snapshot)
+        self._copy(one, follower, among)
         paths = {path: done.path for path, done in self.copied.items()}
-        change, is_more = plan_mirror(one, follower, paths, self.target.storage.now_ms())
+        change, is_more = plan_mirror(one, follower, paths, self.target.storage.now_ms(), among)
         if not is_more and not is_last:
+            self.reached = one.snapshot.version, -1 if state is None else state.version
             return True
         check_commit_age(self.target.storage, self.copying_since_ms)
-        if not self._commit(state, change):
+        version = self._commit(state, change)
+        if version is None:
             return False
+        self.reached = one.snapshot.version, version
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in segments_of(change.add))
         self.copied.clear()
         return True
+
+    def _changed_partitions(self, leader: Leader, follower: FollowerVersion, one: Snapshot) -> set[int] | None:
+        """The partitions whose segments can differ, None for all: those of a single commit, where this run has found
+        the follower equal to the leader right before it, and nobody has changed the follower since.
+        """
+        if follower.snapshot is None or self.reached != (one.version - 1, follower.snapshot.version):
+            return None
+        return leader.changed_partitions(one.version)
 
     def _follower(self) -> tuple[TableState | None, FollowerVersion]:
         try:
@@ -179,9 +194,9 @@ class TopicMirror:
             hint=hint,
         )
 
-    def _copy(self, leader: LeaderVersion, follower: FollowerVersion) -> None:
+    def _copy(self, leader: LeaderVersion, follower: FollowerVersion, among: set[int] | None) -> None:
         """Copies what the follower lacks of a version and no try before has copied."""
-        missing, used = missing_rows(leader, follower)
+        missing, used = missing_rows(leader, follower, among)
         imported = partitions_with_producers(leader.snapshot)
         sets = [one for one in file_sets(segments_of(missing), used, imported) if one.path not in self.copied]
         tasks = copy_tasks(sets, on_spark=self.spark is not None)
@@ -195,23 +210,24 @@ class TopicMirror:
                 self.counts["bytes_read"] += done.bytes_read
                 self.counts["bytes"] += sum(file.size for file in done.files)
 
-    def _commit(self, state: TableState | None, change: Change) -> bool:
-        """Whether the change was committed. False where the follower is not what it was made for any more."""
+    def _commit(self, state: TableState | None, change: Change) -> int | None:
+        """The version that the commit made. None where the follower is not what the change was made for any more."""
         if state is None:
             try:
                 self._manifest.create_by(change)
             except TopicExistsError:
-                return False
-            return True
+                return None
+            return 0
         version = state.version
 
         def plan(current: Snapshot) -> Change | None:
             return change if current.version == version else None
 
         try:
-            return self._manifest.commit(plan, deleted=True, state=state).change is not None
+            done = self._manifest.commit(plan, deleted=True, state=state)
         except CommitConflictError:
-            return False
+            return None
+        return None if done.change is None else done.version
 
 
 def _end_has_fallen(follower: Snapshot, leader: Snapshot) -> bool:
