@@ -151,6 +151,15 @@ def no_links(*_: object) -> None:
     raise PermissionError(errno.EPERM, "no links on this file system")
 
 
+def test_of_two_commits_by_delta_rs_the_first_counts(local, monkeypatch):
+    monkeypatch.setattr(os, "link", no_links)
+    base = local.open()
+    local.commit_on(base, FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
+    with pytest.raises(VersionTakenError):
+        local.commit_on(base, FileChange([], [], 2), CommitNote("id-2", 0, "second"), {})
+    assert local.open().version == 1 and commit_info(local.actions(1))["commitId"] == "id-1"
+
+
 def test_a_commit_on_a_committed_version_counts_without_opening_it(storage, local):
     made = local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
     made = local.commit_on(made, FileChange([], [], 2), CommitNote("id-2", 0, "second"), {})

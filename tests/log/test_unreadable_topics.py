@@ -290,8 +290,8 @@ def test_an_append_into_a_log_directory_that_was_made_anew_knows_nothing_of_the_
     other = LogDir.create(log.uri)
     other.create_topic("orders")
     for _ in range(3):
-        other.append("orders", records(1))
-    assert log.append("orders", records(1)) == {0: (3, 3)}
+        other.append("orders", records(2))
+    assert log.append("orders", records(1)) == {0: (6, 6)}
 
 
 def test_an_append_that_began_on_an_older_version_comes_after_the_others(log):

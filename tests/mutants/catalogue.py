@@ -67,7 +67,41 @@ MUTANTS = (
         "log/manifest/delta_rs.py",
         "max_commit_retries=0",
         "max_commit_retries=15",
-        "tests/log/test_records_without_key.py::test_a_topic_that_becomes_compacted_between_two_tries_of_the_commit_refuses_them",
+        "tests/log/test_delta_log.py::test_of_two_commits_by_delta_rs_the_first_counts",
+    ),
+    Mutant(
+        "commit",
+        "a commit to a local disk takes the place of another",
+        "storage/local.py",
+        "            os.link(staged, path)\n",
+        "            os.replace(staged, path)\n",
+        "tests/log/test_delta_log.py::test_of_two_commits_on_a_version_the_first_counts",
+    ),
+    Mutant(
+        "commit",
+        "a version that was cut from the log is made again",
+        "log/manifest/delta_rs.py",
+        "        if not os.path.exists(base):\n",
+        "        if False:\n",
+        "tests/log/test_delta_log.py::test_a_version_that_was_cut_from_the_log_is_not_made_again",
+    ),
+    Mutant(
+        "commit",
+        "an append knows of no commit that came after its own last one",
+        "log/manifest/delta_rs.py",
+        "return mine and not self.log.has_commit(self.version + 1)",
+        "return mine",
+        "tests/log/test_unreadable_topics.py::"
+        "test_an_append_after_an_append_opens_no_table_unless_another_commit_came_between",
+    ),
+    Mutant(
+        "commit",
+        "an append takes another log's version for its own last one",
+        "log/manifest/delta_rs.py",
+        'mine = commit_info(self.log.actions(self.version)).get("commitId") == self.commit_id',
+        "mine = bool(self.log.actions(self.version))",
+        "tests/log/test_unreadable_topics.py::"
+        "test_an_append_into_a_log_directory_that_was_made_anew_knows_nothing_of_the_old_one",
     ),
     Mutant(
         "commit",
