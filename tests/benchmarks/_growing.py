@@ -33,9 +33,9 @@ SMALL_SEGMENT_BYTES = 4096
 BATCH = 50_000
 DAY_MS = 86_400_000
 
-TURNS = 3
-LEAST_SECONDS = 0.2
-"""An operation that takes longer is measured in fewer turns: twice, and once above ten times this."""
+TURNS = 5
+MOST_SECONDS = 2.0
+"""An operation is measured in so many turns, or until they have taken so long."""
 
 Make = Callable[[LogDir, int, int], None]
 """Makes the topic `t`, or lets it grow, from one size to the next: (log, size before, size)."""
@@ -192,7 +192,7 @@ def _links(source: Path, target: Path) -> LogDir:
 def measured(operation: Operation, directory: Path) -> dict[str, float]:
     """CPU and wall seconds of the fastest turn, and the most memory over that before, in MiB."""
     cpu, wall, memory = [], [], []
-    while len(cpu) < TURNS and (not cpu or cpu[0] < LEAST_SECONDS * 10 / len(cpu)):
+    while len(cpu) < TURNS and sum(cpu) < MOST_SECONDS:
         path = directory / operation.log
         if operation.changes:
             path = directory / "work"

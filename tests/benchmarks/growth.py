@@ -29,30 +29,46 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 LEAST_S, LEAST_MIB = 0.01, 8.0
 """What grows by less over all sizes, or by less than half of what it was, is flat: the machine's noise is as large."""
 
+FITTED_S, FITTED_MIB = 0.06, 32.0
+"""What grows by less has too much noise in it for an exponent."""
+
 FLAT_SHARE = 0.5
+EXPONENTS = [number / 100 for number in range(5, 301)]
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
     """How a cost grows: `first` and `last` are that of the smallest and of the largest size.
 
-    `exponent`: the slope of the least squares line through the logarithms of size and cost over the upper order of
-    magnitude, once the fixed cost is taken off: that of the smallest size. 1 is linear. 0 where the cost is flat.
+    `exponent`: that of fixed + each · size ^ exponent, the curve with the least squares of relative errors over all
+    sizes. 1 is linear. 0 where the cost is flat, None where it grows by too little to tell.
     """
 
     first: float
     last: float
-    exponent: float
+    exponent: float | None
 
     @classmethod
-    def of(cls, sizes: Sequence[float], costs: Sequence[float], least: float) -> Growth:
+    def of(cls, sizes: Sequence[float], costs: Sequence[float], least: float, fitted: float) -> Growth:
         first, last = costs[0], costs[-1]
         if last - first <= max(least, FLAT_SHARE * first):
             return cls(first, last, 0.0)
-        x, y = np.array(sizes[1:]) - sizes[0], np.array(costs[1:]) - first
-        upper = (np.array(sizes[1:]) >= sizes[-1] / 10.5) & (y > 0)
-        slope = np.polyfit(np.log(x[upper]), np.log(y[upper]), 1)[0] if upper.sum() > 1 else np.inf
-        return cls(first, last, round(float(slope), 2))
+        if last - first <= fitted:
+            return cls(first, last, None)
+        # Costs below what the machine's noise is count as that noise.
+        weights = 1 / np.maximum(costs, least / 2)
+        return cls(first, last, min(EXPONENTS, key=lambda exponent: _misfit(sizes, costs, weights, exponent)))
+
+
+def _misfit(sizes: Sequence[float], costs: Sequence[float], weights: np.ndarray, exponent: float) -> float:
+    """The sum of squares of relative errors of the best curve with an exponent. Neither of its costs is negative."""
+    shape = np.array(sizes) ** exponent / sizes[-1] ** exponent
+    columns = np.stack([np.ones(len(sizes)), shape], axis=1) * weights[:, None]
+    wanted = np.array(costs) * weights
+    found = np.linalg.lstsq(columns, wanted, rcond=None)[0]
+    if found[0] < 0:
+        found = np.array([0.0, columns[:, 1] @ wanted / (columns[:, 1] @ columns[:, 1])])
+    return float(((columns @ found - wanted) ** 2).sum())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {name: _measured(name, arguments) for name in arguments.dimensions}
     figures: dict[str, float] = {}
-    exponents: dict[str, float] = {}
+    exponents: dict[str, float | None] = {}
     for dimension, by_operation in found.items():
         for operation, points in by_operation.items():
             time, memory = _growths(points)
@@ -99,8 +115,8 @@ def _measured(dimension: str, arguments: argparse.Namespace) -> dict[str, list[d
 def _growths(points: Sequence[dict[str, float]]) -> tuple[Growth, Growth]:
     """The growth of CPU seconds and of memory in MiB."""
     sizes = [point["size"] for point in points]
-    time = Growth.of(sizes, [point["cpu_s"] for point in points], LEAST_S)
-    return time, Growth.of(sizes, [point["memory_mib"] for point in points], LEAST_MIB)
+    time = Growth.of(sizes, [point["cpu_s"] for point in points], LEAST_S, FITTED_S)
+    return time, Growth.of(sizes, [point["memory_mib"] for point in points], LEAST_MIB, FITTED_MIB)
 
 
 def _write(found: dict[str, dict[str, list[dict[str, float]]]]) -> None:
@@ -148,4 +164,6 @@ def _table(dimension: str, by_operation: dict[str, list[dict[str, float]]]) -> s
 
 
 def _exponent(growth: Growth) -> str:
+    if growth.exponent is None:
+        return "small"
     return f"{growth.exponent:.2f}" if growth.exponent else "flat"
