@@ -108,7 +108,7 @@ def replayed_a_minute(directory: Path, commits: int, rows: int) -> float:
     started = time.perf_counter()
     report = mirror(leader, follower)
     passed = time.perf_counter() - started
-    assert report.figures["commits"] == commits and not report.failed
+    assert report.figures["commits"] >= commits and not report.failed  # and that of merged files of the manifest
     for log in (leader, follower):
         shutil.rmtree(log.uri)
     return 60 * commits / passed
