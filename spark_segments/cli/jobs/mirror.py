@@ -6,9 +6,11 @@ import dataclasses
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -23,10 +25,10 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table, progress_bar
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.maintenance.report import Report
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
-    from spark_segments.maintenance.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,9 @@ def mirror(
     ] = "1s",
     lag: Annotated[
         bool, typer.Option("--lag", help="Only show how far the followers are behind; mirror nothing.")
+    ] = False,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Mirror the positions of groups, too, over those of TARGET's groups.")
     ] = False,
     checksums: Annotated[
         Path | None,
@@ -109,51 +114,60 @@ def mirror(
     if lag:
         _print_lags(leaders, target.open(), patterns, output)
         return
+    from spark_segments.maintenance.mirroring.mirror import mirror as job
+
+    followers, session = target.create(), spark.session("mirror")
+    work = partial(job, leaders, followers, session, patterns, groups=groups, checksums=checksums)
     if once:
-        _run(leaders, target.create(), spark, patterns, None, output, metrics, checksums)
+        report = _pass(work)
+        _tell(report, set())
+        _print(report, output)
+        if metrics is not None:
+            _write_metrics(metrics, followers, report)
+        if report.failed:
+            raise typer.Exit(FAILED)
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
     try:
-        _run(leaders, target.create(), spark, patterns, seconds, output, metrics)
+        _follow(work, followers, seconds, output, metrics)
+    except KeyboardInterrupt:
+        return
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(
-    source: LogDir,
-    target: LogDir,
-    spark: SparkOptions,
-    patterns: list[str],
-    interval_seconds: float | None,
-    output: Output,
-    metrics: Path | None,
-    checksums: Path | None = None,
-) -> None:
-    """Runs passes until it is interrupted, or a single pass without an interval."""
-    from spark_segments.maintenance.mirroring.mirror import mirror as job
+def _pass(work: Callable[..., Report]) -> Report:
+    with progress_bar("mirror") as progress:
+        return work(progress=progress)
 
-    session = spark.session("mirror")
-    said: list[str] = []
-    try:
-        while True:
-            with progress_bar("mirror") as progress:
-                report = job(source, target, session, patterns, checksums=checksums, progress=progress)
-            errors = [*(f"{line['topic']}: {line['error']}" for line in report.failed), *report.warnings]
-            for text in errors:
-                if text not in said:
-                    print(f"error: {text}" if text not in report.warnings else f"warning: {text}", file=sys.stderr)
-            said = errors
-            if interval_seconds is None or report.figures["commits"]:
-                _print(report, output)
-            if metrics is not None:
-                _write_metrics(metrics, target, report)
-            if interval_seconds is None:
-                break
-            time.sleep(interval_seconds)
-    except KeyboardInterrupt:
-        return
-    if report.failed:
-        raise typer.Exit(FAILED)
+
+def _follow(
+    work: Callable[..., Report], target: LogDir, seconds: float, output: Output, metrics: Path | None
+) -> NoReturn:
+    """Runs pass after pass. What fails is told once, and tried again in each pass."""
+    told: set[str] = set()
+    while True:
+        try:
+            report = _pass(work)
+        except SegmentsError as error:  # a store that does not answer, say
+            report = Report("mirror", dry_run=False)
+            report.warn(str(error))
+        told = _tell(report, told)
+        if report.figures["commits"]:
+            _print(report, output)
+        if metrics is not None:
+            _write_metrics(metrics, target, report)
+        time.sleep(seconds)
+
+
+def _tell(report: Report, told: set[str]) -> set[str]:
+    """Prints the errors and warnings that were not told before. Returns all."""
+    errors = [f"error: {line['topic']}: {line['error']}" for line in report.failed]
+    texts = [*errors, *(f"warning: {text}" for text in report.warnings)]
+    for text in texts:
+        if text not in told:
+            print(text, file=sys.stderr)
+    return set(texts)
 
 
 def _copy_kafka(

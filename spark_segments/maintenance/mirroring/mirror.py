@@ -14,6 +14,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
 from spark_segments.log.verification.checksums import ChecksumList, list_checksums
+from spark_segments.maintenance.mirroring.groups import mirror_groups, positions_of_all
 from spark_segments.maintenance.mirroring.lag import Lag, lag_of
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
@@ -32,6 +33,7 @@ def mirror(
     spark: SparkSession | None = None,
     topics: Sequence[str] = (),
     *,
+    groups: bool = False,
     checksums: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -42,6 +44,9 @@ def mirror(
     made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `target`
     is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
 
+    `groups`: the positions of all groups in these topics are mirrored, too, in place of those that groups of the same
+    names have at `target`.
+
     `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
     checks. Where the list of an earlier run is in it, the files in that are not read again.
 
@@ -51,6 +56,7 @@ def mirror(
     check_places(source, target)
     report = Report("mirror", dry_run=False)
     names = selected(source.storage.directories(MANIFEST_DIRECTORY), topics)
+    positions = positions_of_all(source) if groups else {}  # before the topics: none is beyond what these get
     inner = progress if len(names) == 1 else None
 
     def run(topic: str) -> tuple[TopicMirror, SegmentsError | None]:
@@ -65,6 +71,9 @@ def mirror(
     done = run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME)
     for one, error in done:
         _note(report, one, error)
+    if groups:
+        followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
+        report.figures["groups"] = mirror_groups(target, positions, followers)
     if checksums is not None:
         copied = {file.path: file for one, _ in done for file in one.files}
         known = ChecksumList.read(checksums).files if checksums.exists() else {}

@@ -1,4 +1,4 @@
-"""Positions of groups go along with a promotion: they lie in the log directory, and no mirror copies them."""
+"""Positions of groups go along with a promotion: they lie in the log directory, and a mirror takes them on request."""
 
 from __future__ import annotations
 
