@@ -43,12 +43,17 @@ class SegmentsError(Exception):
             text += f": {said}"
         if self.hint is not None:
             text += f". {self.hint}"
-        return text
+        return text if text.isprintable() else _printable(text)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's workers to the driver by pickle, which would lose the keyword-only fields.
         fields = (self.message, self.path, self.position, self.expected, self.found, self.hint)
         return _rebuild, (type(self), *fields)
+
+
+def _printable(text: str) -> str:
+    """The text in a single line: names and paths that others wrote may hold line ends, and orders to a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _rebuild(

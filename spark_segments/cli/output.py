@@ -164,3 +164,6 @@ def errors_in_one_line() -> Iterator[None]:
     except (SegmentsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(FAILED) from error
+    except OverflowError as error:  # of Arrow and numpy, whose numbers have 64 bits at most
+        print(f"error: A number is too large for what it stands for ({error})", file=sys.stderr)
+        raise SystemExit(FAILED) from error

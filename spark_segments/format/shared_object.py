@@ -96,7 +96,12 @@ def parse_footer(footer: Any, object_bytes: int, *, path: str) -> Footer:
         raise _damaged("The footer of a shared object has a wrong size", path, position, expected, len(content))
     runs = np.frombuffer(content, RUN_DTYPE, count, start)
     _check_runs(runs, position, path)
-    return Footer(content[HEADER_STRUCT.size : start].decode(), created_ms, runs, position)
+    try:
+        topic_id = content[HEADER_STRUCT.size : start].decode()
+    except UnicodeDecodeError as error:
+        message = "The topic id in a shared object's footer is no text"
+        raise _damaged(message, path, position, "UTF-8", content[HEADER_STRUCT.size : start]) from error
+    return Footer(topic_id, created_ms, runs, position)
 
 
 def _check_runs(runs: np.ndarray, footer_position: int, path: str) -> None:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_segments.errors import UnknownTopicError
+from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.snapshot import Snapshot
+
+MOST_PARTITIONS = 1_000_000
+"""Upper bound on a topic's partitions: a cluster of Kafka has fewer in all."""
+
+
+def check_partition_count(count: int) -> None:
+    """Raises InvalidOptionError for a number of partitions that no topic can have."""
+    if not 1 <= count <= MOST_PARTITIONS:
+        raise InvalidOptionError(
+            "A topic cannot have so many partitions", expected=f"1 to {MOST_PARTITIONS}", found=count
+        )
 
 
 def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:

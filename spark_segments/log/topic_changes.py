@@ -11,7 +11,7 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import check_partition
+from spark_segments.log.partitions import check_partition, check_partition_count
 
 
 def altered(config: Mapping[str, str | None], partitions: int | None, defaults: Mapping[str, str]) -> Plan:
@@ -33,6 +33,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
             raise InvalidOptionError(
                 "The number of partitions can only be raised", expected=f"at least {count}", found=partitions
             )
+        check_partition_count(partitions or count)
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None

@@ -24,7 +24,7 @@ from spark_segments.log.manifest.manifest import Manifest, Upgrade
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.marker import check_format, is_marked, mark
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.partitions import check_partition_count, offset_bounds
 from spark_segments.log.topic_changes import altered, records_deleted
 from spark_segments.storage import Storage
 
@@ -137,8 +137,7 @@ class Topics(Groups):
         # No other name collides with one that has neither character: it is no matter then how many topics there are.
         names = self.storage.directories(MANIFEST_DIRECTORY) if {".", "_"} & set(topic) else []
         check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self._is_there(name)])
-        if partitions < 1:
-            raise InvalidOptionError("A topic has at least one partition", expected="partitions ≥ 1", found=partitions)
+        check_partition_count(partitions)
         overrides = normal_overrides(config or {})
         topic_config(overrides, self.defaults)
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

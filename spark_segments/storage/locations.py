@@ -148,6 +148,8 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
     _refuse_unknown(texts)
     if not uri:
         raise InvalidOptionError("The location of the log directory is empty", expected="a path or a URI", found="''")
+    if "\0" in uri:
+        raise InvalidOptionError("The location of the log directory holds a NUL character", found=repr(uri))
     match = _SCHEME.match(uri)
     if match is None:
         path = os.path.abspath(uri)

@@ -124,6 +124,10 @@ class Storage:
 
     def delta_uri(self, path: str = "") -> tuple[str, dict[str, str]]:
         """The address and the storage options under which delta-rs finds `path`."""
+        self._full(path)
+        if "%" in path:
+            hint = "delta-rs takes % for the begin of an escape"
+            raise InvalidOptionError("A path must stay inside the log directory", found=repr(path), hint=hint)
         if self.is_local and re.search("%[0-9A-Fa-f]{2}", self.uri):
             hint = "delta-rs takes % and two hexadecimal digits for an escape: use another directory"
             raise InvalidOptionError("A log directory cannot lie at this path", found=self.uri, hint=hint)
@@ -163,6 +167,13 @@ class Storage:
     def directories(self, path: str = "") -> Names:
         """The names (not paths) of the directories directly in a directory, sorted; none where it is missing."""
         return sorted(self._retried(path, lambda files, full: files.directories(full)))
+
+    def leads_out(self, path: str) -> bool:
+        """Whether `path` is, or lies below, a symbolic link of this machine that leads out of the root."""
+        if not self.is_local:
+            return False
+        root, full = os.path.realpath(self._location.root), os.path.realpath(self._full(path))
+        return os.path.commonpath([root, full]) != root
 
     # Writing
 

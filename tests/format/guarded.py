@@ -9,19 +9,23 @@ import numpy as np
 
 
 class Guarded:
-    """Memory that ends where the process may read and write no further: a step beyond it is a crash."""
+    """Memory between two pages that the process may neither read nor write: a step beyond it is a crash."""
 
     def __init__(self, most_bytes: int) -> None:
         page = mmap.PAGESIZE
         self.size = -(-most_bytes // page) * page
-        self._map = mmap.mmap(-1, self.size + page)
-        self._view = np.frombuffer(self._map, np.uint8)
-        self.end = self._view.__array_interface__["data"][0] + self.size
+        self._map = mmap.mmap(-1, self.size + 2 * page)
+        whole = np.frombuffer(self._map, np.uint8)
+        self._view = whole[page : page + self.size]
+        begin = whole.__array_interface__["data"][0]
+        self.end = begin + page + self.size
         protect = ctypes.CDLL(None, use_errno=True).mprotect
-        assert protect(ctypes.c_void_p(self.end), ctypes.c_size_t(page), 0) == 0, ctypes.get_errno()
+        for guard in (begin, self.end):
+            assert protect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0) == 0, ctypes.get_errno()
 
-    def hold(self, data: bytes) -> np.ndarray:
-        view = self._view[self.size - len(data) : self.size]
+    def hold(self, data: bytes, *, at_start: bool = False) -> np.ndarray:
+        """The data, right before the second page or, `at_start`, right behind the first."""
+        view = self._view[: len(data)] if at_start else self._view[self.size - len(data) : self.size]
         view[:] = np.frombuffer(data, np.uint8)
         return view
 

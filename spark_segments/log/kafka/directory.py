@@ -31,8 +31,11 @@ from spark_segments.log.manifest.rows import partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage
 
-_PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
-_TIERED_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})-(?P<topic_id>[A-Za-z0-9_-]{22})")
+_PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
+_TIERED_NAME = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})-(?P<topic_id>[A-Za-z0-9_-]{22})"
+)
+_LARGEST_PARTITION = 2**31 - 1
 _THREADS = min(8, os.cpu_count() or 1)
 
 _logger = logging.getLogger(__name__)
@@ -175,19 +178,25 @@ class KafkaDirectory:
 def _sources(storage: Storage) -> Iterator[PartitionSource]:
     """The partition directories of a location. Kafka's -delete, -future and -stray directories have other names."""
     for name in storage.directories():
-        tiered = _TIERED_NAME.fullmatch(name)
+        tiered = _named(_TIERED_NAME, name)
         if tiered and any(is_tiered_name(file_name(info)) for info in storage.list(name)):
             yield PartitionSource(tiered["topic"], int(tiered["partition"]), name, tiered["topic_id"])
-        elif plain := _PARTITION_NAME.fullmatch(name):
+        elif plain := _named(_PARTITION_NAME, name):
             yield PartitionSource(plain["topic"], int(plain["partition"]), name)
+
+
+def _named(pattern: re.Pattern[str], name: str) -> re.Match[str] | None:
+    """The parts of a directory's name; None where it is no partition's: the number must fit 32 bits."""
+    match = pattern.fullmatch(name)
+    return match if match and int(match["partition"]) <= _LARGEST_PARTITION else None
 
 
 def _single_source(storage: Storage) -> PartitionSource:
     name = storage.uri.rstrip("/").rpartition("/")[2]
-    tiered = _TIERED_NAME.fullmatch(name)
+    tiered = _named(_TIERED_NAME, name)
     if tiered and any(is_tiered_name(info.path) for info in storage.list()):
         return PartitionSource(tiered["topic"], int(tiered["partition"]), "", tiered["topic_id"])
-    plain = _PARTITION_NAME.fullmatch(name)
+    plain = _named(_PARTITION_NAME, name)
     if plain is None:
         raise LogDirError(
             "A partition directory's name must say which partition it is",

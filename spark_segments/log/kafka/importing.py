@@ -27,6 +27,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.log.kafka.import_names import check_names
 from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
@@ -126,6 +127,7 @@ def import_topic(
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
+    check_names(source, topic)
     found = source.snapshot(topic)
     if recovery is None:
         for cut in found.report.cuts:

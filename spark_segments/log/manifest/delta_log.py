@@ -10,11 +10,13 @@ durable once they are written, a log is always forced.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.row_files import FileChange, RowFile
 from spark_segments.storage import FileInfo, Storage
 
@@ -23,6 +25,21 @@ MANIFEST_DIRECTORY = "_manifest"
 FENCED = 100
 """How many versions a table that is made anew takes away from those who read it before. It is several times as many
 as lie between two recovery copies."""
+
+REBUILD_HINT = "segments repair --rebuild-manifest makes the manifest anew"
+
+# The members of actions that are used, each with its type, and whether the action must have it.
+_MEMBERS: dict[str, dict[str, tuple[type, bool]]] = {
+    "commitInfo": {
+        "timestamp": (int, False),
+        "commitId": (str, False),
+        "attempt": (int, False),
+        "change": (str, False),
+    },
+    "add": {"path": (str, True), "partitionValues": (dict, False)},
+    "remove": {"path": (str, True)},
+    "txn": {"appId": (str, True), "version": (int, True)},
+}
 
 _STACK = re.compile(r"\n+\s*(?:Backtrace:\s*|stack backtrace:\s*)?0: .*", re.DOTALL)
 _DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -184,6 +201,26 @@ def reason(error: BaseException | None) -> str:
     """The error in a single line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
     text = _STACK.sub("", _DRAWING.sub("", str(error)))
     return " ".join(text.split()) or type(error).__name__
+
+
+def read_action(line: bytes) -> dict[str, Any]:
+    """An action of a commit, from its line. Raises ValueError for what cannot be an action that this package uses."""
+    action = json.loads(line)
+    if not isinstance(action, dict) or not all(isinstance(value, dict) for value in action.values()):
+        raise ValueError("an action is no JSON object of objects")
+    for name, members in _MEMBERS.items():
+        if name not in action:
+            continue
+        for member, (kind, is_needed) in members.items():
+            value = action[name].get(member)
+            if not isinstance(value, kind) and (is_needed or value is not None):
+                raise ValueError(f"{name} has no {member} of type {kind.__name__}")
+    return action
+
+
+def damaged_commit(path: str, error: Exception) -> LogDirError:
+    """The error for a commit that cannot be read."""
+    return LogDirError(f"A commit of the manifest is damaged ({reason(error)})", path=path, hint=REBUILD_HINT)
 
 
 def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:

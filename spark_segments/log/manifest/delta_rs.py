@@ -37,7 +37,9 @@ from spark_segments.log.manifest.delta_log import (
     TableVersion,
     VersionTakenError,
     commit_info,
+    damaged_commit,
     manifest_directory,
+    read_action,
     reason,
 )
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, FileChange, RowFile
@@ -300,16 +302,20 @@ class DeltaRsLog:
         fence = {"commitInfo": {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "change": "fence"}}
         assert last_version + FENCED < version - 1, (last_version, version)
         try:
-            for number in range(last_version + 1, last_version + FENCED + 1):
-                self._storage.write(self._log_file(f"{number:020d}.json"), json.dumps(fence).encode())
+            numbers = range(last_version + 1, last_version + FENCED + 1)
+            content = json.dumps(fence).encode()
+            self._storage.write_all((self._log_file(_commit_name(number)), content) for number in numbers)
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
-            self._storage.write(self._log_file(_commit_name(version)), commit)
-            self._storage.write(self._log_file(f"{version:020d}.checkpoint.parquet"), rows)
+            names = [_commit_name(version), f"{version:020d}.checkpoint.parquet"]
+            self._storage.force(f"{self._directory}/{file.path}" for file in change.added)
+            for name, content in zip(names, (commit, rows), strict=True):
+                self._storage.publish(self._log_file(name), content)
         except FileExistsError as error:
             raise VersionTakenError(f"{error.filename} is there already") from error
         except SegmentsError as error:
             raise CommitFailedError(str(error)) from error
         self._storage.replace(self._log_file(_LAST_CHECKPOINT), json.dumps({**last, "version": version}).encode())
+        self._storage.force(map(self._log_file, [*names, _LAST_CHECKPOINT]))
 
     def _log_file(self, name: str) -> str:
         return f"{self._directory}/_delta_log/{name}"
@@ -373,8 +379,12 @@ class DeltaRsLog:
         return found
 
     def actions(self, version: int) -> list[dict[str, Any]]:
-        content = self._storage.read(self._log_file(_commit_name(version))).to_pybytes()
-        return [json.loads(line) for line in content.splitlines() if line.strip()]
+        path = self._log_file(_commit_name(version))
+        content = self._storage.read(path).to_pybytes()
+        try:
+            return [read_action(line) for line in content.splitlines() if line.strip()]
+        except ValueError as error:
+            raise damaged_commit(self._storage.location(path), error) from error
 
     def last_transactions(self, version: int) -> dict[str, int]:
         """See `TableVersion.last_transactions`. delta-rs answers for an application id that it is given only."""

@@ -253,6 +253,8 @@ class Manifest:
         Then a note beside the manifest records the deletion, and vacuum deletes all files of the topic once the log
         directory's file.delete.delay.ms has passed.
         """
+        if not self.storage.list(self.log.directory, recursive=True):
+            raise self.log.unknown()
         if self._is_readable():
             self.delete()
             return

@@ -182,14 +182,14 @@ class RowFiles:
     def _read(self, file: RowFile) -> pa.Table:
         content = self.storage.read(f"{self.directory}/{file.path}")
         try:
-            rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+            rows = rows_in_file(pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False), file.kind)
+            rows.validate(full=True)  # texts that are no UTF-8 would fail wherever a value is used
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise LogDirError(
                 f"A file of the manifest is damaged ({' '.join(str(error).split())})",
                 path=self.storage.location(f"{self.directory}/{file.path}"),
                 hint="Restore it from a backup",
             ) from error
-        rows = rows_in_file(rows, file.kind)
         _cache.put((self.storage.uri, self.directory, file.path), rows)
         return rows
 

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.errors import LogDirError
+
 # The state of a segment's file.
 CHUNK = "chunk"  # appended by a writer since the last roll: part of the active segment
 SEALED = "sealed"  # rolled, compacted or imported: never the active segment
@@ -132,7 +134,15 @@ class Segment:
     @property
     def name_offset(self) -> int:
         """The number in the file's name. The relative offsets of the index entries count from it."""
-        return int(self.path.rpartition("/")[2][:BASE_OFFSET_DIGITS])
+        digits = self.path.rpartition("/")[2][:BASE_OFFSET_DIGITS]
+        if not (len(digits) == BASE_OFFSET_DIGITS and digits.isascii() and digits.isdecimal()):
+            raise LogDirError(
+                "A row of the manifest names a file that is no segment's",
+                path=self.path,
+                expected=f"a name that begins with {BASE_OFFSET_DIGITS} digits",
+                hint="Run segments verify",
+            )
+        return int(digits)
 
     @property
     def place(self) -> str:

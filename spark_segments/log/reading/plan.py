@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.errors import LogDirError
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment, segments_of
@@ -30,6 +31,9 @@ RUN_COST_BYTES = 64 << 10  # cost of a request within a shared object
 
 ROWS_AT_A_TIME = 1000
 """How many rows of a partition become values together."""
+
+MOST_SEGMENT_BYTES = 1 << 32
+"""Upper bound on a segment's size: segment.bytes and the size of a record batch have 31 bits each."""
 
 PARALLEL_TASKS = 64
 """Partitions share a task only as far as so many tasks are left: a planner does not know the size of its cluster."""
@@ -167,6 +171,14 @@ def cut(
     size_bytes = whole.size_bytes
     if max_bytes is None or size_bytes <= max_bytes * 1.1:
         return [_begin(whole, indexes)]
+    if size_bytes > MOST_SEGMENT_BYTES:
+        raise LogDirError(
+            "A row of the manifest says more bytes than a segment can have",
+            path=whole.segment.path,
+            expected=f"at most {MOST_SEGMENT_BYTES}",
+            found=size_bytes,
+            hint="Run segments verify",
+        )
     pieces = -(-size_bytes // max_bytes)
     cuts = [whole.start_position + size_bytes * piece // pieces for piece in range(pieces + 1)]
     return [_begin(replace(whole, start_position=start, end_position=end), indexes) for start, end in pairwise(cuts)]

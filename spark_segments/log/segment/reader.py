@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import RESTORE, CorruptBatchError
+from spark_segments.errors import RESTORE, CorruptBatchError, LogDirError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import RECORD_SCHEMA
@@ -28,6 +28,9 @@ from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
+
+LARGEST_SHIFT = 1 << 62
+"""Upper bound on what is between an offset in a file and in the log, so that a sum of both fits 64 bits."""
 
 SMALL_RUN_BYTES = 1 << 20
 """Up to this size a run of a shared object is read whole: its index would be a request more."""
@@ -146,6 +149,14 @@ def windows(
     CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
     """
     path, end = segment.path, segment.end_position
+    if abs(segment.offset_shift) > LARGEST_SHIFT:
+        raise LogDirError(
+            "A row of the manifest says offsets that no log has",
+            path=path,
+            expected="offsets from 0 to 2**62",
+            found=f"{segment.base_offset}, and {segment.file_base_offset} in the file",
+            hint="Run segments verify",
+        )
     fetched_end = end if end_position is None else min(end, end_position + BORDER_BYTES)
     with fetch_ahead(storage, path, fetched_end) as read:
         for step in walk(
@@ -219,20 +230,26 @@ def read_segment(
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
-    begin = max(begin_position, segment.position)
+    begin, by_index = max(begin_position, segment.position), False
     window_bytes = max(first_window_bytes, first_read_bytes(segment))
     is_known = begin_position > segment.position
     if not is_known and (start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset):
         found, found_bytes = seek(storage, segment, start_offset)
+        by_index = found > begin
         begin, window_bytes = max(begin, found), max(window_bytes, found_bytes)
     if not is_known and start_position > begin:
-        begin = max(begin, locate_position(storage, segment, start_position))
+        begin, by_index = max(begin, locate_position(storage, segment, start_position)), False
     for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
         window = window.with_batches(with_first_offsets(window))
         batches = window.batches
         last = len(batches) and int(batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
         _check_offsets(segment, batches)
+        if by_index and len(batches):
+            first_offset = int(batches.base_offset[0]) + window.offset_shift
+            if first_offset > start_offset:
+                raise _untrue(segment, start_offset, begin, f"offset {first_offset}")
+            by_index = False
         window = window.between(start_offset, end_offset)
         if start_position > window.position:
             window = window.take(window.batches.position >= start_position)
@@ -250,6 +267,20 @@ def read_segment(
             )
         if last:
             return
+    if by_index and (end_position is None or end_position >= segment.end_position):
+        raise _untrue(segment, start_offset, begin, "no batch")
+
+
+def _untrue(segment: Segment, offset: int, position: int, found: str) -> CorruptBatchError:
+    """The error for an entry of the .index that leads behind the offset looked for: records would be passed over."""
+    return CorruptBatchError(
+        "An entry of the index is not true",
+        path=segment.index_path,
+        position=segment.index_position or 0,
+        expected=f"a batch at or before offset {offset} at byte {position} of the log",
+        found=found,
+        hint="segments verify --repair rebuilds the index",
+    )
 
 
 def _check_offsets(segment: Segment, batches: BatchTable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -21,8 +22,10 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODU
 """The files of a row that has a .log to itself: the .log and what may lie beside it."""
 
 
-def files_to_delete(rows: pa.Table, all_rows: pa.Table) -> list[str]:
+def files_to_delete(topic: str, rows: pa.Table, all_rows: pa.Table) -> list[str]:
     """The files of `rows`, which are being deleted. `all_rows`: all rows of the manifest at that version or later.
+
+    Whatever a row says, these are files in the topic's own directories.
 
     A shared object is among them only if every row that names it is being deleted: no state follows that one, so nobody
     can need the file again. Of two vacuums that delete the last rows of a file at the same time, the later one sees it.
@@ -34,7 +37,8 @@ def files_to_delete(rows: pa.Table, all_rows: pa.Table) -> list[str]:
         needed = all_rows.filter(pc.not_equal(all_rows.column("state"), DELETING)).column("path").combine_chunks()
         paths = pc.unique(rows.filter(shared).column("path"))
         files += paths.filter(pc.invert(pc.is_in(paths, needed))).to_pylist()
-    return files
+    own = re.compile(rf"{re.escape(topic)}-([0-9]+|shared)/[^/]+")
+    return [path for path in files if own.fullmatch(path)]
 
 
 def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:

@@ -254,7 +254,7 @@ def _delete_expired(
     rows, all_rows_then = _claim(log, manifest, now_ms)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
-        _delete(log, spark, files_to_delete(wave, all_rows_then))
+        _delete(log, spark, files_to_delete(manifest.topic, wave, all_rows_then))
         _drop(manifest, wave)
         yield wave
         if progress is not None:

@@ -393,15 +393,15 @@ def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
     version = copy(log)
     lose_manifest(log)
     log = again(log, monkeypatch)
-    write = type(log.storage).write
+    publish = type(log.storage).publish
 
     def killed(storage, path, data):
         if path.endswith("checkpoint.parquet"):
             raise KeyboardInterrupt
-        write(storage, path, data)
+        publish(storage, path, data)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(type(log.storage), "write", killed)
+        patched.setattr(type(log.storage), "publish", killed)
         rebuild_manifest(log, TOPIC)
     log = again(log, monkeypatch)
     with pytest.raises(SegmentsError):

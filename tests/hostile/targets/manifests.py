@@ -1,0 +1,152 @@
+"""Manifests: commits of Delta's log, files of rows, recovery copies, and Delta's log as delta-rs opens it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from random import Random
+
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.delta_log import manifest_directory
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.recovery_copy import read_recovery_copy
+from spark_segments.log.rebuild.known import known_topic
+from spark_segments.storage import Storage
+from tests.hostile.memory_files import storage_of
+from tests.hostile.mutations import mutated
+from tests.hostile.targets import Run
+from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
+
+
+def _files(versions: int = 5) -> dict[str, bytes]:
+    """The files of a small topic with a checkpoint and a recovery copy."""
+    from spark_segments.log.appending.offset_assignment import commit_append
+
+    with tempfile.TemporaryDirectory() as directory:
+        manifest = new_manifest(Path(directory))
+        for number in range(versions):
+            commit_append(manifest, [new_chunk(0), new_chunk(number % 3)], (f"app-{number % 2}", number))
+            if number == 2:
+                manifest.merge_files()
+        root = Path(directory)
+        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def _mutated_json(data: bytes, random: Random) -> bytes:
+    """Half of the mutations leave JSON: members that are gone, of another type, or other texts and numbers."""
+    if random.random() < 0.5:
+        return mutated(data, random)
+    lines = data.decode().splitlines()
+    at = random.randrange(len(lines))
+    value = json.loads(lines[at])
+    _change(value, random)
+    lines[at] = json.dumps(value)
+    return "\n".join(lines).encode()
+
+
+_TEXTS = ["", "..", "../../x", "/etc/passwd", "%2e%2e%2fx", "a\0b", "9" * 30]
+_OTHERS = [None, True, 0, -1, 2**63, 2**64, 1e400, *_TEXTS, [], {}, [[]], {"a": 1}]
+
+
+def _change(value: object, random: Random, depth: int = 0) -> None:
+    members = list(value.items()) if isinstance(value, dict) else []
+    members = list(enumerate(value)) if isinstance(value, list) else members
+    if not members:
+        return
+    key, inner = random.choice(members)
+    if isinstance(inner, dict | list) and inner and depth < 4 and random.random() < 0.7:
+        _change(inner, random, depth + 1)
+    elif random.random() < 0.3:
+        del value[key]  # type: ignore[attr-defined]
+    else:
+        value[key] = random.choice(_OTHERS)  # type: ignore[index]
+
+
+def commits() -> Run:
+    """Commits as this package reads them: look-ups, histories, times, transactions, the replay of a rebuild."""
+    files = _files()
+    commit_files = [path for path in files if "/_delta_log/" in path and path.endswith(".json")]
+
+    def run(random: Random) -> None:
+        path = random.choice(commit_files)
+        changed = {**files, path: _mutated_json(files[path], random)}
+        manifest = Manifest(storage_of(changed), TOPIC)
+        way = random.randrange(5)
+        versions = range(len(commit_files))
+        if way == 0:
+            manifest.log.find("no such id", versions)
+        elif way == 1:
+            manifest.history()
+        elif way == 2:
+            manifest.version_at(random.choice((0, 2**62)))
+        elif way == 3:
+            for version in versions:
+                manifest.log.transactions(TOPIC_ID, version)
+        else:
+            known_topic(manifest.log)
+
+    return run
+
+
+def recovery_copies() -> Run:
+    files = _files()
+    indexes = [path for path in files if path.startswith("_recovery/") and path.endswith(".json")]
+    others = [path for path in files if path.startswith("_recovery/")]
+
+    def run(random: Random) -> None:
+        row_files._cache = row_files._RowCache(1)
+        path = random.choice(indexes if random.random() < 0.7 else others)
+        data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
+        read_recovery_copy(storage_of({**files, path: data}), TOPIC)
+
+    return run
+
+
+def rows_of_parquet() -> Run:
+    files = _files()
+    prefix = f"{manifest_directory(TOPIC)}/"
+    parquet = {path: data for path, data in files.items() if path.startswith(f"{prefix}kind=")}
+    kinds = {path: path.removeprefix(f"{prefix}kind=").partition("/")[0] for path in parquet}
+
+    def run(random: Random) -> None:
+        row_files._cache = row_files._RowCache(1)
+        path = random.choice(list(parquet))
+        data = parquet[path]
+        if random.random() < 0.5:  # Parquet's metadata are at the end
+            cut = random.randrange(len(data))
+            data = data[:cut] + mutated(data[cut:], random)
+        else:
+            data = mutated(data, random, list(parquet.values()))
+        file = row_files.RowFile(path.removeprefix(prefix), kinds[path], 0, 0, 0, {})
+        [rows] = row_files.RowFiles(storage_of({path: data}), manifest_directory(TOPIC)).read_all([file])
+        rows.validate(full=True)
+
+    return run
+
+
+def delta_logs() -> Run:
+    files = _files()
+    place = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    paths = [path for path in files if path.startswith(manifest_directory(TOPIC))]
+    in_log = [path for path in paths if "/_delta_log/" in path]
+
+    def run(random: Random) -> None:
+        row_files._cache = row_files._RowCache(1)
+        path = random.choice(in_log if random.random() < 0.7 else paths)
+        data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
+        root = place / "log"
+        shutil.rmtree(root, ignore_errors=True)
+        for name, content in {**files, path: data}.items():
+            file = root / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        if random.random() < 0.2:
+            (root / random.choice(in_log)).unlink()
+        manifest = Manifest(Storage(str(root)), TOPIC)
+        snapshot = manifest.snapshot(random.choice((None, None, None, 2)))
+        _ = snapshot.segments
+        manifest.history()
+
+    return run

@@ -1,0 +1,265 @@
+"""Options of readers and writers, settings, and arguments of the command."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from random import Random
+
+from spark_segments.cli.arguments import duration_ms, size_bytes, timestamp_ms
+from spark_segments.config.properties import read_properties
+from spark_segments.config.rules import normal_overrides, parse_overrides, topic_config, validate_topic_name
+from spark_segments.config.table import KEYS
+from spark_segments.storage.locations import parse_location
+from tests.hostile.mutations import mutated_text
+from tests.hostile.targets import Run
+
+WORDS = [
+    *[
+        "",
+        "0",
+        "-1",
+        "-2",
+        "9" * 25,
+        "1e400",
+        "NaN",
+        "٣",
+        "1_000",
+        "+1",
+        "0x10",
+        " 5 ",
+        "true",
+        "null",
+        "{}",
+        "[]",
+        "..",
+    ],
+    *[
+        "../x",
+        "/etc/passwd",
+        "%2e%2e%2f",
+        "a\0b",
+        "\n",
+        "\u202e",
+        "\ud7ff",
+        "'",
+        '"',
+        "\\",
+        "$(x)",
+        "-",
+        "--",
+        "=",
+        ",",
+    ],
+    *["[", "(", "(a+)+$", "*", "2024-13-45", "99999-01-01", "1d", "5 fortnights ago", "earliest", "latest", "x" * 300],
+    *['{"orders":{"0":-5}}', '{"orders":{"x":1}}', '{"orders":{"0":1e400}}', "s3://", "gs:///x", "file://h/x", "a:0-3"],
+]
+
+_OPTIONS = {
+    "path": "/data/log",
+    "subscribe": "orders,payments",
+    "subscribePattern": "ord.*",
+    "assign": '{"orders":[0,1]}',
+    "startingOffsets": '{"orders":{"0":23,"1":-2}}',
+    "endingOffsets": '{"orders":{"0":50,"1":-1}}',
+    "startingTimestamp": "1700000000000",
+    "startingOffsetsByTimestamp": '{"orders":{"0":1700000000000}}',
+    "endingTimestamp": "1700000000000",
+    "minPartitions": "10",
+    "maxRecordsPerPartition": "1000",
+    "maxPartitionBytes": "64m",
+    "includeHeaders": "true",
+    "failOnDataLoss": "false",
+    "versionAsOf": "3",
+    "timestampAsOf": "2024-01-31T12:00:00Z",
+    "isolation.level": "read_committed",
+    "view": "latest",
+    "maxOffsetsPerTrigger": "1000",
+    "maxTriggerDelay": "15m",
+    "value.format": "json",
+    "topic": "orders",
+    "compression.type": "zstd",
+    "batch.size": "16384",
+    "txnAppId": "app",
+    "txnVersion": "7",
+}
+
+
+def options() -> Run:
+    from spark_segments.spark.options import read_options, stream_options, write_options
+
+    def run(random: Random) -> None:
+        given = {name: _OPTIONS[name] for name in random.sample(list(_OPTIONS), random.randint(1, 5))}
+        if random.random() < 0.7:
+            given = {"path": "/data/log", "subscribe": "orders"} | given
+        for name in random.sample(list(given), random.randint(1, len(given))):
+            given[name] = mutated_text(given[name], random, WORDS)
+        if random.random() < 0.1:
+            given[mutated_text("subscribe", random, WORDS)] = "x"
+        random.choice((read_options, stream_options, write_options))(given)
+
+    return run
+
+
+def settings() -> Run:
+    names = list(KEYS)
+    goods = ["1000", "compact,delete", "0.5", "true", "zstd", "CreateTime", "producer"]
+    place = Path(tempfile.mkdtemp()) / "server.properties"
+
+    def run(random: Random) -> None:
+        name, text = random.choice(names), mutated_text(random.choice(goods), random, WORDS)
+        way = random.randrange(8)
+        if way == 0:
+            topic_config({name: text})
+        elif way == 1:
+            normal_overrides({mutated_text(name, random, WORDS): text})
+        elif way == 2:
+            parse_overrides([mutated_text(f"{name}={text}", random, WORDS)])
+        elif way == 3:
+            validate_topic_name(mutated_text("orders", random, WORDS))
+        elif way == 4:
+            uri = random.choice(("/data/log", "s3://bucket/key", "abfss://c@a.x/y"))
+            parse_location(mutated_text(uri, random, WORDS), {mutated_text("aws_region", random, WORDS): text})
+        elif way == 5:
+            timestamp_ms(
+                mutated_text(random.choice(("2024-01-31T12:00:00Z", "2 hours ago", "1700")), random, WORDS), 10**12
+            )
+        elif way == 6:
+            random.choice((duration_ms, size_bytes))(
+                mutated_text(random.choice(("15m", "64k", "7 days")), random, WORDS)
+            )
+        else:
+            text = mutated_text("log.retention.hours=24\nlog.segment.bytes = 1\\\n00\n", random, WORDS)
+            place.write_bytes(text.encode("utf-8", "replace"))
+            read_properties(place)
+
+    return run
+
+
+_COMMANDS = [
+    ["topic", "list", "LOG"],
+    ["topic", "create", "LOG", "new", "--partitions", "2", "--config", "retention.ms=5"],
+    ["topic", "describe", "LOG", "orders"],
+    ["topic", "alter", "LOG", "orders", "--config", "retention.ms=5"],
+    ["topic", "history", "LOG", "orders"],
+    ["topic", "restore", "LOG", "orders", "--version", "1", "--dry-run"],
+    ["topic", "delete", "LOG", "other"],
+    ["offsets", "LOG", "orders", "--time", "latest"],
+    ["offsets", "LOG", "orders", "--group", "readers"],
+    ["consume", "LOG", "orders", "-n", "2", "-o", "1"],
+    ["consume", "LOG", "orders", "--partition", "0", "--tail", "3", "-f", "%t %p %o %k %v\\n"],
+    ["produce", "LOG", "orders", "--input", "lines.txt"],
+    ["append", "LOG", "orders", "rows.json"],
+    [
+        "delete-records",
+        "LOG",
+        "orders",
+        "--offset-json",
+        '{"partitions":[{"topic":"orders","partition":0,"offset":1}]}',
+    ],
+    ["roll", "LOG", "orders", "--dry-run", "--now-ms", "1700000000000"],
+    ["retain", "LOG", "--now-ms", "1700000000000", "--dry-run"],
+    ["compact", "LOG", "orders", "--dry-run"],
+    ["vacuum", "LOG", "orders", "--dry-run"],
+    ["erase", "LOG", "orders", "--key", "k", "--dry-run"],
+    ["explain", "LOG", "orders", "--offset", "1", "--partition", "0"],
+    ["describe", "LOG", "orders", "--output", "json"],
+    ["verify", "LOG", "orders"],
+    ["dump", "FILE"],
+    ["import", "kafka", "LOG"],
+    ["export", "LOG", "exported"],
+    ["repair", "LOG", "orders", "--rebuild-manifest", "--dry-run"],
+]
+
+
+class _Sandbox:
+    """A directory with a log directory in it and a file beside it that no command may touch."""
+
+    def __init__(self) -> None:
+        from spark_segments import LogDir
+
+        self.root = Path(tempfile.mkdtemp())
+        self.template = self.root / "template"
+        log = LogDir.create(str(self.template))
+        for topic in ("orders", "other"):
+            log.create_topic(topic, partitions=2)
+            log.append(topic, [{"key": b"k", "value": b"v%d" % number, "partition": number % 2} for number in range(9)])
+        self.file = next(str(path) for path in self.template.glob("orders-0/*.log"))
+        self.work = self.root / "above" / "here"
+        self.outside = self.root / "above" / "outside.txt"
+        self.anew()
+
+    def anew(self) -> None:
+        shutil.rmtree(self.root / "above", ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.outside.write_text("untouched")
+        shutil.copytree(self.template, self.work / "log")
+        (self.work / "lines.txt").write_text("a\nb\n")
+        (self.work / "rows.json").write_text('{"value":"x"}\n')
+
+    def check(self) -> None:
+        there = {path.name for path in self.outside.parent.iterdir()}
+        assert there == {"here", "outside.txt"}, f"outside of the directory there is {there}"
+        assert self.outside.read_text() == "untouched"
+
+
+def command_line() -> Run:
+    from spark_segments.cli import main
+
+    sandbox, count = _Sandbox(), [0]
+    log_dirs = [
+        "log",
+        "log",
+        "log",
+        "log",
+        "log/../log",
+        "none",
+        "log/%2e%2e",
+        "log\0",
+        "",
+        "log/_manifest",
+        "lines.txt",
+    ]
+
+    def run(random: Random) -> None:
+        count[0] += 1
+        if count[0] % 100 == 0:
+            sandbox.anew()
+        command = list(random.choice(_COMMANDS))
+        at = random.randrange(1, len(command))
+        if command[at] not in ("LOG", "kafka", "exported"):
+            command[at] = mutated_text(command[at], random, WORDS)
+        if random.random() < 0.1:
+            command.insert(random.randint(1, len(command)), random.choice(WORDS))
+        forbidden = ("--master", "--follow", "--install-completion", "--show-completion")
+        if any(part.startswith(("--mas", "--fol", "--ins", "--sho", "--storage", "--metrics")) for part in command):
+            return
+        assert not set(command) & set(forbidden)
+        command = [
+            random.choice(log_dirs) if part == "LOG" else sandbox.file if part == "FILE" else part for part in command
+        ]
+        out, error = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+        before = os.getcwd()
+        os.chdir(sandbox.work)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+                main(command)
+        except SystemExit as stopped:
+            assert stopped.code in (None, 0, 1, 2, 3), f"{json.dumps(command)}: exit {stopped.code}"
+            assert "Traceback" not in error.getvalue()
+            if stopped.code == 1:
+                assert error.getvalue().startswith(("error: ", "Aborted", "warning: ")), (
+                    f"{command}: {error.getvalue()[:300]}"
+                )
+        except Exception as foreign:
+            raise AssertionError(f"{json.dumps(command)}: {type(foreign).__name__}: {foreign}") from foreign
+        finally:
+            os.chdir(before)
+        sandbox.check()
+
+    return run
