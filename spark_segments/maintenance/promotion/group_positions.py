@@ -15,6 +15,8 @@ def copy_positions(former: LogDir, log: LogDir, topic: str) -> int:
     copied = 0
     for group in former.groups():
         theirs = {key: one for key, one in GroupTable(former.storage, group).positions().items() if key[0] == topic}
+        if not theirs:
+            continue
 
         def newer(rows: Rows, theirs: Rows = theirs) -> Rows | None:
             late = {

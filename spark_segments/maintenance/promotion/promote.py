@@ -239,7 +239,15 @@ class _Promotion:
             if role_of(here) != LEADER or here.states.get(FENCE_TOKEN) != token:
                 raise
             # Another run of this promotion was quicker, and has opened the topic.
-        return int(self.former.manifest(self.topic).snapshot(deleted=True).states[FENCE_VERSION])
+        there = self.former.manifest(self.topic).snapshot(deleted=True)
+        if there.states.get(FENCE_TOKEN) != token:
+            raise NotLeaderError(
+                f"The former leader of topic {self.topic} has taken its role back while it was copied",
+                path=self.former.uri,
+                found=role_of(there),
+                hint="Promote it again, if it is to be the leader still",
+            )
+        return int(there.states[FENCE_VERSION])
 
     def _copy_positions(self) -> None:
         """Brings the positions of groups here. Without them readers choose where they go on, so it is no failure."""

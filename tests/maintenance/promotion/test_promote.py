@@ -151,6 +151,26 @@ def test_of_two_promotions_the_one_that_was_taken_back_does_not_open(leader, fol
     assert numbers(leader) == list(range(11))
 
 
+def test_a_role_that_is_taken_back_by_force_ends_a_promotion_that_is_copying(leader, follower):
+    """The follower was out of reach for the former leader, so that it still has its token."""
+    hidden = Path(follower.uri).with_name("hidden")
+
+    def taken_back(go):
+        Path(follower.uri).rename(hidden)
+        promote(leader, TOPIC, force=True)
+        hidden.rename(follower.uri)
+        go()
+
+    play = Play()
+    play.commits(lambda go: go(), taken_back)
+    with pytest.raises(NotLeaderError, match="has taken its role back"):
+        promote(played(follower, play), TOPIC)
+    add(leader, [10])
+    promote(follower, TOPIC)  # a promotion of its own, behind a fence of its own
+    assert numbers(follower) == list(range(11))
+    assert epochs(follower)[-1] == (3, 11)
+
+
 def test_of_two_followers_one_is_promoted(leader, follower):
     other = followed(leader, "other")
     promote(follower, TOPIC)
