@@ -41,6 +41,7 @@ from spark_segments.log.manifest.states import (
     role_epoch_of,
     role_of,
 )
+from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.promotion.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
 from spark_segments.maintenance.promotion.group_positions import copy_positions
@@ -155,14 +156,18 @@ class _Promotion:
                 return self._result(here, there, (), leader_epochs(here))
             if role_epoch_of(here) > role_epoch_of(there):
                 return self._fence_late(here, there)
-        tails = [] if there is None or role_of(here) == FOLLOWER else self._left_behind(there)
+        tails, is_copied = [], False
+        if there is not None and role_of(here) == FOLLOWER:
+            is_copied = there.deleted_ms is None and self._can_be_copied(here, there)
+        elif there is not None:
+            tails = self._left_behind(there)
         if self.dry_run:
-            is_copied = role_of(here) == FOLLOWER and there is not None and there.deleted_ms is None
             epochs = new_leader_epochs(there if is_copied and there is not None else here, _least_epochs(here, there))
             return self._result(here, there, STEPS, epochs, tails)
-        return self._promote(here, there, tails)
+        return self._promote(here, there, is_copied=is_copied)
 
-    def _promote(self, here: Snapshot, there: Snapshot | None, tails: list[Tail]) -> Promotion:
+    def _promote(self, here: Snapshot, there: Snapshot | None, *, is_copied: bool) -> Promotion:
+        tails: list[Tail] = []
         manifest = self.log.manifest(self.topic)
         manifest.commit(begun(here))
         token = self.log.snapshot(self.topic).states.get(PROMOTION_TOKEN)
@@ -174,10 +179,10 @@ class _Promotion:
             there = self._within_reach(lambda: self._fence(here, token, role_epoch))
         if there is not None:
             role_epoch = role_epoch_of(there) if role_of(there) == FENCED else role_epoch
-            if role_of(here) != FOLLOWER:
-                tails = self._left_behind(there)  # it may have taken appends until the fence
-            elif there.deleted_ms is None:
+            if is_copied:
                 version = self._within_reach(lambda: self._copy(token))
+            elif there.deleted_ms is None:
+                tails = self._left_behind(there)  # it may have taken appends until the fence
             self._copy_positions()
         manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, there), version))
         manifest.keep_for_rebuild()
@@ -221,6 +226,24 @@ class _Promotion:
 
     def _opened(self, here: Snapshot) -> LogDir:
         return LogDir.open(self._former_uri(here), self.storage_options, defaults=self.log.defaults)
+
+    def _can_be_copied(self, here: Snapshot, there: Snapshot) -> bool:
+        """Whether the follower is a past state of the former leader. Raises LogDirError where it is not, unless that is
+        forced: nothing can be copied then.
+        """
+        assert isinstance(self.former, LogDir)
+        try:
+            Leader(self.former.manifest(self.topic), self.former.uri).check_lineage(here.states, here, there)
+        except LogDirError as error:
+            if not self.force:
+                error.hint = (
+                    f"To follow the leader there first: segments demote {self.log.uri} {self.topic} --leader "
+                    f"{self.former.uri}. To leave behind what only it has: --force"
+                )
+                raise
+            self.warnings.append(f"Nothing can be copied from the former leader: {error}")
+            return False
+        return True
 
     def _fence(self, here: Snapshot, token: str, role_epoch: int) -> Snapshot:
         assert isinstance(self.former, LogDir)

@@ -182,6 +182,34 @@ def test_of_two_followers_one_is_promoted(leader, follower):
         promote(other, TOPIC, followed(leader, "third").uri)
 
 
+def test_a_follower_of_another_leader_does_not_fence_this_one(leader, follower):
+    """What it has mirrored is counted by the versions of the leader before it: it can copy nothing from here."""
+    other = followed(leader, "other")
+    promote(follower, TOPIC)
+    with pytest.raises(LogDirError, match=rf"not the log that the follower has mirrored.*demote {other.uri} orders"):
+        promote(other, TOPIC, follower.uri)
+    add(follower, [10])
+    demote(other, TOPIC, follower)
+    promote(other, TOPIC)
+    assert numbers(other) == list(range(11))
+
+
+def test_a_leader_that_went_back_to_a_backup_is_replaced_by_force(leader, follower):
+    backup = shutil.copytree(leader.uri, f"{leader.uri}-backup")
+    add(leader, [10])
+    in_step(leader, follower)
+    shutil.rmtree(leader.uri)
+    Path(backup).rename(leader.uri)
+    with pytest.raises(LogDirError, match="not the log that the follower has mirrored"):
+        promote(follower, TOPIC)
+    add(leader, [77])  # it is not fenced
+    done = promote(follower, TOPIC, force=True)
+    assert done.is_fenced and [tail.first_offset for tail in done.left_behind] == [10]
+    assert numbers(follower) == list(range(11))
+    with pytest.raises(NotLeaderError):
+        add(leader, [78])
+
+
 def test_a_leader_that_stands_alone_has_none_to_replace(leader):
     with pytest.raises(NotLeaderError, match=r"is a leader already.*--from"):
         promote(leader, TOPIC)
