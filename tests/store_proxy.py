@@ -198,13 +198,22 @@ class StoreProxy:
                     self.wfile.write(text)
                 self.wfile.flush()
 
+            def _answer(self, body: bytes, headers: dict[str, str]) -> http.client.HTTPResponse:
+                kept, self._store = self._store, None
+                if kept is not None:
+                    with contextlib.suppress(OSError, http.client.HTTPException):  # the store has ended it meanwhile
+                        kept.request(self.command, self.path, body=body, headers=headers)
+                        answer = kept.getresponse()
+                        self._store = kept
+                        return answer
+                self._store = http.client.HTTPConnection(proxy._backend)
+                self._store.request(self.command, self.path, body=body, headers=headers)
+                return self._store.getresponse()
+
             def _forward(self, body: bytes, action: str | None) -> None:
                 headers = {name: text for name, text in self.headers.items() if name.lower() not in _NOT_FORWARDED}
                 headers["Content-Length"] = str(len(body))
-                if self._store is None:
-                    self._store = http.client.HTTPConnection(proxy._backend)
-                self._store.request(self.command, self.path, body=body, headers=headers)
-                answer = self._store.getresponse()
+                answer = self._answer(body, headers)
                 if action == LOSE_REPLY:
                     answer.read()
                     self.close_connection = True

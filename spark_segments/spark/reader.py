@@ -143,10 +143,8 @@ class Reader(Versioned, DataSourceReader):
         from spark_segments.log.reading.records import pieces_of  # numba, which only tasks need
         from spark_segments.log.segment.walk import WINDOW_BYTES
 
-        for one in work:
-            assert isinstance(one, ReadRange)
-            for piece in pieces_of(self._storage, one):
-                yield self._piece(piece, first_window_bytes=WINDOW_BYTES)
+        for piece in pieces_of(self._storage, (one for one in work if isinstance(one, ReadRange))):
+            yield self._piece(piece, first_window_bytes=WINDOW_BYTES)
 
     def _piece(self, one: ReadRange | LatestRange, **options: Any) -> Piece:
         from spark_segments.log.reading.read import read_range  # numba, which only tasks need

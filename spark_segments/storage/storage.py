@@ -194,7 +194,12 @@ class Storage:
             raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
 
     def write(self, path: str, data: Any, *, unique: bool = False) -> None:
-        """Creates a file with these bytes (any buffer). `unique` as in `create`."""
+        """Creates a file with these bytes (any buffer). `unique` as in `create`: a store is then asked again where it
+        fails, for whatever it has of the file is the same.
+        """
+        if unique and not self.is_local:
+            self._retried(path, lambda files, full: files.replace(full, data))
+            return
         with self.create(path, unique=unique) as stream:
             stream.write(data)
 

@@ -79,10 +79,11 @@ def _scan(uri: str, options: dict[str, str], counts: Any, turns: int, figures: d
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(-1, turns):
         for name, do in work.items():
-            before, started = counts(), time.perf_counter()
+            before, busy, started = counts(), time.process_time(), time.perf_counter()
             do()
             if turn >= 0:
                 seconds[name].append(time.perf_counter() - started)
+                figures[f"{name}, CPU s"] = round(time.process_time() - busy, 2)
             figures[f"{name}, requests"] = dict(counts() - before)
     found = Timings(seconds)
     for name in work:
@@ -108,9 +109,10 @@ def _append(uri: str, options: dict[str, str], counts: Any, turns: int, figures:
     seconds: list[float] = []
     upload: list[float] = []
     for turn in range(-1, turns):
-        before, started = counts(), time.perf_counter()
+        before, busy, started = counts(), time.process_time(), time.perf_counter()
         log.append("many", table)
         took = time.perf_counter() - started
+        figures[f"append into {MANY_PARTITIONS:,} partitions, CPU s"] = round(time.process_time() - busy, 2)
         figures[f"append into {MANY_PARTITIONS:,} partitions, requests"] = dict(counts() - before)
         size = sum(one.size for one in log.storage.list("many-shared")) // (turn + 2)
         started = time.perf_counter()

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError, TopicExistsError
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
+from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.report import Report
 from tests.maintenance.appending import DAY_MS
 
@@ -70,6 +71,7 @@ class Life:
         yield "retain", self._job(retain)
         yield "compact", self._compact
         yield "append and restore", self._append_and_restore()
+        yield "mirror", self._mirror
         yield "export", self._export
         yield "import", self._import
         yield "vacuum", self._job(vacuum, days=30)
@@ -158,10 +160,7 @@ class Life:
 
     def _job(self, job: Callable[..., Report], days: int = 0) -> Callable[[], Report]:
         def run() -> Report:
-            report = job(self.log, now_ms=self.log.storage.now_ms() + days * DAY_MS)
-            for line in report.failed:
-                raise SegmentsError(line["error"])
-            return report
+            return self._finished(job(self.log, now_ms=self.log.storage.now_ms() + days * DAY_MS))
 
         return run
 
@@ -188,6 +187,19 @@ class Life:
             restore(self.log, "orders", version[0])
 
         return step
+
+    def _mirror(self) -> None:
+        follower = LogDir.create(f"{self.uri}-follower", self.options)
+        self._finished(mirror(self.log, follower))
+        assert verify(follower, deep=True).findings == []
+        for topic, expected in self.expected.items():
+            assert self._records(follower, topic) == sorted(expected)
+
+    @staticmethod
+    def _finished(report: Report) -> Report:
+        for line in report.failed:
+            raise SegmentsError(line["error"])
+        return report
 
     def _export(self) -> None:
         self._exports += 1  # an export that failed leaves a directory that another refuses

@@ -25,7 +25,7 @@ MOST_AHEAD_BYTES = 128 << 20
 _MOST_PIECES_PER_THREAD = 4  # pieces may hold no record at all, so that bytes alone do not bound how far ahead it reads
 
 
-STORE_THREADS = 8
+STORE_THREADS = 16
 """Threads of a read of an object store: each mostly waits for a request."""
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
@@ -30,6 +33,10 @@ BINARY, BINARY_VIEW = "binary", "binary_view"
 
 PIECE_BYTES = WINDOW_BYTES - BORDER_BYTES
 """Bytes of a .log that a thread reads at a time, by a single read. More would wait longer for those before them."""
+
+
+INDEXES_AHEAD = 4
+"""Indexes of an object store that are read before the pieces of their segments are."""
 
 
 def check_reading(
@@ -159,18 +166,39 @@ def _pieces(
 ) -> Iterator[Piece]:
     """The ranges as pieces of about PIECE_BYTES. Made as they are asked for: a large log has very many."""
     first_window_bytes = FIRST_WINDOW_BYTES  # the first records come soon, all others by as few reads as may be
-    indexes = snapshot.stand_ins.offset_indexes
-    for whole in ranges:
-        stands_in = whole.segment.path in indexes
-        for one in cut(whole, PIECE_BYTES, indexes) if stands_in else pieces_of(storage, whole):
-            yield partial(read, one, first_window_bytes=first_window_bytes)
-            first_window_bytes = WINDOW_BYTES
+    for one in pieces_of(storage, ranges, snapshot.stand_ins.offset_indexes):
+        yield partial(read, one, first_window_bytes=first_window_bytes)
+        first_window_bytes = WINDOW_BYTES
 
 
-def pieces_of(storage: Storage, whole: ReadRange) -> list[ReadRange]:
-    """A range as ranges of about PIECE_BYTES, which together are the range. Reads the .index of a larger range."""
-    if whole.size_bytes <= PIECE_BYTES or whole.begin_position:
-        return [whole]
+def pieces_of(
+    storage: Storage, ranges: Iterable[ReadRange], indexes: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None
+) -> Iterator[ReadRange]:
+    """The ranges as ranges of about PIECE_BYTES, in order, which together are the ranges.
+
+    Reads the .index of each range that is larger; of an object store, those of the next ranges at the same time.
+    `indexes` in memory stand in for missing files.
+    """
+    cut_up = partial(_cut_up, storage, indexes or {})
+    if storage.is_local:
+        for whole in ranges:
+            yield from cut_up(whole)
+        return
+    ahead: deque[Future[list[ReadRange]]] = deque()
+    with ThreadPoolExecutor(INDEXES_AHEAD, thread_name_prefix="index-ahead") as pool:
+        for whole in ranges:
+            ahead.append(pool.submit(cut_up, whole))
+            if len(ahead) > INDEXES_AHEAD:
+                yield from ahead.popleft().result()
+        while ahead:
+            yield from ahead.popleft().result()
+
+
+def _cut_up(
+    storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]], whole: ReadRange
+) -> list[ReadRange]:
+    if whole.size_bytes <= PIECE_BYTES or whole.begin_position or whole.segment.path in indexes:
+        return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
     positions = range(whole.start_position, whole.end_position)
     found = pieces_between(storage, whole.segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
     return [replace(whole, start_position=start, end_position=end, begin_position=begin) for start, end, begin in found]

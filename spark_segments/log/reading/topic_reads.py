@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.log.reading.records import BINARY, Wanted, check_reading, read_records, record_reader
 from spark_segments.log.typed.typed_log import typed_columns
@@ -39,7 +40,7 @@ class TopicReads:
         formats: Mapping[str, str] | None = None,
         view: str | None = None,
         include_tombstones: bool = True,
-        threads: int = 1,
+        threads: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition and by offset, in batches of a few MiB.
 
@@ -52,7 +53,8 @@ class TopicReads:
         leave of it. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
 
         `threads` read ahead of the caller, with their results in the same order and about 128 MiB of batches that wait,
-        at most. The latest view of several partitions takes a map's memory for each thread.
+        at most; by default the caller's own thread reads, and 16 threads where it is an object store. The latest view
+        of several partitions takes a map's memory for each thread.
         """
         names = check_reading(columns, isolation_level, view, include_control, include_tombstones)
         typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
@@ -68,6 +70,8 @@ class TopicReads:
             view is not None,
             include_tombstones,
         )
+        if threads is None:
+            threads = 1 if self.storage.is_local or wanted.latest else reading_threads(self.storage)
         return read_records(self.storage, self.snapshot(topic, version), wanted, typed=typed, threads=threads)
 
     def reader(
@@ -91,7 +95,7 @@ class TopicReads:
         Nothing is read before the first batch is asked for, and no more than about 128 MiB ahead of what was. With the
         `value_type` binary_view, values above 12 bytes are views of the bytes that were read or decompressed, and are
         not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores,
-        and 8 at least on an object store.
+        and 16 at least on an object store.
         """
         names = check_reading(columns, isolation_level, view, False, include_tombstones)
         typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
