@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,9 +34,11 @@ def main() -> None:
     which.add_argument("--seeds", help="FROM-TO, both inclusive")
     parser.add_argument("--commits", type=int, default=1500, help="of each seed")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time, each in a process")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stops after so many, with the seeds that ended")
     parser.add_argument("--trace", type=Path, help="file for the events of a single seed")
     parser.add_argument("--summary", type=Path, help="file for the summary, beside the standard output")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if chosen.seed is not None:
         first = last = chosen.seed
     else:
@@ -60,15 +65,26 @@ def main() -> None:
 
 
 def _outcomes(seeds: range, chosen: argparse.Namespace) -> Iterator[Outcome]:
+    """The outcomes as they come, until all are there or the minutes are over."""
+    deadline = time.monotonic() + chosen.minutes * 60
     if chosen.jobs == 1:
         for seed in seeds:
             with chosen.trace.open("w") if chosen.trace is not None else nullcontext() as trace:
                 yield run(seed, chosen.commits, trace)
+            if time.monotonic() > deadline:
+                return
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(chosen.jobs, mp_context=context) as pool:
-        for future in as_completed([pool.submit(run, seed, chosen.commits) for seed in seeds]):
+    pool = ProcessPoolExecutor(chosen.jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        futures = [pool.submit(run, seed, chosen.commits) for seed in seeds]
+        for future in as_completed(futures, timeout=min(chosen.minutes * 60, threading.TIMEOUT_MAX)):
             yield future.result()
+    except TimeoutError:
+        print("The minutes are over.", file=sys.stderr)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
 
 
 def summed(outcomes: list[Outcome], seconds: float) -> dict[str, object]:
