@@ -34,7 +34,9 @@ def main() -> None:
     which.add_argument("--seeds", help="FROM-TO, both inclusive")
     parser.add_argument("--commits", type=int, default=1500, help="of each seed")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time, each in a process")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stops after so many, with the seeds that ended")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="stops after so many, with the seeds that ended"
+    )
     parser.add_argument("--trace", type=Path, help="file for the events of a single seed")
     parser.add_argument("--summary", type=Path, help="file for the summary, beside the standard output")
     chosen = parser.parse_args()

@@ -38,7 +38,6 @@ class Version:
     transactions: dict[str, int]
     commit: list[dict[str, Any]]
     committed_ms: int
-    committed_us: int
 
     def last_transaction(self, application_id: str) -> int | None:
         return self.transactions.get(application_id)
@@ -95,23 +94,13 @@ class SimulatedLog:
 
     def open(self, version: int | None = None) -> TableVersion:
         def found() -> Version:
-            wanted = self._newest() if version is None else version
+            wanted = self._log.latest if version is None else version
             if wanted not in self._log.versions:
                 raise FileNotFoundError(f"{self._topic} at version {version}")
             self._world.note("open", self._topic, wanted)
             return self._log.versions[wanted]
 
         return self._look("open", found)
-
-    def _newest(self) -> int:
-        """The latest version, or, by a stale look, a version that was the latest seconds ago."""
-        world, faults, log = self._world, self._store.faults, self._log
-        newest = log.latest
-        if world.current is not None and faults.stale and world.random.random() < faults.stale:
-            since_us = world.now_us - int(world.random.uniform(0, faults.stale_seconds) * SECOND_US)
-            while newest - 1 in log.versions and log.versions[newest].committed_us > since_us:
-                newest -= 1
-        return newest
 
     def create(self, change: FileChange, note: CommitNote) -> None:
         self._send(None, change, note, {})
@@ -197,7 +186,6 @@ class SimulatedLog:
                 *({"remove": {"path": file.path}} for file in change.removed),
             ],
             world.now_ms,
-            world.now_us,
         )
         log.versions[version], log.latest = made, version
         self._logs.commits += 1
