@@ -13,8 +13,9 @@ class Faults:
 
     `refused`: the store answers 503 and does nothing. `lost_reply`: it does it, and the answer is lost. `late`: it
     gives no answer, and does it up to `late_seconds` later. `torn`: a failed write leaves a part of the file.
-    `flipped`: a read has a wrong bit where a checksum covers it. `stale`: a listing is up to `stale_seconds` old. `outage`: the store refuses everything for up to a minute. `killed`: the
-    process dies. `stalled`: the machine stands still, for up to two hours. `clock`: a machine's clock jumps.
+    `flipped`: a read has a wrong bit where a checksum covers it. `stale`: a listing is up to `stale_seconds` old.
+    `outage`: the store refuses everything for up to a minute. `killed`: the process dies. `stalled`: the machine
+    stands still, for up to two hours. `clock`: a machine's clock jumps.
     """
 
     refused: float = 0.0
