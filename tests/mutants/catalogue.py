@@ -105,6 +105,14 @@ MUTANTS = (
     ),
     Mutant(
         "commit",
+        "a version that another commit has taken passes for made",
+        "log/manifest/delta_rs.py",
+        '            raise VersionTakenError(f"version {base_version + 1} is there already") from None\n',
+        "            return True\n",
+        "tests/log/test_delta_log.py::test_of_two_commits_on_a_version_the_first_counts",
+    ),
+    Mutant(
+        "commit",
         "chunks of a commit get the same offsets",
         "log/appending/offset_assignment.py",
         "        ends[chunk.partition] = placed.next_offset\n",

@@ -2,10 +2,10 @@
 
 No other module talks to delta-rs.
 
-delta-rs links a commit file into place before its bytes are on disk. A power loss in between leaves an empty file,
-which delta-rs takes for a commit without actions. So a log that is forced to disk has delta-rs commit to a scratch log:
-links to the files of the table's log, in a temporary directory. The commit file that delta-rs leaves there is forced to
-disk under another name, and linked into the table's log then.
+A commit file that gets its name before its bytes are on disk is empty after a power loss in between, and delta-rs takes
+an empty file for a commit without actions. So in a log that is forced to disk the bytes are there first. Where delta-rs
+makes the file, a table, new columns or a checkpoint, it does so in a scratch log: links to the files of the table's
+log, in a temporary directory.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class DeltaRsLog:
                 return
             with _scratch_log(self._storage, []) as scratch:
                 self._create(scratch.directory, {}, change, note, {})
-                self._publish(0, scratch)
+                self._publish(0, scratch.read(_commit_name(0)))
         except _FAILURES as error:
             raise self._commit_failed(error) from error
 
@@ -249,7 +249,7 @@ class DeltaRsLog:
     ) -> LocalVersion | None:
         assert isinstance(base, DeltaRsVersion | LocalVersion), "a version that another log opened"
         has_columns = base.columns.issuperset(table_schema(change.format_version).names)
-        if self._storage.is_local and not self._is_forced and has_columns and base.has_known_protocol:
+        if self._storage.is_local and has_columns and base.has_known_protocol:
             adds = [file.add_action(data_change=data_change) for file in change.added]
             removes = [file.remove_action(data_change=data_change) for file in change.removed]
             txns = [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
@@ -260,7 +260,7 @@ class DeltaRsLog:
         if self._is_forced:
             with _scratch_log(self._storage, self.log_files().of_version(base.version)) as scratch:
                 self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
-                self._publish(base.version + 1, scratch)
+                self._publish(base.version + 1, scratch.read(_commit_name(base.version + 1)))
         else:
             self._commit(base, base.table, change, note, transactions, data_change=data_change)
         return None
@@ -276,8 +276,12 @@ class DeltaRsLog:
         base, name = (f"{path}/{_commit_name(version)}" for version in (base_version, base_version + 1))
         if not os.path.exists(base):
             raise CommitFailedError(f"version {base_version} is not there any more")
+        content = "\n".join(map(json.dumps, actions)).encode()
+        if self._is_forced:
+            self._publish(base_version + 1, content)
+            return True
         try:
-            return link_new_file(name, "\n".join(map(json.dumps, actions)).encode())
+            return link_new_file(name, content)
         except FileExistsError:
             raise VersionTakenError(f"version {base_version + 1} is there already") from None
         except OSError as error:
@@ -334,11 +338,11 @@ class DeltaRsLog:
                 self._storage.replace(path, scratch.read(name))
                 self._storage.force([path])
 
-    def _publish(self, version: int, scratch: _ScratchLog) -> None:
-        """Makes the commit that delta-rs made in the scratch log. Once this returns, it has reached the disk."""
+    def _publish(self, version: int, content: bytes) -> None:
+        """Makes a commit of these bytes. Once this returns, it has reached the disk."""
         path = self._log_file(_commit_name(version))
         try:
-            self._storage.publish(path, scratch.read(_commit_name(version)))
+            self._storage.publish(path, content)
         except FileExistsError as error:
             raise VersionTakenError(f"Version {version} is there") from error
         try:
