@@ -7,7 +7,7 @@ look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds side
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of, segments_of
+from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
 
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
+SEGMENTS_A_WAVE = 10_000
+"""How many segments have their facts, some kilobytes each, in memory together."""
+
 _SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, a task checks many small segments
 
 
@@ -180,7 +183,7 @@ def _verify_managed(
     if report.deep:
         try:
             check_footers(log.storage, snapshot, objects, findings, spark)
-            facts = _look_deep(log, snapshot, config, files, report, findings, spark)
+            facts = _look_deep(log, snapshot, config, files, report, findings, spark, keep=repair)
             if repair:
                 report.repaired += _repair(log, snapshot, config, facts, findings, spark)
         except MissingFileError as error:  # after its segment was checked
@@ -283,40 +286,62 @@ def _look_deep(
     report: VerifyReport,
     findings: Findings,
     spark: SparkSession | None,
+    *,
+    keep: bool = False,
 ) -> dict[int, list[SegmentFacts]]:
-    """Checks every live segment, then what only several segments show together. {partition: facts in order}."""
+    """Checks every live segment, then what only several segments of a partition show together.
+
+    Partitions are done in waves, so that the facts of a topic's segments are not in memory together. Returns
+    {partition: facts in order} of all of them to `keep`, else nothing.
+    """
     by_kafka = files is None
     named = set() if by_kafka else well_named(snapshot)
-    partitions = {row.partition: row for row in partitions_of(snapshot.partitions)}
-    tasks = [
-        SegmentTask(
-            snapshot.topic,
-            segment,
-            partitions[segment.partition].log_start_offset,
-            partitions[segment.partition].leader_epochs,
-            SegmentLimits.of(config),
-            by_kafka,
-        )
-        for segment in segments_of(snapshot.live)
-        if files is None or (segment.path in files and segment.path in named and segment.partition in partitions)
-    ]
-    facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
-    look, at_a_time = _LookAt(log.storage), log.storage.tasks_at_a_time
-    for several in run_tasks(look, _grouped(tasks, spark), spark, at_a_time=at_a_time):
-        for one in several:
-            facts[one.segment.partition].append(one)
-            findings.found += one.findings
-            findings.left_out += one.left_out
-            report.bytes_read += one.bytes_read
-    if not by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
-        for number, segments in facts.items():
-            if not any(one.damaged for one in segments):
-                transactions = [one.transactions for one in segments]
-                findings.partition = number
-                check_transactions(transactions, aborted_by(transactions), findings)
-        findings.partition = None
-    _check_keys(log, snapshot, config, by_kafka, partitions, facts, findings, spark)
-    return facts
+    kept: dict[int, list[SegmentFacts]] = {}
+    for partitions in _waves(snapshot):
+        tasks = [
+            SegmentTask(
+                snapshot.topic,
+                segment,
+                row.log_start_offset,
+                row.leader_epochs,
+                SegmentLimits.of(config),
+                by_kafka,
+            )
+            for number, row in partitions.items()
+            for segment in snapshot.live_of(number)
+            if files is None or (segment.path in files and segment.path in named)
+        ]
+        facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
+        look, at_a_time = _LookAt(log.storage), log.storage.tasks_at_a_time
+        for several in run_tasks(look, _grouped(tasks, spark), spark, at_a_time=at_a_time):
+            for one in several:
+                facts[one.segment.partition].append(one)
+                findings.found += one.findings
+                findings.left_out += one.left_out
+                report.bytes_read += one.bytes_read
+        if not by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
+            for number, segments in facts.items():
+                if not any(one.damaged for one in segments):
+                    transactions = [one.transactions for one in segments]
+                    findings.partition = number
+                    check_transactions(transactions, aborted_by(transactions), findings)
+            findings.partition = None
+        _check_keys(log, snapshot, config, by_kafka, partitions, facts, findings, spark)
+        if keep:
+            kept |= facts
+    return kept
+
+
+def _waves(snapshot: Snapshot) -> Iterator[dict[int, Partition]]:
+    """The partitions, as many at a time as have SEGMENTS_A_WAVE live segments; a single one may have more."""
+    rows = partitions_of(snapshot.partitions)
+    sizes = {row.partition: snapshot.live_table(row.partition).num_rows for row in rows}
+    waves = in_bins(
+        rows,
+        lambda row: sizes[row.partition],
+        lambda _, total, row: total + sizes[row.partition] > SEGMENTS_A_WAVE,
+    )
+    return ({row.partition: row for row in wave} for wave in waves)
 
 
 def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
