@@ -10,7 +10,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -144,12 +144,19 @@ class LocalFiles:
     def force(self, paths: Iterable[str], root: str) -> None:
         files = list(dict.fromkeys(paths))
         inside = {directory for path in files for directory in _directories(path, root)}
-        with ThreadPoolExecutor(_FORCE_THREADS) as pool:  # a disk takes many of them at the price of few
-            list(pool.map(self._force_file, files))
-            list(pool.map(self._force_directory, inside))
+        self._each(self._force_file, files)
+        self._each(self._force_directory, inside)
         for directory in _directories(root, "/"):
             with contextlib.suppress(PermissionError):  # another user's; the log directory was made long after it
                 self._force_directory(directory)
+
+    def _each(self, force: Callable[[str], None], paths: Collection[str]) -> None:
+        if len(paths) < _FORCE_THREADS // 2:
+            for path in paths:
+                force(path)
+            return
+        with ThreadPoolExecutor(_FORCE_THREADS) as pool:  # a disk takes many of them at the price of few
+            list(pool.map(force, paths))
 
     def _force_file(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -169,14 +169,6 @@ MUTANTS = (
     ),
     Mutant(
         "commit",
-        "an append of no rows records its transaction in a topic made again",
-        "log/logdir.py",
-        "            written = written or [Chunks(topic, target.topic_id)]\n",
-        "",
-        "tests/log/test_transactions.py::test_a_transaction_without_rows_is_not_recorded_in_a_topic_that_was_made_again",
-    ),
-    Mutant(
-        "commit",
         "any commit may lower the log start",
         "log/manifest/change.py",
         "        old_start = 0 if operation in _MAY_LOWER_START else old_start\n",
@@ -488,7 +480,7 @@ MUTANTS = (
         "maintenance/mirroring/plan.py",
         "        transactions=transactions,\n",
         "",
-        "tests/maintenance/mirroring/test_mirror.py::test_at_every_commit_the_follower_is_a_past_state_of_the_leader",
+        "tests/maintenance/mirroring/test_mirror.py::test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions",
     ),
     Mutant(
         "durability",
