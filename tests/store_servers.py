@@ -4,13 +4,17 @@
 
     python -m tests.store_servers seaweedfs|azurite|gcs [--npm DIRECTORY]
 
-plays the whole life of a topic (tests/log/store_life.py) on it. SeaweedFS checks signatures, which moto does not.
+plays the whole life of a topic (tests/log/store_life.py) on it; on fake-gcs-server what a log does with files, since
+it takes none of delta-rs's requests. SeaweedFS checks signatures, which moto does not.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -23,6 +27,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
+
+from spark_segments.storage import Storage
+from spark_segments.storage.locations import _EMULATOR_ACCOUNT as _ACCOUNT
+from spark_segments.storage.locations import _EMULATOR_KEY
 
 BUCKET = "bucket"
 KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -127,6 +136,44 @@ def gcs(directory: Path) -> Iterator[Store]:
         )
 
 
+def with_sas(options: dict[str, str]) -> dict[str, str]:
+    """The options of Azurite with a shared access signature in place of its key."""
+    given = {"sv": "2020-08-04", "ss": "b", "srt": "sco", "sp": "rwdlacup", "se": "2100-01-01T00:00:00Z"}
+    fields = [_ACCOUNT, *(given[name] for name in ("sp", "ss", "srt")), "", given["se"], "", "", given["sv"], ""]
+    digest = hmac.new(base64.b64decode(_EMULATOR_KEY), "\n".join(fields).encode(), hashlib.sha256).digest()
+    token = urlencode(given | {"sig": base64.b64encode(digest).decode()})
+    return {**options, "AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT, "AZURE_STORAGE_SAS_TOKEN": token}
+
+
+def files(uri: str, options: dict[str, str]) -> None:
+    """What a log does with its files on a store, beside the manifest."""
+    storage, large = Storage(uri, options), os.urandom(25 << 20)
+    storage.write("orders-0/0.log", large, unique=True)
+    storage.write("orders-0/0.index", b"index")
+    assert storage.read("orders-0/0.log", 9 << 20, 1 << 20).to_pybytes() == large[9 << 20 : 10 << 20]
+    try:
+        storage.create("orders-0/0.index")
+        raise AssertionError("an existing file was made again")
+    except FileExistsError:
+        pass
+    storage.replace("checkpoint", b"1")
+    storage.replace("checkpoint", b"2")
+    assert storage.read("checkpoint").to_pybytes() == b"2"
+    assert [(one.path, one.size) for one in storage.list("orders-0")] == [
+        ("orders-0/0.index", 5),
+        ("orders-0/0.log", len(large)),
+    ]
+    assert storage.directories() == ["orders-0"]
+    assert abs(storage.now_ms() - time.time_ns() // 1_000_000) < 60_000
+    storage.delete(["orders-0/0.log", "orders-0/0.index", "orders-0/none"])
+    assert not storage.exists("orders-0/0.log")
+    try:
+        storage.read("orders-0/0.log")
+        raise AssertionError("a deleted file was read")
+    except FileNotFoundError:
+        print("files are written, read, listed and deleted as a log needs it; the manifest was not tried")
+
+
 def _program(name: str, install: str) -> str:
     beside = Path(sys.executable).parent / name
     found = shutil.which(name) or next((str(path) for path in (beside, *_scripts(name)) if path.exists()), None)
@@ -181,7 +228,9 @@ def main() -> None:
         servers = {"seaweedfs": seaweedfs, "gcs": gcs}
         server = azurite(directory, given.npm) if given.store == "azurite" else servers[given.store](directory)
         with server as (uri, options):
-            play(f"{uri}/life/log", options)
+            (files if given.store == "gcs" else play)(f"{uri}/life/log", options)
+            if given.store == "azurite":
+                files(f"{uri}/sas", with_sas(options))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,16 @@ class FlakyFileSystem:
         return call
 
 
+class WithoutDirectories(FlakyFileSystem):
+    """As pyarrow shows Google Cloud Storage: a directory is there only where an object has its name."""
+
+    type_name = "gcs"
+
+    def get_file_info(self, asked):
+        found = self.inner.get_file_info(asked)
+        return [info for info in found if info.is_file] if isinstance(found, list) else found
+
+
 @pytest.fixture
 def flaky(tmp_path, monkeypatch):
     (tmp_path / "bucket/log").mkdir(parents=True)  # an object store needs no parents
@@ -118,6 +128,17 @@ def test_an_existing_file_is_never_replaced(storage):
     with pytest.raises(FileExistsError, match=re.escape(storage.location("orders-0/0.log"))):
         storage.create("orders-0/0.log")
     assert storage.read("orders-0/0.log").to_pybytes() == b"first"
+
+
+def test_directories_are_seen_where_the_store_shows_files_alone(tmp_path):
+    (tmp_path / "bucket/log").mkdir(parents=True)
+    files = Storage("gs://bucket/log", filesystem=ObjectStore(WithoutDirectories(tmp_path)))
+    for directory in ("_manifest/orders/_delta_log", "_manifest/payments", "orders-0"):
+        (tmp_path / "bucket/log" / directory).mkdir(parents=True)
+        (tmp_path / "bucket/log" / directory / "file").write_bytes(b"x")
+    assert files.directories() == ["_manifest", "orders-0"]
+    assert files.directories("_manifest") == ["orders", "payments"]
+    assert files.directories("none") == []
 
 
 def test_a_missing_file_is_pythons_own_error_and_names_it(storage):

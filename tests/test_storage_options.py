@@ -191,6 +191,28 @@ def test_azure_in_other_clouds_with_other_credentials():
     assert (made["tenant_id"], made["client_id"], made["client_secret"]) == ("t", "i", "s")
 
 
+@pytest.mark.parametrize("token", ["sv=2024&sig=c2ln%3D", "?sv=2024&sig=c2ln%3D"])
+def test_an_azure_sas_token_begins_as_pyarrow_wants_it(token):
+    made = settings("abfss://c@account.dfs.core.windows.net/p", {"azure_storage_sas_token": token})
+    assert made["sas_token"] == "?sv=2024&sig=c2ln%3D"
+
+
+def test_credentials_are_taken_out_of_the_texts_of_clients(monkeypatch):
+    secret, token = "wJalrXUtnFEMI/K7MDENG", "sv=2024&se=2030&sig=c2lnbmF0dXJl%3D"
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the environment")
+    location = parse_location("s3://bucket/log", {"aws_secret_access_key": secret, "azure_storage_sas_token": token})
+    for text in (secret, "wJalrXUtnFEMI%2FK7MDENG", token, "of the environment"):
+        assert location.hidden(f"GET http://host/?{text} failed") == "GET http://host/?*** failed"
+    assert location.hidden("https://host/a?x=1&sig=another&y=2") == "https://host/a?x=1&sig=***&y=2"
+    assert location.hidden("No such key: orders-0/0.log") == "No such key: orders-0/0.log"
+
+
+def test_an_address_with_credentials_in_it_is_not_shown():
+    with pytest.raises(InvalidOptionError, match=r"s3a://\*\*\*@bucket/log") as raised:
+        parse_location("s3a://AKIAEXAMPLE:wJalr/XUtn@bucket/log", {})
+    assert "wJalr" not in str(raised.value) and "AKIA" not in str(raised.value)
+
+
 def test_the_azure_emulator():
     made = settings("abfs://c/p", {"azure_storage_use_emulator": "true"})
     assert (made["blob_storage_authority"], made["blob_storage_scheme"]) == ("127.0.0.1:10000", "http")

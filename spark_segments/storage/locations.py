@@ -169,6 +169,13 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
         raise InvalidOptionError("The URI holds one of the characters ? # % or a space", found=_shown(uri))
     authority, _, key = uri[match.end() :].removeprefix("/").partition("/")
     key = "/".join(part for part in key.split("/") if part)
+    if ":" in authority:
+        raise InvalidOptionError(
+            "The URI has credentials or a port in it",
+            expected=f"{scheme}://bucket/path",
+            found=_shown(uri),
+            hint="Give credentials and endpoints as storage options",
+        )
     container, _, host = authority.partition("@")
     if not container or (host and not scheme.startswith("abfs")):
         form = (
@@ -322,7 +329,7 @@ def _open_azure(location: Location) -> Any:
     if "key" in given:
         settings["account_key"] = given["key"]
     elif "sas" in given:
-        settings["sas_token"] = given["sas"].removeprefix("?")
+        settings["sas_token"] = "?" + given["sas"].removeprefix("?")  # pyarrow appends it to the address as it is
     else:
         settings |= {name: given[name] for name in ("client_id", "client_secret", "tenant_id") if name in given}
     return AzureFileSystem(account, **settings)

@@ -91,6 +91,11 @@ class ObjectStore:
         return [(info.path[below:], info.size, info.mtime_ns // 1_000_000) for info in files]
 
     def directories(self, path: str) -> Names:
+        if self._filesystem.type_name == "gcs":
+            # pyarrow knows only directories with an object of their name there: the others are in the names of files.
+            below = len(path.rstrip("/")) + 1
+            inside = (info.path[below:].partition("/") for info in self._select(path, True) if info.is_file)
+            return list({name for name, separator, _ in inside if separator})
         return [info.base_name for info in self._select(path, False) if not info.is_file]
 
     def _select(self, path: str, recursive: bool) -> Any:
