@@ -102,7 +102,9 @@ def missing_rows(
     is being deleted, or a restore of the leader brought it back after the row was dropped.
     """
     live, rows = _live_rows(leader.snapshot, partitions), _all_rows(follower, partitions)
-    missing = live.filter(pc.invert(pc.is_in(row_keys(live), row_keys(_usable(rows, live)).combine_chunks())))
+    usable = _usable(rows)
+    usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
+    missing = live.filter(pc.invert(pc.is_in(row_keys(live), row_keys(usable).combine_chunks())))
     paths = missing.column("path")
     deleting = rows.filter(pc.equal(rows.column("state"), DELETING)).column("path")
     used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
@@ -124,8 +126,8 @@ def plan_mirror(
     """
     before, version = follower.snapshot, leader.snapshot
     live, rows = _live_rows(version, among), _all_rows(follower, among)
-    usable = _usable(rows, live)  # with the leader's paths
-    here = _usable(rows, live, at_origin=False)  # the same rows as they are
+    here = _usable(rows)
+    usable = _with_paths(here, origins(here.column("path"), live.column("path")))  # with the leader's paths
     position = pc.index_in(row_keys(live), row_keys(usable).combine_chunks()).combine_chunks()
     missing = pc.is_null(position)
     known = live.filter(pc.invert(missing))
@@ -191,18 +193,17 @@ def _live_rows(snapshot: Snapshot, partitions: set[int] | None) -> pa.Table:
 
 
 def _all_rows(follower: FollowerVersion, partitions: set[int] | None) -> pa.Table:
-    return SEGMENT_SCHEMA.empty_table() if follower.snapshot is None else follower.snapshot.source.read(partitions)
+    if follower.snapshot is None:
+        return SEGMENT_SCHEMA.empty_table()
+    return follower.snapshot.source.read(partitions).combine_chunks()  # in few pieces: compared column by column
 
 
-def _usable(rows: pa.Table, live: pa.Table, *, at_origin: bool = True) -> pa.Table:
-    """The follower's rows that can be in its log: all but those whose files vacuum deletes. Live rows come first.
-
-    `at_origin`: with the paths that the files have at the leader, whose live rows are `live`.
-    """
-    rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
+def _usable(rows: pa.Table) -> pa.Table:
+    """The follower's rows that can be in its log: all but those whose files vacuum deletes. Live rows come first."""
     in_log = live_rows(rows)
-    rows = pa.concat_tables([in_log, rows.filter(pc.equal(rows.column("state"), REMOVED))])
-    return _with_paths(rows, origins(rows.column("path"), live.column("path"))) if at_origin else rows
+    if in_log.num_rows == rows.num_rows:
+        return rows
+    return pa.concat_tables([in_log, rows.filter(pc.equal(rows.column("state"), REMOVED))]).combine_chunks()
 
 
 def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.ChunkedArray:

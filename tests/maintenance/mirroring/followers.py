@@ -64,7 +64,8 @@ def past_state(leader: LogDir, follower: LogDir, topic: str = TOPIC) -> bool:
     """Whether the follower is what the leader was at the version that it says it is."""
     here = follower.snapshot(topic)
     there = leader.snapshot(topic, int(here.states[SOURCE_VERSION]))
-    return state_of(follower, here) == state_of(leader, there)
+    same = transactions(follower, topic) == transactions(leader, topic, there.version)
+    return same and state_of(follower, here) == state_of(leader, there)
 
 
 def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same_paths: bool = True) -> None:
@@ -83,8 +84,8 @@ def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same
     assert report.ok, report.findings
 
 
-def transactions(log: LogDir, topic: str) -> dict[str, int]:
-    found = log.manifest(topic).state(deleted=True).last_transactions()
+def transactions(log: LogDir, topic: str, version: int | None = None) -> dict[str, int]:
+    found = log.manifest(topic).state(version, deleted=True).last_transactions()
     return {one.application: one.version for one in found}
 
 
