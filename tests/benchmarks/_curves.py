@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, PANEL_HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 92, 34, 40  # of a panel: room for ticks, names of lines, title, names of sizes
+LEFT, RIGHT, TOP, BOTTOM = 58, 86, 34, 40  # of a panel: room for ticks, names of lines, title, names of sizes
 COLUMNS = 2
 COLOURS = ("#1565c0", "#c62828", "#2e7d32", "#ef6c00", "#6a1b9a", "#00838f", "#5d4037", "#ad1457", "#37474f")
 _NAME_HEIGHT = 12
@@ -56,11 +56,11 @@ def _panel(panel: Panel, colours: Mapping[str, str], decades: tuple[int, int], v
     def down(value: float) -> float:
         return bottom - (bottom - TOP) * (math.log10(value) - decades[0]) / (decades[1] - decades[0])
 
-    yield f'<text x="{LEFT}" y="{TOP - 12}" font-weight="600">{escape(panel.title)}</text>'
+    yield f'<text x="{LEFT}" y="{TOP - 12}" font-weight="600">{escape(panel.title)}, {value_unit}</text>'
     for decade in range(decades[0], decades[1] + 1):
         y = down(10.0**decade)
         yield f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#dfe5e8"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(10.0**decade)} {value_unit}</text>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(10.0**decade)}</text>'
     for size in (sizes[0], sizes[len(sizes) // 2], sizes[-1]):
         yield f'<text x="{across(size):.1f}" y="{bottom + 16}" text-anchor="middle">{_number(size)}</text>'
     yield f'<text x="{(LEFT + right) / 2:.1f}" y="{bottom + 31}" text-anchor="middle">{escape(panel.unit)}</text>'
