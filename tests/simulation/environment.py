@@ -20,6 +20,9 @@ from typing import Any
 
 import spark_segments
 from spark_segments.log.manifest import row_files
+from spark_segments.log.reading.ahead import reading_threads
+from spark_segments.log.segment import fetch
+from spark_segments.storage import Storage
 from tests.simulation.world import World
 
 LAYERS = ("format", "storage", "config", "execution", "log", "maintenance")
@@ -100,6 +103,11 @@ def in_order(futures: Iterable[Future[Any]], timeout: float | None = None) -> It
     return iter(list(futures))
 
 
+def no_thread_ahead(storage: Storage) -> int:
+    """`reading_threads`: a read is its caller's own."""
+    return 1
+
+
 def load_package() -> None:
     """Imports every module of the layers that run here, so that each meets the world."""
     for layer in LAYERS:
@@ -120,6 +128,7 @@ def simulated(world: World) -> Iterator[None]:
         (secrets, _Secrets(world)),
         (ThreadPoolExecutor, Inline),
         (as_completed, in_order),
+        (reading_threads, no_thread_ahead),
     ]
     changed: list[tuple[Any, str, Any]] = []
     prefix = spark_segments.__name__
@@ -131,10 +140,12 @@ def simulated(world: World) -> Iterator[None]:
                     setattr(module, name, stand_in)
     cache = row_files._cache
     row_files._cache = _HostCache(world)  # type: ignore[assignment]
+    fetch._pool.cache_clear()
     try:
         yield
     finally:
         row_files._cache = cache
+        fetch._pool.cache_clear()
         for module, name, value in changed:
             setattr(module, name, value)
 
