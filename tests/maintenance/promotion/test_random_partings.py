@@ -1,0 +1,93 @@
+"""Two leaders that part at random and are worked on at random: the side that is cut becomes the side that stays."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import DivergedLogError
+from spark_segments.maintenance import compact, roll, vacuum
+from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.removal.restore import restore
+from tests.maintenance.promotion.copies import LATER_MS, TOPIC, assert_equal, contents, in_step
+
+CONFIG = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": "-1",
+    "segment.bytes": "600",
+    "min.cleanable.dirty.ratio": "0.01",
+    "compression.type": "uncompressed",
+}
+
+
+def work(log: LogDir, chance: random.Random) -> None:
+    """One thing that happens to a leader. Keys repeat, so that compaction finds something."""
+    match chance.choice(["append"] * 5 + ["roll", "compact", "delete-records", "restore", "vacuum"]):
+        case "append":
+            count = chance.randint(1, 9)
+            keys = [str(chance.randint(0, 5)).encode() for _ in range(count)]
+            values = [chance.choice([None, str(chance.random()).encode()]) for _ in range(count)]
+            partitions = pa.array([chance.randint(0, 1) for _ in range(count)], pa.int32())
+            table = pa.table({"key": keys, "value": pa.array(values, pa.binary()), "partition": partitions})
+            log.append(TOPIC, table, txn=(chance.choice("ab"), log.snapshot(TOPIC).version))
+        case "roll":
+            roll(log, now_ms=LATER_MS)
+        case "compact":
+            compact(log)
+        case "delete-records":
+            start, end = log.offsets(TOPIC)[0]
+            log.delete_records(TOPIC, {0: chance.randint(start, end)})
+        case "restore":
+            restore(log, TOPIC, max(0, log.snapshot(TOPIC).version - chance.randint(0, 1)))
+        case "vacuum":
+            vacuum(log, now_ms=log.storage.now_ms() + 2 * 86_400_000)
+
+
+def transactions(log: LogDir) -> dict[str, int]:
+    found = {one.application: one.version for one in log.manifest(TOPIC).state().last_transactions()}
+    return {name: version for name, version in found.items() if version >= 0}
+
+
+def part_and_join(directory: Path, seed: int) -> bool:
+    """Returns whether anything was to be cut."""
+    chance = random.Random(seed)
+    old, new = (LogDir.create(str(directory / name)) for name in ("old", "new"))
+    old.create_topic(TOPIC, 2, CONFIG)
+    for _ in range(chance.randint(2, 8)):
+        work(old, chance)
+    in_step(old, new)
+    for _ in range(chance.randint(0, 3)):
+        work(old, chance)  # which the follower misses
+    away = Path(old.uri).rename(directory / "away")
+    promote(new, TOPIC, force=True)
+    away.rename(old.uri)
+    for log in (old, new):
+        for _ in range(chance.randint(0, 6)):
+            work(log, chance)
+    stays, goes = old, new
+    if chance.random() < 0.5:
+        stays, goes = new, old
+        promote(new, TOPIC)  # fences the old one
+    else:
+        promote(old, TOPIC, new.uri, force=True)
+    before = contents(stays), transactions(stays)
+    tails = demote(goes, TOPIC, stays, dry_run=True).cut
+    if tails:
+        with pytest.raises(DivergedLogError, match=f"from offset {tails[0].first_offset} of"):
+            demote(goes, TOPIC, stays)
+    demote(goes, TOPIC, stays, cut=True)
+    in_step(stays, goes)
+    assert_equal(stays, goes)
+    assert (contents(stays), transactions(stays)) == (contents(goes), transactions(goes)) == before
+    return bool(tails)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_the_side_that_is_cut_becomes_the_side_that_stays(tmp_path, seed):
+    part_and_join(tmp_path, seed)
