@@ -137,6 +137,9 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
         return
     try:
         snapshot = one.target.manifest(one.topic).snapshot(deleted=True)
+        if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
+            report.add(one.topic, None, "promoted")
+            return
         lag = lag_of(Leader(one.source.manifest(one.topic), one.source.uri), snapshot, _now_ms())
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return

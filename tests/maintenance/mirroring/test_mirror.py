@@ -14,6 +14,8 @@ from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.mirroring.mirror import lags
+from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
+from spark_segments.maintenance.promotion.promote import promote
 from spark_segments.maintenance.removal.restore import restore
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
@@ -68,6 +70,21 @@ def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower)
     found = [follower.snapshot(TOPIC, version) for version in range(follower.snapshot(TOPIC).version + 1)]
     assert [int(one.states[SOURCE_VERSION]) for one in found] == [0, 1, 2, 3, 4]
     assert [sum(row.records for row in segments_of(one.live)) for one in found] == [0, 3, 6, 9, 12]
+
+
+def test_a_topic_that_is_promoted_beside_a_mirror_ends_no_mirror(leader, follower, monkeypatch):
+    mirrored(leader, follower)
+    run = TopicMirror.run
+
+    def promoted_since(one):
+        monkeypatch.undo()  # a promotion mirrors, too
+        reached = run(one)
+        promote(follower, one.topic, leader)
+        return reached
+
+    monkeypatch.setattr(TopicMirror, "run", promoted_since)
+    [line] = mirrored(leader, follower)["partitions"]
+    assert line["action"] == "promoted"
 
 
 def test_in_step_nothing_is_committed(leader, follower):
