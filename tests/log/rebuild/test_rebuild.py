@@ -26,6 +26,7 @@ from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll, vacuum
 from tests.log.chunk_rows import new_partitions
+from tests.log.manifest.files import forget_cached_rows
 from tests.log.rebuild.lost import (
     TOPIC,
     again,
@@ -40,6 +41,7 @@ from tests.log.rebuild.lost import (
     numbers,
     records,
 )
+from tests.s3_server import BUCKET
 
 pytestmark = pytest.mark.slow
 
@@ -478,3 +480,22 @@ def test_a_follower_keeps_its_leaders_id(tmp_path, monkeypatch):
         rebuild_manifest(log, TOPIC, add=[ALL])
     assert rebuild_manifest(log, TOPIC).topic_id == before == log.snapshot(TOPIC).topic_id
     assert log.snapshot(TOPIC).states == {"role": "follower"}
+
+
+@pytest.mark.parametrize("lost", ["manifest", "Delta's log"])
+def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkeypatch, lost):
+    log = LogDir.create(f"s3://{BUCKET}/{tmp_path.name}/log", s3_options)
+    log.create_topic(TOPIC, partitions=2)
+    append(log, 0)
+    version = copy(log)
+    append(log, 10)
+    prefix = f"_manifest/{TOPIC}" + ("/_delta_log" if lost == "Delta's log" else "")
+    log.storage.delete([info.path for info in log.storage.list(prefix, recursive=True)])
+    forget_cached_rows(monkeypatch)
+    log = LogDir.open(log.uri, s3_options)
+    report = rebuild_manifest(log, TOPIC, add=[ALL])
+    log = LogDir.open(log.uri, s3_options)
+    assert log.snapshot(TOPIC).version == report.version == version + FENCED + 2
+    append(log, 20)
+    assert numbers(log) == [*range(30)]
+    assert verify(log, TOPIC, deep=True).findings == []
