@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import struct
 
 import crc32c
@@ -25,6 +26,7 @@ from spark_segments.format.sidecars.index import offset_index_bytes, parse_offse
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.rows import Partition, partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
+from spark_segments.log.reading import records
 from spark_segments.log.reading.plan import read_ranges
 from spark_segments.log.segment.reader import read_segment
 from spark_segments.log.segment.shared_object import read_footer
@@ -59,6 +61,27 @@ def test_an_index_that_leads_behind_the_offset_passes_over_no_record():
         lie = offset_index_bytes(offsets[:1], np.array([position]))
         with pytest.raises(CorruptBatchError, match="entry of the index is not true"):
             offsets_read(lie, 100)
+
+
+@pytest.mark.parametrize("entry", [0, 2, 9, 20])
+def test_an_index_that_leads_behind_the_offset_takes_no_record_from_a_read_in_pieces(monkeypatch, entry):
+    monkeypatch.setattr(records, "PIECE_BYTES", 1500)
+    files, row, _ = segment_files()
+    offsets, positions = (column.copy() for column in parse_offset_index(files[row.index_path]))
+    offsets[entry] -= 3
+    storage = storage_of({**files, row.index_path: offset_index_bytes(offsets, positions)})
+    rows, partitions = segments_table([row]), partitions_table([Partition("id", 0, 0, 200, 0, 200)])
+    snapshot = Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(rows))
+    noticed = 0
+    for start, size in itertools.product(range(max(0, 5 * entry - 10), 5 * entry + 15), (1, 7, 60)):
+        end = min(200, start + size)
+        try:
+            parts = list(records.read_records(storage, snapshot, records.Wanted(0, start, end, ("offset",)), threads=2))
+        except CorruptBatchError:
+            noticed += 1
+            continue
+        assert [offset for part in parts for offset in part.column(0).to_pylist()] == list(range(start, end))
+    assert noticed
 
 
 @pytest.mark.parametrize("name", ["log_bytes", "base_offset", "file_base_offset", "next_offset"])

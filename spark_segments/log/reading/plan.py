@@ -46,6 +46,7 @@ class ReadRange:
 
     `begin_position`: the position of a batch at or before the first wanted batch, known without the .index; 0 where not
     known. `transactions`: for read_committed, the indexes that list the aborted transactions of this piece.
+    `is_looked_up`: the .index gave `begin_position` for `start_offset`, and may lie.
     """
 
     topic: str
@@ -56,6 +57,7 @@ class ReadRange:
     end_position: int
     begin_position: int = 0
     transactions: tuple[TransactionIndex, ...] = ()
+    is_looked_up: bool = False
 
     @property
     def size_bytes(self) -> int:

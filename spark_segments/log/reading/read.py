@@ -40,6 +40,7 @@ def read_range(
         start_position=rng.start_position,
         end_position=rng.end_position,
         begin_position=rng.begin_position,
+        is_looked_up=rng.is_looked_up,
         columns=columns,
         include_control=include_control,
         aborted=aborted,

@@ -201,4 +201,8 @@ def _cut_up(
         return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
     positions = range(whole.start_position, whole.end_position)
     found = pieces_between(storage, whole.segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
-    return [replace(whole, start_position=start, end_position=end, begin_position=begin) for start, end, begin in found]
+    pieces = [
+        replace(whole, start_position=start, end_position=end, begin_position=begin) for start, end, begin in found
+    ]
+    is_looked_up = found[0][0] > max(whole.start_position, whole.segment.position)
+    return [replace(pieces[0], is_looked_up=is_looked_up), *pieces[1:]]

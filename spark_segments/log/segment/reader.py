@@ -213,6 +213,7 @@ def read_segment(
     start_position: int = 0,
     end_position: int | None = None,
     begin_position: int = 0,
+    is_looked_up: bool = False,
     columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
     include_control: bool = False,
     aborted: AbortedTransactions | None = None,
@@ -224,13 +225,13 @@ def read_segment(
 
     Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
     come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, and no batch
-    before it is wanted; the .index is not read then. `aborted`, where given, leaves out the data of aborted
-    transactions.
+    before it is wanted; the .index is not read then. With `is_looked_up` the .index has said so, and that is checked.
+    `aborted`, where given, leaves out the data of aborted transactions.
     """
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
     if start_offset >= end_offset:
         return
-    begin, by_index = max(begin_position, segment.position), False
+    begin, by_index = max(begin_position, segment.position), is_looked_up
     window_bytes = max(first_window_bytes, first_read_bytes(segment))
     is_known = begin_position > segment.position
     if not is_known and (start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset):
