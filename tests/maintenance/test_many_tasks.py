@@ -24,11 +24,17 @@ from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll, vacuum
 from spark_segments.maintenance.compaction import many_tasks
 from spark_segments.maintenance.compaction import plan as compact_plan
+from spark_segments.maintenance.compaction import round as round_module
 from spark_segments.maintenance.compaction.many_tasks import ManyTasks, rewriting_tasks, slices
 from spark_segments.maintenance.compaction.map_file import read_map, write_map
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, for_many_tasks
-from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
+from spark_segments.maintenance.compaction.round import (
+    CleanerSettings,
+    RoundPlan,
+    RoundResult,
+    clean_in_one_task,
+)
 from spark_segments.storage import Storage
 from tests import golden_files
 from tests.maintenance.appending import contents, live, under_policy
@@ -112,45 +118,102 @@ def test_what_does_not_fit_the_maps_is_read_by_one_task_or_left_to_a_further_rou
     assert contents(prices, "prices") == kept + [row for row in before if row["offset"] == 1000]
 
 
-@pytest.mark.parametrize("with_index", [True, False])
-def test_a_partition_with_transactions_is_left_to_one_task(tmp_path, monkeypatch, with_index):
-    """Where the index says so, and where only the batches do."""
+@pytest.fixture
+def transactions(tmp_path) -> LogDir:
+    """A partition that Kafka wrote, with transactions that were committed and aborted; a segment for every few."""
+    log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "3"})
+    log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
+    assert any(row.txn_index_bytes for row in live(log, "txnc"))
+    return log
+
+
+def files(log: LogDir) -> list[tuple[int, bytes, bytes | None]]:
+    """What the files of the partition hold: base offset, .log and .txnindex of each segment."""
+    rows = live(log, "txnc")
+    return [
+        (
+            row.base_offset,
+            log.storage.read(row.path).to_pybytes(),
+            log.storage.read(row.txn_index_path).to_pybytes() if row.txn_index_bytes else None,
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", [1, 2, 3, 100])
+def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tmp_path, monkeypatch, tasks):
+    """Also in a second cleaning, whose dirty head has none, and in which markers go whose transactions are gone."""
     monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
-    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "2"})
-    log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
-    snapshot = log.snapshot("txnc")
-    end_offset = snapshot.live_of(0)[-1].base_offset
+    copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
+    day_ms = 86_400_000
+    for turn, now_ms in enumerate((NOW_MS, NOW_MS + 2 * day_ms, NOW_MS + 4 * day_ms)):
+        found = []
+        for log, clean_round in ((transactions, ManyTasks(tasks, MIB, MIB)), (copy, clean_in_one_task)):
+            bound = live(log, "txnc")[-1].base_offset
+            settings = replace(settings_of(log, "txnc"), now_ms=now_ms)
+            result = clean_partition(log.storage, settings, 0, bound, clean_round=clean_round)
+            assert (result.rounds, result.error) == (1, None)
+            found.append((result.stats, result.first_dirty_offset, files(log)))
+            times = pa.array([NOW_MS] * 40, pa.timestamp("ms"))
+            keys = [f"new-{number % 7}" for number in range(40)]
+            log.append("txnc", pa.table({"key": keys, "value": [str(turn)] * 40, "timestamp": times}))
+            roll(log, now_ms=log.storage.now_ms() + 10 * day_ms)
+            log.append("txnc", pa.table({"key": ["last"], "value": ["last"], "timestamp": times[:1]}))
+        assert found[0] == found[1]
+        assert found[0][0].control > 0 or turn == 0
+    assert verify(transactions, deep=True).ok
+
+
+@pytest.mark.slow
+def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the_log(transactions, monkeypatch):
+    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    first_dirty = transactions.offsets("txnc")[0][1]
+    transactions.append("txnc", pa.table({"key": [f"new-{number % 7}" for number in range(40)], "value": ["v"] * 40}))
+    roll(transactions, now_ms=transactions.storage.now_ms() + 10 * 86_400_000)
+    snapshot = transactions.snapshot("txnc")
     work = RoundPlan(
-        settings_of(log, "txnc"), log.config("txnc"), snapshot.partition(0), snapshot.live_of(0), 0, end_offset
+        settings_of(transactions, "txnc"),
+        transactions.config("txnc"),
+        snapshot.partition(0),
+        [replace(row, txn_index_bytes=0) for row in snapshot.live_of(0)],
+        first_dirty,
+        transactions.offsets("txnc")[0][1],
     )
-    assert any(row.txn_index_bytes for row in work.live)
-    if not with_index:
-        work = replace(work, live=[replace(row, txn_index_bytes=0) for row in work.live])
-    with pytest.raises(WholeLogNeededError):
-        ManyTasks(2, MIB, MIB)(log.storage, work)
-    assert live(log, "txnc") == snapshot.live_of(0)
+    by_many, by_one = (clean(transactions.storage, work) for clean in (ManyTasks(3, MIB, MIB), clean_in_one_task))
+    assert (by_many.stats, by_many.indexed, by_many.end_offset) == (by_one.stats, by_one.indexed, by_one.end_offset)
+    assert by_many.indexed == 40
+    found = [
+        [transactions.storage.read(row.path).to_pybytes() for group in done.groups for row in group.outputs]
+        for done in (by_many, by_one)
+    ]
+    assert found[0] == found[1] != []
 
 
-@pytest.mark.parametrize("planned_for_many", [False, True])
-def test_one_task_cleans_a_partition_with_transactions_whatever_was_planned(tmp_path, monkeypatch, planned_for_many):
+def test_more_about_transactions_than_memory_holds_is_left_to_one_task(transactions, monkeypatch):
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    log = LogDir.create(str(tmp_path / "log"), defaults={"log.cleaner.threads": "2"})
-    log.import_kafka(str(golden_files.GOLDEN / "txn-compact" / "dirty"), config=CONFIG)
-    if planned_for_many:
-        monkeypatch.setattr(COMPACT, "for_many_tasks", lambda candidates, slots: [True] * len(candidates))
-    (line,) = compact(log, now_ms=NOW_MS).partitions
+    before = live(transactions, "txnc")
+    work = RoundPlan(
+        settings_of(transactions, "txnc"),
+        transactions.config("txnc"),
+        transactions.snapshot("txnc").partition(0),
+        before,
+        0,
+        before[-1].base_offset,
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(round_module, "memory_for_notes", lambda map_bytes: 100)
+        with pytest.raises(WholeLogNeededError):
+            ManyTasks(2, MIB, MIB)(transactions.storage, work)
+        assert live(transactions, "txnc") == before
+        (line,) = compact(transactions, now_ms=NOW_MS).partitions
     assert (line["action"], line["rounds"]) == ("compact", 1)
     assert line["dropped"]["aborted"] > 0
 
 
-def test_the_plan_gives_a_large_partition_with_aborted_transactions_to_one_task():
+def test_the_plan_gives_every_large_partition_to_many_tasks():
     large = CompactionCandidate(0, 0, 100, 0, 1 << 30, True, "forced")
     assert for_many_tasks([large, replace(large, partition=1, cleanable_bytes=1 << 29)], 4) == [True, True]
-    assert for_many_tasks([replace(large, has_aborted=True), replace(large, cleanable_bytes=1 << 29)], 4) == [
-        False,
-        True,
-    ]
 
 
 @pytest.mark.slow

@@ -6,6 +6,10 @@ it. The data of an aborted transaction go at once.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 
 from spark_segments.errors import SegmentsError
@@ -18,10 +22,49 @@ _NONE = -1
 
 
 class WholeLogNeededError(SegmentsError):
-    """A partition has transactions, and the task at hand reads a part of its log only: one task must read all of it.
+    """A partition has transactions, and the task at hand reads a part of its log without what comes before.
 
-    Compaction catches this and cleans the partition by one task. No user sees it.
+    Compaction catches this, and reads the log's transactions first, or cleans the partition by one task. No user sees
+    it.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalBatches:
+    """The transactional and control batches of a part of a log, in their order: an array for each field."""
+
+    producer_id: np.ndarray  # int64
+    base_offset: np.ndarray  # int64, of the log
+    last_offset: np.ndarray  # int64, of the log
+    control: np.ndarray  # bool
+    kind: np.ndarray  # int64: the marker in a control batch, else NO_MARKER
+
+    def __len__(self) -> int:
+        return len(self.producer_id)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in self.__slots__)
+
+    @classmethod
+    def of(cls, window: Window) -> TransactionalBatches:
+        """Those of a window."""
+        batches = window.batches.take(np.flatnonzero(window.batches.is_control | window.batches.is_transactional))
+        control = batches.is_control
+        kind = np.full(len(batches), NO_MARKER, np.int64)
+        if control.any():
+            kind[control] = read_markers(window.with_batches(batches.take(control))).type
+        base_offset, last_offset = batches.base_offset + window.offset_shift, batches.last_offset + window.offset_shift
+        return cls(batches.producer_id, base_offset, last_offset, control, kind)
+
+    @classmethod
+    def join(cls, parts: Iterable[TransactionalBatches]) -> TransactionalBatches:
+        """Those of neighbouring parts, in order."""
+        found = [part for part in parts if len(part)] or [_NO_BATCHES]
+        return cls(*(np.concatenate([getattr(part, name) for part in found]) for name in cls.__slots__))
+
+
+_NO_BATCHES = TransactionalBatches(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.bool_, np.int64)))
 
 
 class CleanedTransactions:
@@ -37,6 +80,7 @@ class CleanedTransactions:
         self._aborted = AbortedTransactions.of()  # still to come or under way, by first offset
         self._observed = np.zeros(0, np.bool_)  # of those: whether data of it was met
         self._committed = np.zeros(0, np.int64)  # producers with data met that no abort has undone, sorted
+        self.has_met_any = False  # whether a batch had to do with transactions
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
         """Adds transactions of the log's index, before the first of their batches is read.
@@ -60,7 +104,7 @@ class CleanedTransactions:
         among the batches, and data of theirs was met: the rewritten segment's index names them until all of their data
         are gone. Raises WholeLogNeededError for a control batch where the pass does not read the whole log.
         """
-        batches, offset_shift = window.batches, window.offset_shift
+        batches = window.batches
         if not self._whole_log:
             if batches.is_control.any():
                 raise WholeLogNeededError(
@@ -68,22 +112,25 @@ class CleanedTransactions:
                 )
             return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
         discardable = np.zeros(len(batches), np.bool_)
-        rows = np.flatnonzero(batches.is_control | batches.is_transactional)
-        if not len(rows):
+        rows = batches.is_control | batches.is_transactional
+        if not rows.any():
             return discardable, AbortedTransactions.of()
-        batches = batches.take(rows)
-        control = batches.is_control
-        kind = np.full(len(rows), NO_MARKER, np.int64)
-        markers = read_markers(window.with_batches(batches.take(control)))
-        kind[control] = markers.type
+        discardable[rows], index = self.follow(TransactionalBatches.of(window))
+        return discardable, index
+
+    def follow(self, batches: TransactionalBatches) -> tuple[np.ndarray, AbortedTransactions]:
+        """As `read`, of the batches alone that have to do with transactions."""
+        if not len(batches):
+            return np.zeros(0, np.bool_), AbortedTransactions.of()
+        self.has_met_any = True
         producer_ids = np.unique(np.concatenate([batches.producer_id, self._aborted.producer_id, self._committed]))
         committed = np.isin(producer_ids, self._committed)
-        discardable[rows], ended, retained = _walk(
+        discardable, ended, retained = _walk(
             np.searchsorted(producer_ids, batches.producer_id),
-            batches.base_offset + offset_shift,
-            batches.last_offset + offset_shift,
-            control,
-            kind,
+            batches.base_offset,
+            batches.last_offset,
+            batches.control,
+            batches.kind,
             np.searchsorted(producer_ids, self._aborted.producer_id),
             self._aborted.first_offset,
             self._aborted.last_offset,
@@ -96,6 +143,12 @@ class CleanedTransactions:
         self._observed = self._observed[~ended]
         by_marker = np.argsort(index.last_offset, kind="stable")
         return discardable, _rows(index, by_marker)
+
+    def copy(self) -> CleanedTransactions:
+        """The state by itself: what is read further on changes only one of both."""
+        copied = copy.copy(self)
+        copied._observed = self._observed.copy()
+        return copied
 
 
 class UntouchedTransactions(CleanedTransactions):

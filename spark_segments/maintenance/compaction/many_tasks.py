@@ -4,9 +4,9 @@ In a first stage each task puts a slice of the dirty head into a map. Merged, th
 build. In a second stage each task rewrites some groups of segments. In this process all tasks share one map; on Spark
 the maps go from task to task as files.
 
-Transactions can only be followed through a whole log, in the order of its batches. A partition that has transactions is
-cleaned by one task: the plan says so where a segment has a .txnindex. Where a task meets a marker all the same, the
-round ends with a WholeLogNeededError and changes nothing.
+Transactions can only be followed through a whole log, in the order of its batches. Where a partition has transactions,
+a stage between the two reads what headers and markers say of them, and each task of the second stage begins with the
+state of the log before its groups.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from spark_segments.errors import SegmentsError
 from spark_segments.execution import try_tasks
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.format.cleaner.transactions import CleanedTransactions, WholeLogNeededError
+from spark_segments.format.cleaner.transactions import CleanedTransactions, TransactionalBatches, WholeLogNeededError
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.reader import locate, locate_position
-from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
+from spark_segments.log.segment.reader import locate, locate_position, windows
+from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup, named
 from spark_segments.maintenance.compaction.map_file import MapFile, merge_file, read_map, write_map
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.maintenance.compaction.round import (
@@ -33,6 +34,7 @@ from spark_segments.maintenance.compaction.round import (
     MapNotes,
     RoundPlan,
     RoundResult,
+    aborted_transactions,
     build_map,
     discard_groups,
     put_windows,
@@ -42,6 +44,8 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_States = list[CleanedTransactions]
 
 MIN_SLICE_BYTES = 32 << 20
 """The least bytes of the dirty head for which a task builds a map."""
@@ -92,27 +96,62 @@ class ManyTasks:
     spark: SparkSession | None = None
 
     def __call__(self, storage: Storage, work: RoundPlan) -> RoundResult:
-        """As `clean_in_one_task`. Raises WholeLogNeededError where the partition has transactions."""
-        if work.has_aborted:
-            raise WholeLogNeededError(
-                "A segment has a .txnindex", path=f"{work.settings.topic}-{work.partition.partition}"
-            )
-        offset_map, indexed, noted = self._build_map(storage, work)
-        return RoundResult.of(work, offset_map, indexed, self._rewrite(storage, work, offset_map, noted))
+        """As `clean_in_one_task`. Raises WholeLogNeededError where what is to be known of the partition's transactions
+        takes more memory than the notes of the first pass may.
+        """
+        aborted = aborted_transactions(storage, work.live)
+        offset_map, indexed, noted, has_transactions = self._build_map(storage, work, aborted)
+        groups = work.groups(offset_map.end_offset)
+        states: _States | None = None
+        if has_transactions or len(aborted):
+            states = self._follow_transactions(storage, work, groups, aborted)
+        try:
+            done = self._rewrite(storage, work, offset_map, groups, noted, states)
+        except WholeLogNeededError:  # the clean tail has markers, and the dirty head nothing of transactions
+            states = self._follow_transactions(storage, work, groups, aborted)
+            done = self._rewrite(storage, work, offset_map, groups, noted, states)
+        return RoundResult.of(work, offset_map, indexed, done)
 
-    def _build_map(self, storage: Storage, work: RoundPlan) -> tuple[OffsetMap, int, NotedBatches]:
-        """As `round.build_map`."""
-        offset_map, indexed, noted, is_all = self._merged_map(storage, work)
+    def _build_map(
+        self, storage: Storage, work: RoundPlan, aborted: AbortedTransactions
+    ) -> tuple[OffsetMap, int, NotedBatches, bool]:
+        """As `round.build_map`, and whether the dirty head has transactions."""
+        offset_map, indexed, noted, is_all, has_transactions = self._merged_map(storage, work, aborted)
         if is_all or self.merged_map_bytes >= work.settings.map_bytes:
-            return offset_map, indexed, noted
+            return offset_map, indexed, noted, has_transactions
         # Each slice's map had a share of the memory. A single map that has all of it reaches further.
         del offset_map
-        return build_map(storage, work, CleanedTransactions())
+        transactions = CleanedTransactions()
+        transactions.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
+        return *build_map(storage, work, transactions), has_transactions or transactions.has_met_any
 
-    def _merged_map(self, storage: Storage, work: RoundPlan) -> tuple[OffsetMap, int, NotedBatches, bool]:
+    def _follow_transactions(
+        self, storage: Storage, work: RoundPlan, groups: Sequence[Sequence[Segment]], aborted: AbortedTransactions
+    ) -> _States:
+        """The state of the partition's transactions before each group."""
+        read = _ReadTransactions(storage)
+        found = try_tasks(read, groups, self.spark, at_a_time=self.slots)
+        if error := _first_error(found):
+            raise error
+        parts = [one for one in found if isinstance(one, TransactionalBatches)]
+        if sum(part.size_bytes for part in parts) > work.notes_bytes:
+            partition = f"{work.settings.topic}-{work.partition.partition}"
+            raise WholeLogNeededError("The log has very many batches of transactions", path=partition)
+        transactions = CleanedTransactions()
+        transactions.add_aborted(aborted)
+        states = []
+        for part in parts:
+            states.append(transactions.copy())
+            transactions.follow(part)
+        return states
+
+    def _merged_map(
+        self, storage: Storage, work: RoundPlan, aborted: AbortedTransactions
+    ) -> tuple[OffsetMap, int, NotedBatches, bool, bool]:
         """The merged map of the slices, up to a slice that does not fit.
 
-        Also returned: the records in it, the notes of its slices, whether all slices are in it.
+        Also returned: the records in it, the notes of its slices, whether all slices are in it, and whether any has
+        transactions.
         """
         merged = OffsetMap(
             self.merged_map_bytes,
@@ -121,16 +160,23 @@ class ManyTasks:
             seed=secrets.randbits(64),
         )
         head = [segment for segment in work.segments if segment.next_offset > work.first_dirty_offset]
-        parts = self._slice_maps(storage, work, head, merged.seed)
+        parts = self._slice_maps(storage, work, head, aborted, merged.seed)
         try:
             indexed, noted, is_all = _merge(storage, merged, parts, work.notes_bytes)
         finally:
             _delete_files(storage, parts)
         if is_all and head:
             merged.advance(min(head[-1].next_offset, work.first_uncleanable_offset))
-        return merged, indexed, noted, is_all
+        return merged, indexed, noted, is_all, any(part.has_transactions for part in parts)
 
-    def _slice_maps(self, storage: Storage, work: RoundPlan, head: Sequence[Segment], seed: int) -> list[_SliceMap]:
+    def _slice_maps(
+        self,
+        storage: Storage,
+        work: RoundPlan,
+        head: Sequence[Segment],
+        aborted: AbortedTransactions,
+        seed: int,
+    ) -> list[_SliceMap]:
         """The maps of the slices of the dirty head, in their order."""
         start = 0
         if head and work.first_dirty_offset > head[0].base_offset:
@@ -141,6 +187,7 @@ class ManyTasks:
             dataclasses.replace(work, live=()),
             self.slice_map_bytes,
             seed,
+            aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset),
             slots=self.slots,
             to_file=self.spark is not None,
         )
@@ -152,10 +199,18 @@ class ManyTasks:
         return parts
 
     def _rewrite(
-        self, storage: Storage, work: RoundPlan, offset_map: OffsetMap, noted: NotedBatches
+        self,
+        storage: Storage,
+        work: RoundPlan,
+        offset_map: OffsetMap,
+        groups: Sequence[Sequence[Segment]],
+        noted: NotedBatches,
+        states: _States | None,
     ) -> list[tuple[RewrittenGroup, CleanerStats]]:
-        """What becomes of each group, in their order. If a task fails, the files of all tasks are deleted."""
-        groups = work.groups(offset_map.end_offset)
+        """What becomes of each group, in their order. If a task fails, the files of all tasks are deleted.
+
+        `states`: of the transactions before each group; None where there are none, as far as is known.
+        """
         shared: RecordFilter | MapFile
         task_bytes = 0
         if self.spark is not None:
@@ -163,10 +218,11 @@ class ManyTasks:
             task_bytes = sum(map(_log_bytes, groups)) // (self.slots * TASKS_PER_SLOT)
         else:
             shared = work.record_filter(offset_map)
-        tasks = [
-            _GroupsTask(mine, noted.of(segment for group in mine for segment in group))
-            for mine in rewriting_tasks(groups, task_bytes)
-        ]
+        tasks, first = [], 0
+        for mine in rewriting_tasks(groups, task_bytes):
+            transactions = CleanedTransactions(whole_log=False) if states is None else states[first]
+            tasks.append(_GroupsTask(mine, noted.of(segment for group in mine for segment in group), transactions))
+            first += len(mine)
         largest_first = sorted(range(len(tasks)), key=lambda number: -sum(map(_log_bytes, tasks[number].groups)))
         rewrite = _RewriteGroups(storage, dataclasses.replace(work, live=()), shared)
         try:
@@ -183,11 +239,12 @@ class ManyTasks:
 
 @dataclass(frozen=True, slots=True)
 class _SliceMap:
-    """The map of a slice, how many records it took, and the notes of its batches."""
+    """The map of a slice, how many records it took, the notes of its batches, and whether it has transactions."""
 
     map: OffsetMap | MapFile
     indexed: int
     noted: NotedBatches
+    has_transactions: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +255,7 @@ class _BuildMap:
     work: RoundPlan
     map_bytes: int
     seed: int
+    aborted: AbortedTransactions
     slots: int
     to_file: bool
 
@@ -209,7 +267,9 @@ class _BuildMap:
             load_factor=work.settings.load_factor,
             seed=self.seed,
         )
-        transactions = CleanedTransactions(whole_log=False)
+        # Which data were aborted follows from the index alone, wherever a slice begins.
+        transactions = CleanedTransactions()
+        transactions.add_aborted(self.aborted)
         notes = MapNotes.of(work, slots=self.slots)
         indexed = 0
         for part in ranges:
@@ -220,17 +280,32 @@ class _BuildMap:
             if part.end_position == part.segment.log_bytes:
                 offset_map.advance(min(part.segment.next_offset, bound))
         if not self.to_file:
-            return _SliceMap(offset_map, indexed, notes.noted)
+            return _SliceMap(offset_map, indexed, notes.noted, transactions.has_met_any)
         file = write_map(self.storage, work.settings.topic, work.partition.partition, offset_map)
-        return _SliceMap(file, indexed, notes.noted)
+        return _SliceMap(file, indexed, notes.noted, transactions.has_met_any)
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupsTask:
-    """Neighbouring groups, and the notes of their segments."""
+    """Neighbouring groups, the notes of their segments, and the state of the transactions before the first of them."""
 
     groups: list[Sequence[Segment]]
     noted: NotedBatches
+    transactions: CleanedTransactions
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadTransactions:
+    """Task function: the batches of a group that have to do with transactions. CRCs are checked where it is cleaned."""
+
+    storage: Storage
+
+    def __call__(self, group: Sequence[Segment]) -> TransactionalBatches:
+        return TransactionalBatches.join(
+            TransactionalBatches.of(named(window, segment))
+            for segment in group
+            for window in windows(self.storage, segment, check_crc=False)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +321,7 @@ class _RewriteGroups:
         if isinstance(record_filter, MapFile):
             offset_map = read_map(self.storage, record_filter, settings.map_bytes, settings.load_factor)
             record_filter = self.work.record_filter(offset_map)
-        transactions = CleanedTransactions(whole_log=False)
+        transactions = task.transactions.copy()  # threads share the task's own
         return rewrite_groups(self.storage, self.work, task.groups, record_filter, transactions, task.noted)
 
 

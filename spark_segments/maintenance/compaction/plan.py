@@ -33,10 +33,7 @@ LARGE_SHARE = 1.25
 
 @dataclass(frozen=True, slots=True)
 class CompactionCandidate:
-    """One partition of a compacted topic. `reason` says why it is picked, or why it is not.
-
-    `has_aborted`: a live segment has a .txnindex, so only one task that reads the whole log in order can clean it.
-    """
+    """One partition of a compacted topic. `reason` says why it is picked, or why it is not."""
 
     partition: int
     first_dirty_offset: int
@@ -45,7 +42,6 @@ class CompactionCandidate:
     cleanable_bytes: int
     picked: bool
     reason: str
-    has_aborted: bool = False
 
     @property
     def log_bytes(self) -> int:
@@ -103,7 +99,6 @@ def plan_compaction(
     oldest = np.full(count, now_ms, np.int64)
     np.minimum.at(oldest, owner[waiting], first_timestamp[waiting])
     late = now_ms - oldest > config.max_compaction_lag_ms
-    has_aborted = np.bincount(owner, live.column("txn_index_bytes").to_numpy() > 0, minlength=count) > 0
 
     candidates = []
     for number in np.unique(owner[sealed]).tolist():
@@ -126,7 +121,6 @@ def plan_compaction(
                 round(cleanable[number]),
                 picked,
                 reason,
-                bool(has_aborted[number]),
             )
         )
     return sorted(candidates, key=lambda one: (-one.ratio, one.partition))
@@ -135,11 +129,10 @@ def plan_compaction(
 def for_many_tasks(candidates: Sequence[CompactionCandidate], slots: int) -> list[bool]:
     """For each candidate whether many tasks are to clean it, where `slots` tasks run at a time. The largest is first.
 
-    A large partition is cleaned by many tasks (see `count_large`), unless its transactions must be followed from the
-    start of the log to its end.
+    A large partition is cleaned by many tasks: see `count_large`.
     """
     large = count_large([candidate.log_bytes for candidate in candidates], slots)
-    return [place < large and not candidate.has_aborted for place, candidate in enumerate(candidates)]
+    return [place < large for place in range(len(candidates))]
 
 
 def count_large(log_bytes: Sequence[int], slots: int) -> int:

@@ -79,11 +79,6 @@ class RoundPlan:
         """The segments that may be cleaned."""
         return [one for one in self.live if one.state == SEALED and one.base_offset < self.first_uncleanable_offset]
 
-    @property
-    def has_aborted(self) -> bool:
-        """Whether a live segment has a .txnindex."""
-        return any(segment.txn_index_bytes for segment in self.live)
-
     def groups(self, map_end_offset: int) -> list[list[Segment]]:
         """The neighbouring segments that become one each, among those that a map up to `map_end_offset` covers."""
         return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.config)
@@ -143,7 +138,7 @@ class RoundResult:
 
 def clean_in_one_task(storage: Storage, work: RoundPlan) -> RoundResult:
     """Does a round in the calling task. Raises CorruptBatchError for damaged bytes."""
-    aborted = _aborted(storage, work.live)
+    aborted = aborted_transactions(storage, work.live)
     of_dirty_head = CleanedTransactions()
     of_dirty_head.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
     offset_map, indexed, noted = build_map(storage, work, of_dirty_head)
@@ -315,7 +310,7 @@ def _second_pass(
             yield window, plain_batches(notes, window.batches), CleanerStats()
 
 
-def _aborted(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:
+def aborted_transactions(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:
     """All aborted transactions of a partition, with the log's offsets."""
     return AbortedTransactions.concatenate(
         [
