@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.config.values import LONG_MAX
-from spark_segments.errors import InvalidOptionError, InvalidRecordError
+from spark_segments.errors import InvalidOptionError
 from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import Runs, encode_runs
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
-from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
 from spark_segments.log.appending.input_columns import check_columns, normalize
+from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
 from spark_segments.log.appending.waiting import WaitingRun
 from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment
 from spark_segments.log.segment.limits import SegmentLimits
@@ -48,7 +48,6 @@ GROUP_BYTES = 2 << 20
 FEWEST_RUNS = 8
 """Fewer runs than this get files of their own: an object would save few requests."""
 
-DEFAULT_ZSTD_LEVEL = 1
 NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's epoch
 
 
@@ -254,15 +253,15 @@ class Appender:
         return self._topics[topic]
 
     def _encode(self, opened: _Open, batch: pa.RecordBatch) -> None:
+        config = opened.target.config
         if opened.timestamp_type == LOG_APPEND_TIME:
             now = pa.scalar(self._storage.now_ms() * 1000, pa.timestamp("us", tz="UTC"))
             position = batch.schema.get_field_index("timestamp")
             batch = batch.set_column(position, "timestamp", pa.repeat(now, batch.num_rows))
         else:
-            check_timestamps(batch.column("timestamp"), opened.target, self._storage.now_ms())
+            check_timestamps(batch.column("timestamp"), opened.target.topic, config, self._storage.now_ms())
         partitions = self._partitions(opened, batch)
         order, starts = group_rows(partitions, opened.target.partitions)
-        config = opened.target.config
         columns = RecordColumns.of(batch)
         for group in self._groups(opened, starts, GROUP_BYTES * batch.num_rows // max(1, batch.nbytes)):
             writers = [self._writer(opened, partition) for partition in group]
@@ -407,56 +406,3 @@ class Appender:
     def _close_chunk(opened: _Open, partition: int) -> None:
         opened.finished.extend(opened.writers[partition].close())
         del opened.writers[partition]  # where closing fails, leaving the context deletes the files
-
-
-def key_missing(topic: str, row: int) -> InvalidRecordError:
-    """The error for a row (counted from 1) without key, which a compacted topic refuses: Kafka's LogValidator."""
-    return InvalidRecordError(
-        f"Topic {topic} is compacted: a record without a key cannot be appended",
-        expected="a key in every row",
-        found=f"no key in row {row}",
-        hint="Give every row a key, or take compact out of the topic's cleanup.policy",
-    )
-
-
-def check_timestamps(timestamps: pa.Array, target: Target, now_ms: int) -> None:
-    """Raises InvalidOptionError for a timestamp further from `now_ms` than message.timestamp.{before,after}.max.ms say.
-
-    Kafka's LogValidator: a record without a timestamp (-1 ms) passes.
-    """
-    config = target.config
-    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-    if min(before, after) >= LONG_MAX:
-        return
-    times_ms = np.asarray(timestamps.cast(pa.int64())) // 1000
-    wrong = (times_ms != NO_TIMESTAMP) & ((times_ms < now_ms - before) | (times_ms > now_ms + after))
-    if wrong.any():
-        row = int(wrong.argmax())
-        side, limit = ("after", after) if times_ms[row] > now_ms else ("before", before)
-        raise InvalidOptionError(
-            f"A record of topic {target.topic} has a timestamp too far from now",
-            expected=f"at most {limit} ms {side} {now_ms} (message.timestamp.{side}.max.ms)",
-            found=f"{int(times_ms[row])} (row {row} of {len(times_ms)} written together)",
-            hint="Fix the timestamp column, or raise the topic's limit",
-        )
-
-
-def compression(config: TopicConfig, compression_type: str | None) -> tuple[int, int | None]:
-    """(codec, level) of a writer: the option, else the topic's setting; where that is `producer`, zstd at level 1."""
-    name = compression_type or config.compression_type
-    if name == "producer":
-        return CODECS["zstd"], DEFAULT_ZSTD_LEVEL
-    if name == "uncompressed":
-        name = "none"
-    if name not in CODECS:
-        raise InvalidOptionError(
-            "Unknown compression.type",
-            expected=f"one of {', '.join([*CODECS, 'producer'])}",
-            found=repr(compression_type),
-        )
-    levels = {
-        "gzip": config.compression_gzip_level,
-        "lz4": config.compression_lz4_level,
-        "zstd": config.compression_zstd_level,
-    }
-    return CODECS[name], levels.get(name)

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.appending.appender import Chunks, key_missing
+from spark_segments.log.appending.appender import Chunks
+from spark_segments.log.appending.record_rules import key_missing
 from spark_segments.log.manifest.change import APPEND, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of

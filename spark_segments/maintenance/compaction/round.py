@@ -21,7 +21,7 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
-from spark_segments.log.appending.appender import compression
+from spark_segments.log.appending.record_rules import compression
 from spark_segments.log.manifest.delta_log import OpenDeltaLog
 from spark_segments.log.manifest.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
