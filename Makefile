@@ -25,6 +25,7 @@ bench:  ## the figures of tests/benchmarks/README.md, an hour
 	$(PYTHON) -m tests.benchmarks compact
 	$(PYTHON) -m tests.benchmarks spark
 	$(PYTHON) -m tests.benchmarks copy
+	$(PYTHON) -m tests.benchmarks mirror
 	$(PYTHON) -m tests.benchmarks plan
 
 bench-compare:  ## this tree against another commit, in turns, ten minutes: make bench-compare REV=main
