@@ -18,8 +18,8 @@ from spark_segments.log.description import describe
 from spark_segments.log.groups.groups import Groups
 from spark_segments.log.groups.positions import Committed
 from spark_segments.log.history import history
-from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest, Upgrade
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot

@@ -6,8 +6,8 @@ import itertools
 import time
 from pathlib import Path
 
-from spark_segments.log.manifest.delta_log import OpenDeltaLog
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import FileSystem, Storage

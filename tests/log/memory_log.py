@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_segments.log.manifest.delta_log import CommitNote, LogFiles, TableVersion, VersionTakenError
+from spark_segments.log.manifest.delta.delta_log import CommitNote, LogFiles, TableVersion, VersionTakenError
 from spark_segments.log.manifest.row_files import FileChange, RowFile
 from spark_segments.storage import FileInfo, Storage
 

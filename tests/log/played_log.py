@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from spark_segments.log.manifest.delta_log import (
+from spark_segments.log.manifest.delta.delta_log import (
     CommitFailedError,
     CommitNote,
     CommittedVersion,
@@ -16,7 +16,7 @@ from spark_segments.log.manifest.delta_log import (
     TableVersion,
     VersionTakenError,
 )
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 

@@ -11,7 +11,7 @@ from deltalake import TableFeatures
 
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError
-from spark_segments.log.manifest.delta_log import (
+from spark_segments.log.manifest.delta.delta_log import (
     CommitFailedError,
     CommitNote,
     DeltaLog,
@@ -19,7 +19,7 @@ from spark_segments.log.manifest.delta_log import (
     VersionTakenError,
     commit_info,
 )
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
 from spark_segments.log.manifest.topic_row import Topic, topic_table
 from spark_segments.maintenance import compact, retain, roll, vacuum

@@ -12,8 +12,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
 from spark_segments.log.manifest import manifest as manifest_module
-from spark_segments.log.manifest.delta_log import VersionTakenError
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import VersionTakenError
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta_log import CommitFailedError
+from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits

@@ -10,7 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta_log import CommitFailedError
+from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.log.played_log import Play

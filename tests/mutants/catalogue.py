@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "delta-rs rebases a commit in silence",
-        "log/manifest/delta_rs.py",
+        "log/manifest/delta/actions.py",
         "max_commit_retries=0",
         "max_commit_retries=15",
         "tests/log/test_delta_log.py::test_of_two_commits_by_delta_rs_the_first_counts",
@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a version that was cut from the log is made again",
-        "log/manifest/delta_rs.py",
+        "log/manifest/delta/delta_rs.py",
         "        if not os.path.exists(base):\n",
         "        if False:\n",
         "tests/log/test_delta_log.py::test_a_version_that_was_cut_from_the_log_is_not_made_again",
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "an append knows of no commit that came after its own last one",
-        "log/manifest/delta_rs.py",
+        "log/manifest/delta/versions.py",
         "return mine and not self.log.has_commit(self.version + 1)",
         "return mine",
         "tests/log/test_unreadable_topics.py::"
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "an append takes another log's version for its own last one",
-        "log/manifest/delta_rs.py",
+        "log/manifest/delta/versions.py",
         'mine = commit_info(self.log.actions(self.version)).get("commitId") == self.commit_id',
         "mine = bool(self.log.actions(self.version))",
         "tests/log/test_unreadable_topics.py::"
@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a version that another commit has taken passes for made",
-        "log/manifest/delta_rs.py",
+        "log/manifest/delta/delta_rs.py",
         '            raise VersionTakenError(f"version {base_version + 1} is there already") from None\n',
         "            return True\n",
         "tests/log/test_delta_log.py::test_of_two_commits_on_a_version_the_first_counts",
@@ -557,7 +557,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "an empty commit file is a commit without actions",
-        "log/manifest/delta_rs.py",
+        "log/manifest/delta/delta_rs.py",
         "                if not self._storage.size(self._log_file(_commit_name(number))):\n",
         "                if False:\n",
         "tests/log/test_forced_appends.py::test_an_empty_commit_file_is_no_commit_without_actions",

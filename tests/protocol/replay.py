@@ -11,7 +11,7 @@ from pathlib import Path
 from spark_segments import LogDir
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
 from spark_segments.log.manifest.states import FENCED, PROMOTE, ROLE
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.delta_log import (
+from spark_segments.log.manifest.delta.delta_log import (
     CommitFailedError,
     CommitNote,
     DeltaLog,

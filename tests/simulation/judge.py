@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.row_files import RowFile, _RowCache, concat
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND, rows_in_file

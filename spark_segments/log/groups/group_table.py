@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from spark_segments.errors import CommitConflictError, SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.log.groups.positions import POSITION_SCHEMA, Position, TopicPartition
-from spark_segments.log.manifest.delta_log import commit_info, reason
+from spark_segments.log.manifest.delta.delta_log import commit_info, reason
 from spark_segments.storage import FileInfo, Storage
 
 GROUPS_DIRECTORY = "_groups"

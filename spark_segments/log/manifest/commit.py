@@ -21,7 +21,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta_log import CommitNote, CommittedVersion, VersionTakenError, reason
+from spark_segments.log.manifest.delta.delta_log import CommitNote, CommittedVersion, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role

@@ -29,7 +29,7 @@ from spark_segments.errors import (
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import CREATE, UPGRADE, Change, ChangeWriter
 from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
-from spark_segments.log.manifest.delta_log import (
+from spark_segments.log.manifest.delta.delta_log import (
     MANIFEST_DIRECTORY,
     CommitNote,
     CommittedVersion,
@@ -37,7 +37,7 @@ from spark_segments.log.manifest.delta_log import (
     commit_info,
     reason,
 )
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
-from spark_segments.log.manifest.delta_log import (
+from spark_segments.log.manifest.delta.delta_log import (
     CommitNote,
     CommittedVersion,
     DeltaLog,
@@ -25,7 +25,7 @@ from spark_segments.log.manifest.delta_log import (
     manifest_directory,
     openable,
 )
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND

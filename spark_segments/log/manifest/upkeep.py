@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log.manifest.delta_log import CommitFailedError, CommitNote, LogFiles, openable, paths_of, unbroken
+from spark_segments.log.manifest.delta.delta_log import (
+    CommitFailedError,
+    CommitNote,
+    LogFiles,
+    openable,
+    paths_of,
+    unbroken,
+)
 from spark_segments.log.manifest.recovery_copy import unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND

@@ -20,7 +20,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, StorageError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, check, partition_rows
-from spark_segments.log.manifest.delta_log import FENCED, CommitFailedError, CommitNote, VersionTakenError, reason
+from spark_segments.log.manifest.delta.delta_log import FENCED, CommitFailedError, CommitNote, VersionTakenError, reason
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import RECOVERY_DIRECTORY, write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange

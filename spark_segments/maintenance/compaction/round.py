@@ -22,8 +22,8 @@ from spark_segments.format.sidecars.producer_state import ProducerState, parse_p
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.appending.record_rules import compression
-from spark_segments.log.manifest.delta_log import OpenDeltaLog
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

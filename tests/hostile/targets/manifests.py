@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta_log import manifest_directory
+from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.rebuild.known import known_topic

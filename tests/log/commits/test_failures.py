@@ -10,7 +10,7 @@ import pytest
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
-from spark_segments.log.manifest.delta_log import CommitFailedError
+from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import WritableFile

@@ -6,7 +6,7 @@ import pytest
 
 from spark_segments.errors import LogDirError, SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.delta_log import CommitFailedError, VersionTakenError
+from spark_segments.log.manifest.delta.delta_log import CommitFailedError, VersionTakenError
 from spark_segments.log.manifest.manifest import Change
 from tests.log.chunk_rows import TOPIC_ID, new_chunk, new_manifest
 from tests.log.commits.whole_log import assert_log_is_whole

@@ -14,8 +14,8 @@ from spark_segments.errors import CommitConflictError, TopicExistsError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta_log import CommitNote
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import CommitNote
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import Partition

@@ -12,7 +12,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta_log import openable
+from spark_segments.log.manifest.delta.delta_log import openable
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS, Change, Manifest
 from spark_segments.log.manifest.rows import segments_table
 from tests.log.chunk_rows import new_chunk, new_manifest

@@ -20,7 +20,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.groups.positions import check_position
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta_log import FENCED
+from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.rebuild.rebuild import ALL, open_damaged, rebuild_manifest
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.verification.verify import verify

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta_log import CommitNote, commit_info
+from spark_segments.log.manifest.delta.delta_log import CommitNote, commit_info
 from spark_segments.log.manifest.rows import REMOVED, segments_table
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog

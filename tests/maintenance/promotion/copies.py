@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror

@@ -16,33 +16,33 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake import DeltaTable, PostCommitHookProperties, Schema
 from deltalake import exceptions as delta_errors
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from spark_segments.errors import LogDirError, SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.delta_log import (
+from spark_segments.log.manifest.delta.actions import add_action, own_commit_info, properties_of, remove_action
+from spark_segments.log.manifest.delta.delta_log import (
     FENCED,
     CommitFailedError,
     CommitNote,
     LogFiles,
     TableVersion,
     VersionTakenError,
-    commit_info,
     damaged_commit,
     manifest_directory,
     read_action,
     reason,
 )
-from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, FileChange, RowFile
+from spark_segments.log.manifest.delta.scratch_log import scratch_log
+from spark_segments.log.manifest.delta.versions import DeltaRsVersion, LocalVersion
+from spark_segments.log.manifest.row_files import STATISTICS, FileChange, RowFile
 from spark_segments.log.manifest.schemas import KIND, table_schema
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.local import link_new_file
@@ -57,93 +57,9 @@ _TABLE_PROPERTIES = {
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
-_WRITER_VERSION = 2  # of the protocol with which delta-rs makes our tables
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 _LAST_CHECKPOINT = "_last_checkpoint"
 _LISTINGS = 5
-
-
-class DeltaRsVersion:
-    """A version of a table, as delta-rs opened it."""
-
-    def __init__(self, table: DeltaTable, log: DeltaRsLog) -> None:
-        self.table = table
-        self._log = log
-
-    @property
-    def version(self) -> int:
-        return self.table.version()
-
-    @cached_property
-    def files(self) -> list[RowFile]:
-        """See `TableVersion.files`."""
-        # Not pa.table(…), which would import pandas where that is installed: half of the start-up of a command.
-        actions = pa.RecordBatchReader.from_stream(self.table.get_add_actions(flatten=True)).read_all()
-        columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
-        nothing = [None] * actions.num_rows
-        bounds = [
-            zip(columns.get(f"min.{name}", nothing), columns.get(f"max.{name}", nothing), strict=True)
-            for name in STATISTICS
-        ]
-        fields = ("path", f"partition.{KIND}", "num_records", "size_bytes", "modification_time")
-        rows = zip(*(columns[name] for name in fields), *bounds, strict=True)
-        return [
-            RowFile(path, kind, count, size, modified_ms, dict(zip(STATISTICS, map(_known, limits), strict=True)))
-            for path, kind, count, size, modified_ms, *limits in rows
-        ]
-
-    @cached_property
-    def has_known_protocol(self) -> bool:
-        """Whether a commit may be written without delta-rs: nobody has given the table features that others ask for."""
-        protocol = self.table.protocol()
-        return protocol.min_writer_version <= _WRITER_VERSION and not protocol.writer_features
-
-    @cached_property
-    def columns(self) -> frozenset[str]:
-        """The names of the table's columns."""
-        return frozenset(field.name for field in self.table.schema().fields)
-
-    def last_transaction(self, application_id: str) -> int | None:
-        """See `TableVersion.last_transaction`."""
-        return self.table.transaction_version(application_id)
-
-    def last_transactions(self) -> dict[str, int]:
-        """See `TableVersion.last_transactions`."""
-        return self._log.last_transactions(self.version)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalVersion:
-    """See `CommittedVersion`: a version of a local log, committed by the commit of this id."""
-
-    version: int
-    files: list[RowFile]
-    columns: frozenset[str]
-    commit_id: str
-    log: DeltaRsLog
-    has_known_protocol: bool = True
-
-    @property
-    def table(self) -> DeltaTable:
-        """The version, opened."""
-        return self.log.open(self.version).table
-
-    def is_latest(self) -> bool:
-        """Two small reads say so: the log is cut from its start on, so where a version is, the next one was not cut."""
-        self.log.check_commits(self.version)
-        try:
-            mine = commit_info(self.log.actions(self.version)).get("commitId") == self.commit_id
-        except FileNotFoundError:
-            return False
-        return mine and not self.log.has_commit(self.version + 1)
-
-    def last_transaction(self, application_id: str) -> int | None:
-        """See `TableVersion.last_transaction`."""
-        return self.table.transaction_version(application_id)
-
-    def last_transactions(self) -> dict[str, int]:
-        """See `TableVersion.last_transactions`."""
-        return self.log.last_transactions(self.version)
 
 
 class DeltaRsLog:
@@ -211,7 +127,7 @@ class DeltaRsLog:
             if not self._is_forced:
                 self._create(*self._storage.delta_uri(self._directory), change, note, {})
                 return
-            with _scratch_log(self._storage, []) as scratch:
+            with scratch_log(self._storage, []) as scratch:
                 self._create(scratch.directory, {}, change, note, {})
                 self._publish(0, scratch.read(_commit_name(0)))
         except _FAILURES as error:
@@ -228,13 +144,13 @@ class DeltaRsLog:
         create_table_with_add_actions(
             uri,
             Schema.from_arrow(table_schema(change.format_version)),
-            [_add_action(file, data_change=True) for file in change.added],
+            [add_action(file, data_change=True) for file in change.added],
             mode="error",
             partition_by=[KIND],
             name=self._topic,
             configuration=_TABLE_PROPERTIES,
             storage_options=options or None,
-            commit_properties=_properties(note, transactions),
+            commit_properties=properties_of(note, transactions),
             post_commithook_properties=_NO_HOOKS,
         )
 
@@ -253,12 +169,12 @@ class DeltaRsLog:
             adds = [file.add_action(data_change=data_change) for file in change.added]
             removes = [file.remove_action(data_change=data_change) for file in change.removed]
             txns = [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
-            if self._commit_to_disk(base.version, [{"commitInfo": _commit_info(note)}, *adds, *removes, *txns]):
+            if self._commit_to_disk(base.version, [{"commitInfo": own_commit_info(note)}, *adds, *removes, *txns]):
                 gone = {file.path for file in change.removed}
                 files = [*(file for file in base.files if file.path not in gone), *change.added]
                 return LocalVersion(base.version + 1, files, base.columns, note.commit_id, self)
         if self._is_forced:
-            with _scratch_log(self._storage, self.log_files().of_version(base.version)) as scratch:
+            with scratch_log(self._storage, self.log_files().of_version(base.version)) as scratch:
                 self._commit(base, DeltaTable(scratch.directory), change, note, transactions, data_change=data_change)
                 self._publish(base.version + 1, scratch.read(_commit_name(base.version + 1)))
         else:
@@ -330,7 +246,7 @@ class DeltaRsLog:
             table.create_checkpoint()
             return
         version = table.version()
-        with _scratch_log(self._storage, self.log_files().of_version(version)) as scratch:
+        with scratch_log(self._storage, self.log_files().of_version(version)) as scratch:
             DeltaTable(scratch.directory).create_checkpoint()
             # The pointer comes last: it never names a checkpoint that a power loss could take.
             for name in (f"{version:020d}.checkpoint.parquet", _LAST_CHECKPOINT):
@@ -420,12 +336,12 @@ class DeltaRsLog:
         data_change: bool,
     ) -> None:
         """Commits on top of `base` to `table`, which is the table of `base` or a scratch log of the same version."""
-        actions: list[AddAction | RemoveAction] = [_add_action(file, data_change=data_change) for file in change.added]
+        actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in change.added]
         there = table.schema()
         schema = _with_columns(there, change.format_version)
         kinds = None if schema is there else _whole_kinds(base.files, change.removed)
         if kinds is None:
-            actions += [_remove_action(file, data_change=data_change) for file in change.removed]
+            actions += [remove_action(file, data_change=data_change) for file in change.removed]
         try:
             # delta-rs adds columns in its mode "overwrite" only, where it removes the files that the filters name.
             table.create_write_transaction(
@@ -434,7 +350,7 @@ class DeltaRsLog:
                 schema=schema,
                 partition_by=[KIND],
                 partition_filters=None if kinds is None else [(KIND, "in", kinds)],
-                commit_properties=_properties(note, transactions),
+                commit_properties=properties_of(note, transactions),
                 post_commithook_properties=_NO_HOOKS,
             )
         except _FAILURES as error:
@@ -448,66 +364,8 @@ class DeltaRsLog:
         return (VersionTakenError if taken else CommitFailedError)(self._reason(error))
 
 
-@dataclass(frozen=True, slots=True)
-class _ScratchLog:
-    """A table in a temporary directory: its log has links to files of another table's log, and what delta-rs adds."""
-
-    directory: str
-
-    def read(self, name: str) -> bytes:
-        """A file of the log."""
-        with open(os.path.join(self.directory, "_delta_log", name), "rb") as file:
-            return file.read()
-
-
-@contextlib.contextmanager
-def _scratch_log(storage: Storage, files: Sequence[FileInfo]) -> Iterator[_ScratchLog]:
-    """A scratch log of these files of a table's log. It is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="spark-segments-") as directory:
-        log = os.path.join(directory, "_delta_log")
-        os.mkdir(log)
-        for file in files:
-            os.symlink(storage.location(file.path), os.path.join(log, os.path.basename(file.path)))
-        yield _ScratchLog(directory)
-
-
 def _commit_name(version: int) -> str:
     return f"{version:020d}.json"
-
-
-def _metadata(note: CommitNote) -> dict[str, Any]:
-    # Every commit is called WRITE, as delta-rs does; userMetadata is the column of Delta's own history that names ours.
-    return {
-        "commitId": note.commit_id,
-        "attempt": note.attempt,
-        "change": note.operation,
-        "userMetadata": note.operation,
-    }
-
-
-def _commit_info(note: CommitNote) -> dict[str, Any]:
-    """The entry of a commit about itself, as delta-rs writes it."""
-    return {
-        "timestamp": time.time_ns() // 1_000_000,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": json.dumps([KIND])},
-        "engineInfo": "spark-segments",
-        **_metadata(note),
-    }
-
-
-def _properties(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
-    actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
-    # Without retries a commit is a compare-and-swap; with retries delta-rs would rebase it in silence.
-    return CommitProperties(custom_metadata=_metadata(note), max_commit_retries=0, app_transactions=actions or None)
-
-
-def _add_action(file: RowFile, *, data_change: bool) -> AddAction:
-    return AddAction(file.path, file.size, {KIND: file.kind}, file.modified_ms, data_change, file.statistics)
-
-
-def _remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
-    return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
 
 
 def _with_columns(schema: Schema, format_version: int) -> Schema:
@@ -522,9 +380,3 @@ def _whole_kinds(files: Sequence[RowFile], removed: Sequence[RowFile]) -> list[s
     kinds = sorted({file.kind for file in removed})
     assert kinds and len(removed) == sum(file.kind in kinds for file in files), "new columns come with whole kinds"
     return kinds
-
-
-def _known(limits: tuple[int | None, int | None]) -> tuple[int, int]:
-    # A file without statistics may hold anything.
-    least, greatest = limits
-    return (UNBOUNDED[0] if least is None else least, UNBOUNDED[1] if greatest is None else greatest)
