@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -13,16 +13,27 @@ from spark_segments.log.manifest.delta.delta_log import commit_info
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, RowFile
 from spark_segments.log.manifest.schemas import KIND
 
-if TYPE_CHECKING:
-    from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
-
 _WRITER_VERSION = 2  # of the protocol with which delta-rs makes our tables
+
+
+class VersionsLog(Protocol):
+    """What versions ask of the log that they are versions of; see DeltaRsLog."""
+
+    def open(self, version: int | None = None) -> DeltaRsVersion: ...
+
+    def check_commits(self, version: int) -> None: ...
+
+    def has_commit(self, version: int) -> bool: ...
+
+    def actions(self, version: int) -> list[dict[str, Any]]: ...
+
+    def last_transactions(self, version: int) -> dict[str, int]: ...
 
 
 class DeltaRsVersion:
     """A version of a table, as delta-rs opened it."""
 
-    def __init__(self, table: DeltaTable, log: DeltaRsLog) -> None:
+    def __init__(self, table: DeltaTable, log: VersionsLog) -> None:
         self.table = table
         self._log = log
 
@@ -76,7 +87,7 @@ class LocalVersion:
     files: list[RowFile]
     columns: frozenset[str]
     commit_id: str
-    log: DeltaRsLog
+    log: VersionsLog
     has_known_protocol: bool = True
 
     @property
