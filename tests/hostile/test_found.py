@@ -64,11 +64,13 @@ def test_an_index_that_leads_behind_the_offset_passes_over_no_record():
 
 
 @pytest.mark.parametrize("entry", [0, 2, 9, 20])
-def test_an_index_that_leads_behind_the_offset_takes_no_record_from_a_read_in_pieces(monkeypatch, entry):
+@pytest.mark.parametrize(("offsets_off", "bytes_off"), [(-3, 0), (15, 0), (0, -40), (0, 40)])
+def test_an_index_that_lies_takes_no_record_from_a_read_in_pieces(monkeypatch, entry, offsets_off, bytes_off):
     monkeypatch.setattr(records, "PIECE_BYTES", 1500)
     files, row, _ = segment_files()
     offsets, positions = (column.copy() for column in parse_offset_index(files[row.index_path]))
-    offsets[entry] -= 3
+    offsets[entry:] += offsets_off
+    positions[entry:] += bytes_off
     storage = storage_of({**files, row.index_path: offset_index_bytes(offsets, positions)})
     rows, partitions = segments_table([row]), partitions_table([Partition("id", 0, 0, 200, 0, 200)])
     snapshot = Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(rows))

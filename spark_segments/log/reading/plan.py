@@ -46,7 +46,8 @@ class ReadRange:
 
     `begin_position`: the position of a batch at or before the first wanted batch, known without the .index; 0 where not
     known. `transactions`: for read_committed, the indexes that list the aborted transactions of this piece.
-    `is_looked_up`: the .index gave `begin_position` for `start_offset`, and may lie.
+    `is_looked_up`: the .index gave `begin_position` for `start_offset`, and may lie. `is_end_looked_up`: it gave
+    `end_position` for `end_offset`.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class ReadRange:
     begin_position: int = 0
     transactions: tuple[TransactionIndex, ...] = ()
     is_looked_up: bool = False
+    is_end_looked_up: bool = False
 
     @property
     def size_bytes(self) -> int:

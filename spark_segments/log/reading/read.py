@@ -41,6 +41,7 @@ def read_range(
         end_position=rng.end_position,
         begin_position=rng.begin_position,
         is_looked_up=rng.is_looked_up,
+        is_end_looked_up=rng.is_end_looked_up,
         columns=columns,
         include_control=include_control,
         aborted=aborted,

@@ -205,4 +205,6 @@ def _cut_up(
         replace(whole, start_position=start, end_position=end, begin_position=begin) for start, end, begin in found
     ]
     is_looked_up = found[0][0] > max(whole.start_position, whole.segment.position)
-    return [replace(pieces[0], is_looked_up=is_looked_up), *pieces[1:]]
+    pieces[0] = replace(pieces[0], is_looked_up=is_looked_up)
+    is_end_looked_up = found[-1][1] < min(whole.end_position, whole.segment.end_position)
+    return [*pieces[:-1], replace(pieces[-1], is_end_looked_up=is_end_looked_up)]

@@ -23,7 +23,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.fetch import fetch_ahead
-from spark_segments.log.segment.files import read_index, read_time_index
+from spark_segments.log.segment.files import read_file, read_index, read_time_index
 from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
 from spark_segments.storage import Storage
 
@@ -214,6 +214,7 @@ def read_segment(
     end_position: int | None = None,
     begin_position: int = 0,
     is_looked_up: bool = False,
+    is_end_looked_up: bool = False,
     columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
     include_control: bool = False,
     aborted: AbortedTransactions | None = None,
@@ -226,6 +227,7 @@ def read_segment(
     Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
     come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, and no batch
     before it is wanted; the .index is not read then. With `is_looked_up` the .index has said so, and that is checked.
+    With `is_end_looked_up` it has said that no batch from `end_position` on is wanted, and that is checked, too.
     `aborted`, where given, leaves out the data of aborted transactions.
     """
     start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
@@ -240,7 +242,10 @@ def read_segment(
         begin, window_bytes = max(begin, found), max(window_bytes, found_bytes)
     if not is_known and start_position > begin:
         begin, by_index = max(begin, locate_position(storage, segment, start_position)), False
+    behind = begin
     for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
+        if len(window.batches):
+            behind = int(window.batches.position[-1] + window.batches.size[-1])
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
         window = window.with_batches(with_first_offsets(window))
         batches = window.batches
@@ -270,6 +275,26 @@ def read_segment(
             return
     if by_index and (end_position is None or end_position >= segment.end_position):
         raise _untrue(segment, start_offset, begin, "no batch")
+    if is_end_looked_up:
+        _check_next(storage, segment, behind, end_offset)
+
+
+def _check_next(storage: Storage, segment: Segment, position: int, end_offset: int) -> None:
+    """Raises CorruptBatchError where the batch at `position`, from which on the .index says that no batch is wanted,
+    begins before `end_offset`. (An entry of the old magics gives the last offset inside.)
+    """
+    if position >= segment.end_position:
+        return
+    found = int.from_bytes(bytes(read_file(storage, segment.path, position, 8)), "big", signed=True)
+    if found + segment.offset_shift < end_offset:
+        raise CorruptBatchError(
+            "An entry of the index is not true",
+            path=segment.index_path,
+            position=segment.index_position or 0,
+            expected=f"no batch before offset {end_offset} from byte {position} of the log on",
+            found=f"offset {found + segment.offset_shift}",
+            hint="segments verify --repair rebuilds the index",
+        )
 
 
 def _untrue(segment: Segment, offset: int, position: int, found: str) -> CorruptBatchError:
