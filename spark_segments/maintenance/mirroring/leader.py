@@ -47,6 +47,10 @@ class Leader:
         """The newest version. Raises UnknownTopicError where there is no table."""
         return self._of(self.manifest.state(deleted=True))
 
+    def newest(self) -> int:
+        """The number of the newest version. Raises UnknownTopicError where there is no table."""
+        return self.manifest.state(deleted=True).version
+
     def at(self, version: int) -> LeaderVersion | None:
         """A version, None where its commit changed nothing of the log.
 

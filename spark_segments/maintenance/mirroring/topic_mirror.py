@@ -74,19 +74,20 @@ class TopicMirror:
         """
         leader = Leader(self.source.manifest(self.topic), self.source.uri)
         for attempt in range(_TRIES):
-            # The follower first: another mirror may bring it to a version that the leader had not when it was asked.
-            _, follower = self._follower()
-            latest = leader.latest()
+            latest: LeaderVersion | None = None
             try:
+                # The follower first: another mirror may bring it to a version that the leader did not have before.
+                _, follower = self._follower()
+                latest = leader.latest()
                 self._reach(leader, follower, latest, jump=attempt > 0)
             except (MissingFileError, InvalidOptionError):
                 # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone.
-                is_newest = attempt > 0 and leader.latest().snapshot.version == latest.snapshot.version
+                is_newest = attempt > 0 and latest is not None and leader.newest() == latest.snapshot.version
                 if is_newest or attempt == _TRIES - 1:
                     raise
             else:
-                break
-        return latest
+                return latest
+        raise AssertionError("the last try returns or raises")
 
     def _reach(self, leader: Leader, follower: FollowerVersion, latest: LeaderVersion, *, jump: bool) -> None:
         if follower.snapshot is not None and follower.is_follower:

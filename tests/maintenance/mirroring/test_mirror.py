@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import StorageError, UnknownTopicError
+from spark_segments.errors import MissingFileError, StorageError, UnknownTopicError
 from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import lags
+from spark_segments.maintenance.mirroring.plan import LeaderVersion
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.promotion.promote import promote
 from spark_segments.maintenance.removal.restore import restore
@@ -240,6 +242,23 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     assert not vacuum(follower, now_ms=later(follower)).failed
     assert_in_step(leader, follower, same_paths=vacuumed == "not at all")
     _roll(leader)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+
+
+def test_rows_that_a_vacuum_of_the_leader_takes_while_they_are_read_are_read_anew(leader, follower, monkeypatch):
+    appended(leader)
+    mirrored(leader, follower)
+    appended(leader, first=10)
+    read, vacuumed = Leader.latest, []
+
+    def latest(one: Leader) -> LeaderVersion:
+        if not vacuumed:
+            vacuumed.append(True)
+            raise MissingFileError("A file that the log names is missing", path="_manifest/orders/kind=transaction/x")
+        return read(one)
+
+    monkeypatch.setattr(Leader, "latest", latest)
     mirrored(leader, follower)
     assert_in_step(leader, follower)
 
