@@ -251,8 +251,8 @@ def view(
 
 
 def _forget(partition: PartitionModel, there: Collection[int], keys: Collection[bytes]) -> None:
-    """Records of erased keys that are not there any more never were."""
-    for offset in [at for at in partition.possible if at not in there and partition.placed[at].key in keys]:
+    """Records of erased keys that are not there any more never were, also those that were cleaned before."""
+    for offset in [at for at, record in partition.placed.items() if at not in there and record.key in keys]:
         del partition.placed[offset]
         partition.possible.discard(offset)
         partition.sure.discard(offset)

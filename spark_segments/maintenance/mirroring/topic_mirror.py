@@ -16,7 +16,6 @@ from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
     LogDirError,
-    MissingFileError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -70,7 +69,7 @@ class TopicMirror:
         """Mirrors up to the version that is the leader's newest at the start, and returns that version.
 
         Raises UnknownTopicError where the leader has no such table, LogDirError where the topic here is no follower of
-        it, MissingFileError where the leader's vacuum is quicker again and again.
+        it, FileNotFoundError where the leader's vacuum is quicker again and again.
         """
         leader = Leader(self.source.manifest(self.topic), self.source.uri)
         for attempt in range(_TRIES):
@@ -80,7 +79,7 @@ class TopicMirror:
                 _, follower = self._follower()
                 latest = leader.latest()
                 self._reach(leader, follower, latest, jump=attempt > 0)
-            except (MissingFileError, InvalidOptionError):
+            except (FileNotFoundError, InvalidOptionError):
                 # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone.
                 is_newest = attempt > 0 and latest is not None and leader.newest() == latest.snapshot.version
                 if is_newest or attempt == _TRIES - 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from unittest import mock
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import MissingFileError, StorageError, UnknownTopicError
+from spark_segments.errors import StorageError, UnknownTopicError
 from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
@@ -255,7 +256,7 @@ def test_rows_that_a_vacuum_of_the_leader_takes_while_they_are_read_are_read_ane
     def latest(one: Leader) -> LeaderVersion:
         if not vacuumed:
             vacuumed.append(True)
-            raise MissingFileError("A file that the log names is missing", path="_manifest/orders/kind=transaction/x")
+            raise FileNotFoundError(errno.ENOENT, "No such file", "_manifest/orders/kind=transaction/part-1.parquet")
         return read(one)
 
     monkeypatch.setattr(Leader, "latest", latest)
