@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -70,3 +72,38 @@ def test_a_damaged_batch_that_would_be_passed_over_stops_the_compaction(log, tmp
     report = compact(log)
     assert "CRC-32C" in str(report.failed)
     assert _segment(log) == segment
+
+
+@pytest.mark.slow
+def test_a_byte_that_a_single_read_gets_wrong_is_never_written(log, tmp_path, monkeypatch):
+    segment, before = _segment(log), _kept(log)
+    read = type(log.storage).read
+    reads = wrong = 0
+
+    def flipped(storage, path, offset=0, length=None, **options):
+        nonlocal reads
+        found = read(storage, path, offset, length, **options)
+        reads += path == segment.path
+        if path != segment.path or reads != wrong:
+            return found
+        data = bytearray(found)
+        data[-VALUE_BYTES // 2] ^= 1  # of the last value that was read
+        return pa.py_buffer(data)
+
+    noticed = 0
+    monkeypatch.setattr(type(log.storage), "read", flipped)
+    while reads >= wrong:
+        wrong += 1
+        reads = 0
+        shutil.copytree(tmp_path / "log", tmp_path / str(wrong))
+        copy = LogDir.open(str(tmp_path / str(wrong)), defaults={"log.cleaner.threads": "1"})
+        failed = compact(copy).failed
+        noticed += bool(failed)
+        assert "CRC" in str(failed) if failed else len(_kept(copy)) == 202
+        assert _kept(copy).items() <= before.items()
+    assert noticed >= 2, "both passes"
+
+
+def _kept(log: LogDir) -> dict[int, tuple[bytes, bytes]]:
+    rows = [row for batch in log.read("t", columns=["offset", "key", "value"]) for row in batch.to_pylist()]
+    return {row["offset"]: (row["key"], row["value"]) for row in rows}

@@ -296,7 +296,7 @@ class _GroupsTask:
 
 @dataclass(frozen=True, slots=True)
 class _ReadTransactions:
-    """Task function: the batches of a group that have to do with transactions. CRCs are checked where it is cleaned."""
+    """Task function: the batches of a group that have to do with transactions."""
 
     storage: Storage
 
@@ -304,7 +304,7 @@ class _ReadTransactions:
         return TransactionalBatches.join(
             TransactionalBatches.of(named(window, segment))
             for segment in group
-            for window in windows(self.storage, segment, check_crc=False)
+            for window in windows(self.storage, segment)
         )
 
 

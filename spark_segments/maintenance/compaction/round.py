@@ -215,13 +215,14 @@ def put_windows(
 ) -> int:
     """Puts the records of a part of a segment into a map until it is full, and returns how many records were read.
 
-    `begin`: the position of a batch at or before the part, where the part may begin within a batch. The CRCs of noted
-    batches are checked here; those of all others in the second pass, which reads every byte of their segment.
+    `begin`: the position of a batch at or before the part, where the part may begin within a batch. The CRCs of all
+    batches are checked, here and in the second pass: a store can give wrong bytes once, and the keys of the one reading
+    or the records of the other would then be wrong for good.
     """
     segment, is_noted = part.segment, notes.takes(part.segment)
     first = part.start_position if begin is None else begin
     indexed = 0
-    for window in windows(storage, segment, first, part.end_position, check_crc=is_noted):
+    for window in windows(storage, segment, first, part.end_position):
         window = named(window, segment)
         if part.start_position > window.position:
             window = window.take(window.batches.position >= part.start_position)
@@ -305,7 +306,6 @@ def _second_pass(
             replace(segment, log_bytes=part.end_position),  # a batch ends there: nothing beyond it is read
             part.start_position,
             first_window_bytes=WINDOW_BYTES,
-            check_crc=False,  # the first pass has checked them
         ):
             yield window, plain_batches(notes, window.batches), CleanerStats()
 
