@@ -54,13 +54,13 @@ class Journal:
             self._planned.value = snapshot, change
             return write(writer, snapshot, files, change)
 
-        def noted_commit(log: TopicLog, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> None:
+        def noted_commit(log: TopicLog, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> Any:
             self._note(note, *others)
-            commit_on(log, state, files, note, *others, **options)
+            return commit_on(log, state, files, note, *others, **options)
 
-        def noted_create(log: TopicLog, files: Any, note: CommitNote) -> None:
+        def noted_create(log: TopicLog, files: Any, note: CommitNote, **options: Any) -> None:
             self._note(note)
-            create(log, files, note)
+            create(log, files, note, **options)
 
         for owner, name, method in (
             (ChangeWriter, "write", noted_write),
