@@ -78,8 +78,8 @@ def test_the_error_is_one_of_ours_and_of_pythons_and_travels_by_pickle(orders):
 def test_an_import_whose_source_loses_a_file_says_so(log, tmp_path, monkeypatch):
     copy_file = importing.copy_file
 
-    def after_the_broker_deleted_it(source: Storage, path: str, *arguments):
-        return copy_file(source, path.replace("0.", "1."), *arguments)
+    def after_the_broker_deleted_it(source: Storage, path: str, *arguments, **options):
+        return copy_file(source, path.replace("0.", "1."), *arguments, **options)
 
     monkeypatch.setattr(importing, "copy_file", after_the_broker_deleted_it)
     with pytest.raises(MissingFileError, match="Load the topic again"):
