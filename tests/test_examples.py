@@ -139,6 +139,7 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
 
 @pytest.mark.network
 @pytest.mark.slow
+@pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
 def test_every_operator_of_airflow_gives_its_job_what_the_command_takes(run, archive) -> None:
     """Airflow knows the provider, and each command line passes the command's own parser."""
     run("airflow/run.py", "--dag", environment=archive)
