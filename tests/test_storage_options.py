@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage.locations import open_filesystem, parse_location
+from spark_segments.storage.s3 import s3_client
 
 
 @pytest.fixture(autouse=True)
@@ -233,3 +234,11 @@ def test_google_service_account_reaches_pyarrow_by_the_process(monkeypatch, tmp_
 def test_google_without_credentials():
     made = settings("gs://bucket", {"google_skip_signature": "true", "google_base_url": "http://127.0.0.1:4443"})
     assert (made["anonymous"], made["endpoint_override"], made["scheme"]) == (True, "127.0.0.1:4443", "http")
+
+
+def test_settings_that_boto3_refuses_are_one_error_without_secrets(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "nobody-has-this-profile")
+    secrets = {"AWS_SECRET_ACCESS_KEY": "hush-hush-hush", "AWS_ACCESS_KEY_ID": "key"}
+    with pytest.raises(StorageError, match="nobody-has-this-profile") as raised:
+        s3_client(parse_location("s3://bucket/log", secrets))
+    assert "hush" not in str(raised.value)

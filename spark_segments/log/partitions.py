@@ -8,7 +8,7 @@ from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.snapshot import Snapshot
 
 MOST_PARTITIONS = 1_000_000
-"""Upper bound on a topic's partitions: a cluster of Kafka has fewer in all."""
+"""Upper bound on a topic's partitions: a mistyped number makes no billion rows."""
 
 
 def check_partition_count(count: int) -> None:

@@ -22,6 +22,7 @@ WRITE_BYTES = 256 * 1024
 """Bytes that a single write passes to a local file. For larger writes Linux allocates its page cache in blocks of 2
 MiB. On a virtual machine whose host has to provide these blocks first, that is several times as slow."""
 
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _FORCE_THREADS = 8
 _MOST_NOTED = 100_000
 _RESTED_NS = 60_000_000_000
@@ -35,9 +36,9 @@ class _PieceWriter(io.FileIO):
         return super().write(memoryview(data)[:WRITE_BYTES])
 
 
-def link_new_file(path: str, data: bytes) -> bool:
+def link_new_file(path: str, data: Any, *, is_forced: bool = False) -> bool:
     """Makes a file whole, or not at all: of several makers of the same name, one succeeds. False where the file system
-    has no links: nothing was done.
+    has no links: nothing was done. `is_forced`: a power loss never leaves the name without the bytes.
 
     Raises FileExistsError where the file is there already, OSError for any other failure.
     """
@@ -45,12 +46,15 @@ def link_new_file(path: str, data: bytes) -> bool:
     try:
         with open(staged, "xb") as file:
             file.write(data)
+            if is_forced:
+                file.flush()
+                _force(file.fileno())
         try:
             os.link(staged, path)
-        except FileExistsError:
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
             raise
-        except OSError:
-            return False
     finally:
         with contextlib.suppress(OSError):  # vacuum takes what is left
             os.unlink(staged)
@@ -131,15 +135,9 @@ class LocalFiles:
             raise
 
     def publish(self, path: str, data: Any) -> None:
-        written = os.path.join(os.path.dirname(path), f"_{uuid.uuid4().hex}.tmp")
-        try:
-            with self.create(written) as file:
-                file.write(data)
-                file.flush()
-                _force(file.fileno())  # a power loss never leaves the name without the bytes
-            os.link(written, path)
-        finally:
-            self.delete(written)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if not link_new_file(path, data, is_forced=True):
+            raise OSError(errno.EOPNOTSUPP, "The file system has no links, which forced commits need", path)
 
     def force(self, paths: Iterable[str], root: str) -> None:
         files = list(dict.fromkeys(paths))

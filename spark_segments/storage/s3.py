@@ -96,10 +96,14 @@ def s3_client(location: Location) -> S3Client | None:
     try:
         import boto3
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
     except ImportError:
         return None
     settings = s3_client_settings(location)
     if settings is None:
         return None
-    made = boto3.Session().client("s3", **settings | {"config": Config(**settings["config"])})
+    try:
+        made = boto3.Session().client("s3", **settings | {"config": Config(**settings["config"])})
+    except BotoCoreError as error:  # such as a profile that is not there
+        raise StorageError(f"boto3 takes no such settings: {location.hidden(str(error))}", path=location.uri) from error
     return S3Client(location, made)

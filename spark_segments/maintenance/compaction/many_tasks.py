@@ -128,15 +128,19 @@ class ManyTasks:
     def _follow_transactions(
         self, storage: Storage, work: RoundPlan, groups: Sequence[Sequence[Segment]], aborted: AbortedTransactions
     ) -> _States:
-        """The state of the partition's transactions before each group."""
-        read = _ReadTransactions(storage)
-        found = try_tasks(read, groups, self.spark, at_a_time=self.slots)
-        if error := _first_error(found):
-            raise error
-        parts = [one for one in found if isinstance(one, TransactionalBatches)]
-        if sum(part.size_bytes for part in parts) > work.notes_bytes:
-            partition = f"{work.settings.topic}-{work.partition.partition}"
-            raise WholeLogNeededError("The log has very many batches of transactions", path=partition)
+        """The state of the partition's transactions before each group. Read in waves, so that a log with more of them
+        than memory is given for does not fill it first.
+        """
+        read, wave = _ReadTransactions(storage), self.slots * TASKS_PER_SLOT
+        parts: list[TransactionalBatches] = []
+        for start in range(0, len(groups), wave):
+            found = try_tasks(read, groups[start : start + wave], self.spark, at_a_time=self.slots)
+            if error := _first_error(found):
+                raise error
+            parts += [one for one in found if isinstance(one, TransactionalBatches)]
+            if sum(part.size_bytes for part in parts) > work.notes_bytes:
+                partition = f"{work.settings.topic}-{work.partition.partition}"
+                raise WholeLogNeededError("The log has very many batches of transactions", path=partition)
         transactions = CleanedTransactions()
         transactions.add_aborted(aborted)
         states = []
