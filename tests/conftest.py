@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests `spark` that use its fixture or have it for a parameter, and `slow` that read a large directory.
 
@@ -32,12 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values()):
+        session = "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values())
+        if session:
             item.add_marker("spark")
         if not LARGE_DIRECTORIES.isdisjoint(map(str, parameters.values())):
             item.add_marker("slow")
-        if item.get_closest_marker("spark"):
+        if session:
             item.add_marker(pytest.mark.xdist_group("spark"))  # one process of pytest-xdist, so one session
+        elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("spark-processes"))  # one after the other
         if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):
             item.add_marker("fast")
 
@@ -104,6 +109,6 @@ def package_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def python_environment() -> dict[str, str]:
-    """The environment of a process that runs this checkout's code."""
+    """The environment of a process that runs this checkout's code on the Spark beside it, whatever the PATH has."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return os.environ | {"PYTHONPATH": path}
+    return os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}

@@ -24,8 +24,9 @@ def busy(log) -> LogDir:
 
 
 def run(command: list[str], **environment: str) -> list[dict]:
-    """The reports that a process prints, a line each."""
+    """The reports that a process prints, a line each. Its Spark is this environment's, whatever the PATH has."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables["PYSPARK_PYTHON"] = sys.executable
     done = subprocess.run(command, env=variables | environment, capture_output=True, text=True, timeout=300, cwd="/")
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

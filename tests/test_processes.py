@@ -1,0 +1,19 @@
+"""The suite runs in two processes of pytest-xdist: what must not run beside another of its kind is in one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.xdist_group("spark")
+def test_tests_that_share_something_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """Those with Spark's session, those that start a Spark, and those in Airflow's environment."""
+    if not getattr(request.config.option, "loadgroup", False):
+        assert not request.node.nodeid.endswith("@spark"), "one process has no groups"
+        return
+    assert request.node.nodeid.endswith("@spark")
+    for item in request.session.items:
+        groups = {mark.args[0] for mark in item.iter_markers("xdist_group")}
+        assert groups or not item.get_closest_marker("spark"), item.nodeid
+        assert not groups or item.nodeid.endswith(f"@{'_'.join(groups)}"), item.nodeid
+        assert len(groups) < 2, item.nodeid
