@@ -86,6 +86,43 @@ def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
     ]
 
 
+def test_a_part_of_a_record_that_comes_late_is_not_left_out_in_silence(run, segments, uri, tmp_path):
+    segments("topic", "create", uri, "orders")
+    (tmp_path / "a.json").write_text('{"value": "a", "note": "its key is not here"}\n')
+    (tmp_path / "b.json").write_text('{"value": "b", "key": "k"}\n')
+    ran = run("append", uri, "orders", "--input", tmp_path / "*.json")
+    assert ran.code == 1 and "A line has a key, and none of the first lines" in ran.error and "b.json" in ran.error
+    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    segments("append", uri, "orders", "--input", tmp_path / "*.json", "--key-column", "value")
+    assert records(uri) == [(b"a", b"a"), (b"b", b"b")]
+
+
+def test_keys_and_values_that_are_null_so_far_are_text(segments, uri, tmp_path):
+    (tmp_path / "a.json").write_text('{"key": "k", "value": null, "note": null}\n{"key": "l", "value": null}\n')
+    (tmp_path / "b.json").write_text('{"key": "k", "value": "b", "note": {"any": "thing"}}\n')
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "*.json")
+    assert records(uri) == [(b"k", None), (b"l", None), (b"k", b"b")]
+
+
+def test_what_consume_prints_can_be_appended(segments, uri, tmp_path):
+    segments("topic", "create", uri, "first")
+    segments("produce", uri, "first", stdin=b"a\nb\n")
+    (tmp_path / "a.json").write_bytes(segments("consume", uri, "first", "--output", "json").output)
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json")
+    assert records(uri) == [(None, b"a"), (None, b"b")]
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"value": "a"}\n{"value": "\xff"}\n', b'{"value": "a", "partition": 1.5}\n', b"\xff\xfe{\0"]
+)
+def test_what_is_no_text_or_no_partition_is_an_error_in_one_line(run, segments, uri, tmp_path, content):
+    segments("topic", "create", uri, "orders")
+    (tmp_path / "a.json").write_bytes(content)
+    ran = run("append", uri, "orders", "--input", tmp_path / "a.json")
+    assert ran.code == 1 and ran.error.startswith("error: ") and ran.error.count("\n") == 1
+    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+
+
 @pytest.mark.parametrize("at", ["2026-03-01T12:00:00Z", "2026-03-01 12:00:00", "2026-03-01T14:00:00+02:00"])
 def test_a_time_may_be_text(segments, uri, tmp_path, at):
     (tmp_path / "a.json").write_text(json.dumps({"at": at}) + "\n")

@@ -123,6 +123,7 @@ def test_values_of_json_lines_may_be_json(segments, uri):
         b'{"value": "a", "partition": 4294967296}',
         b'{"value": "a", "headers": [{"key": 1}]}',
         b'{"value": "a", "headers": 3}',
+        b'{"key": "a", "Value": "b"}',
     ],
 )
 def test_a_json_line_that_is_no_record_is_an_error(run, uri, line):
@@ -281,7 +282,15 @@ def test_delete_records_takes_kafkas_file(segments, uri, tmp_path):
     assert ran.json == {"topic": "orders", "partitions": [{"partition": 0, "low_watermark": 1}]}
 
 
-@pytest.mark.parametrize("content", ["not json", "{}", '{"partitions": [{"topic": "orders"}]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "not json",
+        "{}",
+        '{"partitions": [{"topic": "orders"}]}',
+        '{"partitions": [{"topic": "other", "partition": 0, "offset": 1}]}',
+    ],
+)
 def test_a_file_that_is_not_kafkas_is_an_error(run, uri, tmp_path, content):
     (tmp_path / "offsets.json").write_text(content)
     ran = run("delete-records", uri, "orders", "--offset-json-file", tmp_path / "offsets.json")

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.log.manifest.rows import segments_of
 from tests.golden_files import GOLDEN, damaged_dir, expected_batches, expected_records, golden_dir, text
 
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -99,6 +100,20 @@ def test_verify_repairs_a_sidecar(run, segments, tmp_path):
     ran = segments("verify", uri, "--repair")
     assert "repaired: orders-0: " in ran.text
     assert "no faults" in segments("verify", uri, "--deep").text
+
+
+def test_verify_repairs_the_index_of_a_run_of_a_shared_object(run, segments, tmp_path):
+    uri = tmp_path / "log"
+    segments("topic", "create", uri, "orders", "--partitions", 8, "--config", "index.interval.bytes=100")
+    lines = "".join(f'{{"value": "{number}", "partition": {number % 8}}}\n' for number in range(800))
+    segments("produce", uri, "orders", "--format", "json", "--batch-size", 200, stdin=lines.encode())
+    row = segments_of(LogDir.open(str(uri)).snapshot("orders").live)[3]
+    assert row.is_shared and row.index_bytes > 8
+    with (uri / row.path).open("r+b") as file:
+        file.seek(row.index_position + 8)
+        file.write(b"\0\0\0\1" * 2)
+    assert run("verify", uri, "--deep").code == 3
+    assert "repaired: orders-3: " in segments("verify", uri, "--repair").text
 
 
 def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, tmp_path):

@@ -52,8 +52,6 @@ def verify(
     from spark_segments.log.verification.verify import verify as look
 
     report = look(location.open(), topic, deep, repair, spark.session("verify"), against=against)
-    repaired = {one["path"] for one in report.repaired}
-    left = [finding for finding in report.findings if finding.rebuilds is None or finding.rebuilds not in repaired]
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
@@ -67,5 +65,5 @@ def verify(
             f"{report.partitions:,} partitions, {report.segments:,} segments, "
             f"{human_bytes(report.bytes_read)} read, {found}, {report.seconds:.1f} s"
         )
-    if left or report.left_out:
+    if report.uncorrected or report.left_out:
         raise typer.Exit(FOUND_FAULTS)

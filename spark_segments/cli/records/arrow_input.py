@@ -23,6 +23,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.text.json_write import write_json
 
 BLOCK_BYTES = 8 << 20
+_PARTS = ("key", "value", "timestamp", "partition", "headers")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _HINT = "Spark reads it with other rules: --master 'local[*]'"
 
@@ -66,16 +67,20 @@ class Input:
         for file in files:
             for block in _blocks(file):
                 lines = _lines(block)
-                lines = lines.filter(pc.greater(pc.binary_length(pc.utf8_trim_whitespace(lines.cast(pa.string()))), 0))
-                if not len(lines):
-                    continue
                 try:
+                    text = pc.utf8_trim_whitespace(lines.cast(pa.string()))
+                    lines = lines.filter(pc.greater(pc.binary_length(text), 0))
+                    if not len(lines):
+                        continue
                     if schema is None:
-                        schema = _without_times(_parsed(block, None).schema)
-                        self._check(schema.names)
+                        inferred = _parsed(block, None).schema
+                        self._check(inferred.names)
+                        schema = self._schema(inferred)
                     rows = _parsed(block, schema, whole="value" in self.typed)
                 except pa.ArrowException as error:
                     raise _unreadable(file, error) from error
+                if self._is_record(schema):
+                    self._refuse_late_parts(file, block, schema)
                 if rows.num_rows != len(lines):
                     raise _unreadable(file, f"{rows.num_rows} objects on {len(lines)} lines")
                 yield self._record(rows.combine_chunks().to_batches()[0], lines)
@@ -87,12 +92,50 @@ class Input:
                     f"There is no column {column} to be the {part}", expected=f"one of {', '.join(names)}", found=column
                 )
 
+    def _schema(self, inferred: pa.Schema) -> pa.Schema:
+        """The columns of all blocks, by the schema that Arrow took from the first.
+
+        Text is text where Arrow took it for times, and a key or value that is null so far, as Spark has it. Any other
+        column that is null so far may have any type later: it is left out unless a record is made from it.
+        """
+        used = {*_PARTS, *filter(None, self.columns.values())}
+        bytes_columns = {self.columns.get(part) or part for part in ("key", "value")}
+        fields = []
+        for field in inferred:
+            is_null = pa.types.is_null(field.type)
+            if pa.types.is_temporal(field.type) or (is_null and field.name in bytes_columns):
+                fields.append(field.with_type(pa.string()))
+            elif not is_null or field.name in used or "value" in self.typed:
+                fields.append(field)
+        return pa.schema(fields)
+
+    @staticmethod
+    def _is_record(schema: pa.Schema) -> bool:
+        """Whether rows are records already, with their parts as columns."""
+        return "value" in schema.names and _is_bytes(schema.field("value").type)
+
+    def _refuse_late_parts(self, file: str, block: bytes, schema: pa.Schema) -> None:
+        """Raises InvalidOptionError for a part of a record that the lines before had none of: it would be left out."""
+        for part in _PARTS:
+            if part in schema.names or self.columns.get(part) is not None or b'"%s"' % part.encode() not in block:
+                continue
+            try:
+                _parsed(block, pa.schema([(part, pa.null())]))
+            except pa.ArrowException as error:
+                raise InvalidOptionError(
+                    f"A line has a {part}, and none of the first lines of the input has one",
+                    path=file,
+                    expected=f"lines with {', '.join(name for name in _PARTS if name in schema.names)} alone",
+                    found=f"lines with {part}",
+                    hint=f"Append files of different columns one by one. {_HINT}",
+                ) from error
+
     def _record(self, rows: pa.RecordBatch, lines: pa.Array | None = None) -> pa.RecordBatch:
         """Rows as records. `lines`: the rows as text, where they have been text."""
         names = rows.schema.names
         chosen = {part: column for part, column in self.columns.items() if column is not None}
-        if "value" in names and _is_bytes(rows.column("value").type):
-            for part in ("key", "value", "timestamp", "partition", "headers"):
+        if self._is_record(rows.schema):
+            for part in _PARTS:
                 if part in names:
                     chosen.setdefault(part, part)
         columns: dict[str, pa.Array] = {}
@@ -106,7 +149,7 @@ class Input:
             elif part == "timestamp":
                 columns[part] = _as_timestamp(array, column)
             elif part == "partition":
-                columns[part] = array.cast(pa.int32())
+                columns[part] = _as_partition(array, column)
             else:
                 columns[part] = array
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -134,17 +177,28 @@ def _is_hidden(path: Path) -> bool:
 
 def _blocks(file: str) -> Iterator[bytes]:
     """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block."""
-    with pa.input_stream(file, compression="detect") as stream:
-        rest = b""
-        while piece := stream.read(BLOCK_BYTES):
-            end = piece.rfind(b"\n") + 1
-            if not end:
-                rest += piece
-                continue
-            yield rest + piece[:end]
-            rest = piece[end:]
+    rest = b""
+    for piece in _pieces(file):
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            rest += piece
+            continue
+        yield rest + piece[:end]
+        rest = piece[end:]
     if rest:
         yield rest
+
+
+def _pieces(file: str) -> Iterator[bytes]:
+    with pa.input_stream(file, compression="detect") as stream:
+        while True:
+            try:
+                piece = stream.read(BLOCK_BYTES)
+            except OSError as error:  # of a codec, which does not name the file
+                raise _unreadable(file, error) from error
+            if not piece:
+                return
+            yield piece
 
 
 def _lines(block: bytes) -> pa.Array:
@@ -163,18 +217,19 @@ def _parsed(block: bytes, schema: pa.Schema | None, *, whole: bool = False) -> p
     return pj.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
 
 
-def _without_times(schema: pa.Schema) -> pa.Schema:
-    """The schema with text where Arrow took text for times."""
-    fields = [field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field for field in schema]
-    return pa.schema(fields)
-
-
 def _as_bytes(array: pa.Array) -> pa.Array:
     if _is_bytes(array.type):
         return array
     if pa.types.is_nested(array.type):
         return pc.if_else(array.is_valid(), write_json(array), pa.scalar(None, pa.string()))
     return array.cast(pa.string())
+
+
+def _as_partition(array: pa.Array, name: str) -> pa.Array:
+    try:
+        return array.cast(pa.int32())
+    except pa.ArrowException as error:
+        raise InvalidOptionError(f"Column {name} cannot be a partition: {error}", expected="whole numbers") from error
 
 
 def _as_timestamp(array: pa.Array, name: str) -> pa.Array:

@@ -167,6 +167,8 @@ def _unless_null(text: bytes, properties: Properties) -> bytes | None:
 def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, Any]:
     try:
         row = json.loads(line)
+        if "value" not in row and "value_base64" not in row:  # a misspelt name must not make a tombstone
+            raise KeyError("value")
         timestamp_ms = _integer(row, "timestamp")
         return {
             "key": _bytes(row, "key"),
@@ -180,6 +182,7 @@ def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, A
             f"Line {number} is not a record",
             expected='a JSON object such as {"key": "a", "value": "b", "headers": [{"key": "h", "value": "1"}]}',
             found=line[:80].decode(errors="replace"),
+            hint="A tombstone says so: its value is null" if error.args == ("value",) else None,
         ) from error
 
 

@@ -78,7 +78,11 @@ def _accepted(field: pa.Field) -> bool:
         return bool(pa.types.is_integer(kind))
     if field.name == "timestamp":
         return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    if pa.types.is_null(kind.value_type):  # lists that are empty, as JSON has them
+        return True
+    if not pa.types.is_struct(kind.value_type):
         return False
     names = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]
     return names == ["key", "value"] and all(_is_bytes(kind.value_type.field(name).type) for name in names)

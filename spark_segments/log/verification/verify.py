@@ -51,7 +51,10 @@ _SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, a task checks many small segment
 
 @dataclass
 class VerifyReport:
-    """The outcome: what was checked, found and repaired. `left_out`: findings beyond MOST_OF_A_KIND of a message."""
+    """The outcome: what was checked, found and repaired. `left_out`: findings beyond MOST_OF_A_KIND of a message.
+
+    `repaired_places`: the `Segment.place` of what was repaired. Of a shared object that is one of its runs.
+    """
 
     deep: bool
     topics: list[str] = field(default_factory=list)
@@ -62,6 +65,7 @@ class VerifyReport:
     findings: list[Finding] = field(default_factory=list)
     left_out: int = 0
     repaired: list[dict[str, Any]] = field(default_factory=list)
+    repaired_places: set[str] = field(default_factory=set)
 
     @property
     def ok(self) -> bool:
@@ -72,6 +76,11 @@ class VerifyReport:
     def errors(self) -> int:
         """How many findings are errors."""
         return sum(finding.severity == ERROR for finding in self.findings)
+
+    @property
+    def uncorrected(self) -> list[Finding]:
+        """The findings that a repair has not corrected."""
+        return [finding for finding in self.findings if finding.rebuilds not in self.repaired_places]
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, as for JSON."""
@@ -185,7 +194,7 @@ def _verify_managed(
             check_footers(log.storage, snapshot, objects, findings, spark)
             facts = _look_deep(log, snapshot, config, files, report, findings, spark, keep=repair)
             if repair:
-                report.repaired += _repair(log, snapshot, config, facts, findings, spark)
+                _repair(log, snapshot, config, facts, findings, spark, report)
         except MissingFileError as error:  # after its segment was checked
             findings.add("The file is missing", path=error.path, expected="the file", found="no file")
     _pass_over_replaced(log, snapshot, findings)
@@ -383,7 +392,8 @@ def _repair(
     facts: Mapping[int, list[SegmentFacts]],
     findings: Findings,
     spark: SparkSession | None,
-) -> list[dict[str, Any]]:
+    report: VerifyReport,
+) -> None:
     """Rebuilds the sidecars of whole segments that have a finding which a rebuild corrects."""
     wanted = {finding.rebuilds for finding in findings.found if finding.rebuilds is not None}
     tasks = []
@@ -403,12 +413,12 @@ def _repair(
                     )
                 )
     if not tasks:
-        return []
+        return
     new = run_tasks(Rebuilder(log.storage), tasks, spark)
     old = [task.segment for task in tasks]
     committed = {segment.path for segment in commit_repairs(log.manifest(snapshot.topic), old, new)}
-    return [
-        {"topic": snapshot.topic, "partition": after.partition, "path": before.path, "new_path": after.path}
-        for before, after in zip(old, new, strict=True)
-        if after.path in committed
-    ]
+    for before, after in zip(old, new, strict=True):
+        if after.path in committed:
+            report.repaired_places.add(before.place)
+            line = {"topic": snapshot.topic, "partition": after.partition}
+            report.repaired.append(line | {"path": before.path, "new_path": after.path})
