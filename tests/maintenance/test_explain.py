@@ -141,6 +141,12 @@ def test_merging_small_chunks_rolls_nothing():
     assert one.steps[0].facts["due"] == []
 
 
+def test_moving_a_run_out_of_a_shared_object_rolls_nothing():
+    """Nor can the rows of one partition tell whether that is due."""
+    run = chunk(0, 10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS, index_position=1_000_000)
+    assert explained([run], 5, retention_ms=1000).steps[0].facts["due"] == []
+
+
 def test_where_a_look_is_needed_the_segment_may_begin_with_any_record():
     chunks = [
         chunk(0, 10, log_bytes=1500, max_timestamp_ms=NOW_MS, first_batch_max_timestamp_ms=0),

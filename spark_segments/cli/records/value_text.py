@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
+from spark_segments.errors import SegmentsError
 from spark_segments.values.options import COLUMNS, OPTIONS, REGISTRY
 
 if TYPE_CHECKING:
@@ -90,18 +92,17 @@ def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
     """
     filled = [partition for partition, (start, end) in sorted(log.offsets(topic).items()) if start < end]
     for partition in filled[:GUESS_PARTITIONS]:
-        for batch in log.read(topic, partition, columns=[column]):
-            there = batch.column(column).drop_null()
-            if len(there):
-                return list(there.slice(0, GUESS_ROWS).to_pylist())
-            break
+        with contextlib.suppress(SegmentsError):  # a damaged partition stops whoever reads it, and nobody else
+            for batch in log.read(topic, partition, columns=[column]):
+                there = batch.column(column).drop_null()
+                if len(there):
+                    return list(there.slice(0, GUESS_ROWS).to_pylist())
+                break
     return []
 
 
 def _registered(log: LogDir, formats: Mapping[str, str], value: bytes) -> tuple[str, str | None]:
     """(the format of a value in Confluent's wire format or "", a hint or an error's text where it is unknown)."""
-    from spark_segments.errors import SegmentsError
-
     if REGISTRY not in formats and "_schemas" not in log.topics():
         return "", "Set --schema-registry to read them"
     try:

@@ -61,7 +61,7 @@ from spark_segments.maintenance.retention.plan import (
     is_sealed,
     newest_ms,
 )
-from spark_segments.maintenance.rolling.plan import MERGE, RollRules
+from spark_segments.maintenance.rolling.plan import MERGE, SHARED_OBJECT, RollRules
 from spark_segments.maintenance.selection import check_managed
 
 HOUR_MS = 3_600_000
@@ -295,7 +295,7 @@ class _Record:
         window = TimeBounds.of(self.now_ms, expected.sealed_ms)
         due = self.forecast.roll.get(self.partition.partition)
         facts = {
-            "due": [reason for reason in due.reasons if reason != MERGE] if due else [],
+            "due": [reason for reason in due.reasons if reason not in (MERGE, SHARED_OBJECT)] if due else [],
             "segment_ms": self.rules.segment_ms,
             "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
         }
