@@ -117,7 +117,7 @@ def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreP
     proxy.play(play)
     assert log.append("orders", pa.table({"value": [b"tea", b"rice"]})) == {0: (0, 1)}
     proxy.play(None)
-    assert left == [0] or proxy.played[LOSE_REPLY] >= 1
+    assert left == [0]  # the commit was sent again, until a reply came
     assert log.offsets("orders") == {0: (0, 2)}
     assert verify(log, deep=True).findings == []
 
