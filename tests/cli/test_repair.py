@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from spark_segments.cli import main
-from tests.log.rebuild.lost import TOPIC, append, copy, lose_manifest, new_log, numbers
+from tests.log.manifest.files import forget_cached_rows
+from tests.log.rebuild.lost import TOPIC, all_files, append, copy, lose_manifest, new_log, numbers
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +49,61 @@ def test_text_lists_the_files(lost, capsys):
     segments("repair", lost.uri, TOPIC, "--rebuild-manifest")
     text = capsys.readouterr().out
     assert "is rebuilt as version" in text and "can be added" in text and "Not known:" in text
+
+
+def test_text_says_where_the_log_began_and_begins(tmp_path, capsys):
+    log = new_log(tmp_path, partitions=1)
+    append(log, 0)
+    append(log, 10)
+    append(log, 20)
+    copy(log)
+    first, second, _ = log.snapshot(TOPIC).live_of(0)
+    log.storage.delete(first.path)
+    os.truncate(tmp_path / second.path, 10)
+    lose_manifest(log)
+    segments("repair", log.uri, TOPIC, "--rebuild-manifest")
+    text = capsys.readouterr().out
+    heading, line = next(
+        (one.split(), after.split()) for one, after in pairwise(text.splitlines()) if "known_log_start_offset" in one
+    )
+    found = dict(zip(heading, line, strict=True))
+    assert (found["known_log_start_offset"], found["log_start_offset"], found["log_end_offset"]) == ("0", "10", "30")
+    assert "gone or cut" in text and second.path in text and "reads fail" in text
+
+
+def test_on_a_terminal_it_asks_before_the_topic_gets_a_new_id(lost, capsys, monkeypatch):
+    """The question is for people, and so is the plan: what a script reads is the document alone."""
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    segments("repair", lost.uri, TOPIC, "--rebuild-manifest", "--output", "json")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["dry_run"] is False
+    assert "under a new id?" in printed.err and "would be rebuilt" in printed.err
+
+
+def test_it_changes_nothing_where_the_answer_is_no(lost, capsys, monkeypatch):
+    before = all_files(lost)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["repair", lost.uri, TOPIC, "--rebuild-manifest"])
+    assert stopped.value.code == 1 and all_files(lost) == before
+
+
+def test_it_does_not_ask_where_the_topic_keeps_its_id(tmp_path, capsys, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    copy(log)
+    for path in Path(tmp_path, "_manifest", TOPIC, "kind=segment").glob("*.parquet"):
+        path.write_bytes(b"no Parquet")
+    forget_cached_rows(monkeypatch)
+    monkeypatch.setattr("sys.stdin", Terminal(""))  # an answer would end the command
+    segments("repair", log.uri, TOPIC, "--rebuild-manifest")
+    printed = capsys.readouterr()
+    assert "keeps its id" in printed.out and printed.err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_without_rebuild_manifest_the_command_names_it(lost, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,8 +52,10 @@ def repair(
     log = location.open_damaged()
     if sys.stdin.isatty() and not yes and not dry_run:
         planned = rebuild(log, topic, add=add or (), dry_run=True)
-        _print_text(planned)
-        typer.confirm(f"Rebuild the manifest of {topic}?", abort=True, err=True)
+        if planned.topic_id is None:
+            with contextlib.redirect_stdout(sys.stderr):
+                _print_text(planned)
+            typer.confirm(f"Rebuild the manifest of {topic} under a new id?", abort=True, err=True)
     report = rebuild(log, topic, add=add or (), dry_run=dry_run)
     if output is Output.JSON:
         print_json(report.to_dict())
@@ -72,7 +75,9 @@ def _print_text(report: RebuildReport) -> None:
         print(f"All commits are known: the topic keeps its id, {report.topic_id}.")
     else:
         print(f"The topic gets a new id; before, it had {report.topic_id_before}.")
-    columns = ["partition", "log_start_offset", "log_end_offset", "known_log_end_offset", "segments"]
+    columns = [
+        "partition", "known_log_start_offset", "log_start_offset", "known_log_end_offset", "log_end_offset", "segments"
+    ]  # fmt: skip
     print_table(columns, ([line[name] for name in columns] for line in report.partitions))
     if report.later_files:
         print("\nFiles that no known commit names:")
@@ -82,9 +87,13 @@ def _print_text(report: RebuildReport) -> None:
         )
         print_table(["path", "records", "size", "status", "reason"], rows)
     if report.missing_files:
-        print("\nFiles of the log that are gone:")
-        columns = ["path", "partition", "base_offset", "next_offset"]
+        print("\nFiles of the log that are gone or cut, and the offsets that no other file has:")
+        columns = ["path", "partition", "base_offset", "next_offset", "reads"]
         print_table(columns, ([one[name] for name in columns] for one in report.missing_files))
+    if report.returned_files:
+        print("\nFiles that had left the log, in it again with the records of files that are gone:")
+        columns = ["path", "partition", "base_offset", "next_offset"]
+        print_table(columns, ([one[name] for name in columns] for one in report.returned_files))
     if report.groups and not report.is_exact:
         print("\nGroups that must choose where they go on (segments offsets --group GROUP --reset-to):")
         columns = ["group", "partition", "offset"]

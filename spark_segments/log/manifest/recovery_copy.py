@@ -21,7 +21,7 @@ from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import FileInfo, Storage
 
@@ -50,10 +50,6 @@ class RecoveryCopy:
     transactions: list[Transaction]
     files: list[RowFile]
     written_ms: int
-
-
-class _NewerCopyError(LogDirError):
-    """A newer package wrote the copy: no older copy may stand in for it."""
 
 
 def recovery_directory(topic: str) -> str:
@@ -93,7 +89,7 @@ def write_recovery_copy(log: TopicLog) -> None:
 def read_recovery_copy(storage: Storage, topic: str, version: int | None = None) -> RecoveryCopy:
     """The copy of a version, by default the newest copy that is whole.
 
-    Raises LogDirError where there is none, or where a newer package wrote it.
+    Raises LogDirError where there is none, NewerFormatError where a newer package wrote it.
     """
     directory = recovery_directory(topic)
     versions = sorted(_indexes(storage, directory), reverse=True)
@@ -101,7 +97,7 @@ def read_recovery_copy(storage: Storage, topic: str, version: int | None = None)
     for number in versions if version is None else [version]:
         try:
             return _read(storage, directory, number)
-        except _NewerCopyError:
+        except NewerFormatError:
             raise
         except UNREADABLE as error:
             damage = error
@@ -117,7 +113,7 @@ def snapshot_of(
 ) -> tuple[Snapshot, list[Transaction]]:
     """A topic from the rows of all files of its version, and the transactions that these files have.
 
-    Raises any of UNREADABLE for rows that are no manifest's.
+    Raises any of UNREADABLE for rows that are no manifest's, NewerFormatError for those of a newer package.
     """
 
     def of(kind: str) -> list[pa.Table]:
@@ -190,16 +186,16 @@ def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
         snapshot, transactions = snapshot_of(index["topic"], index["version"], index["committed_ms"], files, tables)
         if "transactions" in index:
             transactions = [Transaction(*one) for one in index["transactions"].items()]
-    except _NewerCopyError as error:
+    except NewerFormatError as error:
         error.path = storage.location(directory)
         raise
     [info] = [info for info in storage.list(directory) if info.path == path]
     return RecoveryCopy(snapshot, transactions, files, info.mtime_ms)
 
 
-def _newer(known: int, found: int) -> _NewerCopyError:
-    return _NewerCopyError(
-        "A newer version of this package wrote the recovery copy",
+def _newer(known: int, found: int) -> NewerFormatError:
+    return NewerFormatError(
+        "A newer version of this package wrote the manifest or its recovery copy",
         expected=f"format.version {known}",
         found=found,
         hint="Use a newer spark-segments",

@@ -30,7 +30,7 @@ from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, topic_of
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import Storage
 
@@ -161,7 +161,7 @@ class TopicLog:
         except (KeyError, ValueError) as error:  # a file of other columns or types, or a malformed topic row
             raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
         if topic.format_version > FORMAT_VERSION:
-            raise LogDirError(
+            raise NewerFormatError(
                 f"Topic {self.topic} was written by a newer version of this package",
                 path=self.location,
                 expected=f"format.version {FORMAT_VERSION}",

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from spark_segments.errors import LogDirError
+
 FORMAT_VERSION = 2
 """The newest format of manifest and files that this package knows; a topic of a newer format is refused."""
 
@@ -32,6 +34,12 @@ OLD_TOPIC_COLUMNS = 2
 
 _FORMAT_KEY = "format.version"
 _DELETED_KEY = "deleted_ms"
+
+
+class NewerFormatError(LogDirError):
+    """A newer version of this package wrote a manifest or its copy: it is not damaged, and nothing older may stand in
+    for it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.delta.delta_log import REBUILD, LogFiles, commit_info, is_fence
 from spark_segments.log.manifest.recovery_copy import (
     UNREADABLE,
     RecoveryCopy,
@@ -24,7 +26,7 @@ from spark_segments.log.manifest.row_files import RowFile, RowFiles
 from spark_segments.log.manifest.schemas import KIND
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError
 from spark_segments.log.manifest.transaction import Transaction
 
 
@@ -32,10 +34,10 @@ from spark_segments.log.manifest.transaction import Transaction
 class KnownTopic:
     """A topic at the last version that is known.
 
-    `copy_version`: the version of the recovery copy, and `copied_ms` when it was written, by the store's clock.
+    `copy_version`: the version of the recovery copy, and `copied_ms` a time at which all that is in it was committed.
     `last_version`: the largest version that the manifest's files, or the copy, name. `is_whole`: Delta's log lists the
-    commits from the copy's version to its last without a gap, and all are known. `lost_versions`: how many versions up
-    to `last_version` are not known.
+    commits from the copy's version to its last without a gap, and all are known. `lost_versions`: how many commits up
+    to `last_version` are not known; versions that only a rebuild took are no commits.
     """
 
     snapshot: Snapshot
@@ -44,20 +46,24 @@ class KnownTopic:
     copied_ms: int
     last_version: int
     is_whole: bool
-
-    @property
-    def lost_versions(self) -> int:
-        return self.last_version - self.snapshot.version
+    lost_versions: int
 
 
 def known_topic(log: TopicLog) -> KnownTopic:
-    """What is known. Raises LogDirError where there is no recovery copy; StorageError. Changes nothing."""
+    """What is known. Changes nothing.
+
+    Raises LogDirError where there is no recovery copy; NewerFormatError where a newer package wrote the copy, or a
+    commit after it; StorageError.
+    """
     copy = read_recovery_copy(log.storage, log.topic)
     listed = log.delta.log_files()
     last_version = max([copy.snapshot.version, *listed.commits, *listed.checkpoints])
     snapshot, transactions = _replayed(log, copy)
     is_whole = bool(listed.commits) and snapshot.version == last_version == max(listed.commits)
-    return KnownTopic(snapshot, transactions, copy.snapshot.version, copy.written_ms, last_version, is_whole)
+    # A copy that was itself brought back from elsewhere is younger than what it says.
+    copied_ms = min(copy.written_ms, copy.snapshot.committed_ms)
+    lost = _lost_versions(log, listed, snapshot.version, last_version)
+    return KnownTopic(snapshot, transactions, copy.snapshot.version, copied_ms, last_version, is_whole, lost)
 
 
 def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transaction]]:
@@ -68,6 +74,8 @@ def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transac
     while True:
         try:
             actions = log.delta.actions(version)
+            if is_fence(actions):
+                break
             files = _after(files, actions)
         except UNREADABLE:
             break
@@ -77,6 +85,8 @@ def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transac
         version, files, _ = commits[-1]
         try:
             snapshot, transactions = _state(log, version, list(files.values()), copy)
+        except NewerFormatError:
+            raise
         except UNREADABLE:
             commits.pop()
             continue
@@ -84,6 +94,23 @@ def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transac
             transactions = _with_actions(copy.transactions, [actions for *_, actions in commits], snapshot.topic_id)
         return snapshot, transactions
     return copy.snapshot, copy.transactions
+
+
+def _lost_versions(log: TopicLog, listed: LogFiles, known: int, last: int) -> int:
+    """How many commits of (known, last] there were. A rebuild takes versions before its own that are none."""
+    taken: set[int] = set()
+    for version in (number for number in listed.commits if number > known):
+        try:
+            actions = log.delta.actions(version)
+        except (FileNotFoundError, LogDirError):
+            continue
+        if is_fence(actions):
+            taken.add(version)
+        elif commit_info(actions).get("change") == REBUILD:
+            taken.add(version - 1)  # stays free
+            if version not in listed.checkpoints:
+                taken.add(version)  # the rebuild was killed
+    return sum(version not in taken for version in range(known + 1, last + 1))
 
 
 def _after(files: Mapping[str, RowFile], actions: Sequence[Mapping[str, Any]]) -> dict[str, RowFile]:

@@ -10,11 +10,10 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.errors import CorruptBatchError, MissingFileError
 from spark_segments.format.batches import BatchTable
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.manifest.rows import (
@@ -27,6 +26,7 @@ from spark_segments.log.manifest.rows import (
     Segment,
 )
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.figures import SegmentBuilder
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import read_footer, shared_directory
@@ -35,15 +35,17 @@ from spark_segments.log.segment.writer import count_tombstones
 from spark_segments.storage import FileInfo, Storage
 
 _NAME = re.compile(rf"\d{{{BASE_OFFSET_DIGITS}}}\.[A-Za-z0-9_-]+\.log")
+_GONE = "The file is gone"
 
 
 @dataclass(frozen=True, slots=True)
 class LaterFile:
     """A file, or a run of a shared object, that no known row names.
 
-    `row`: what a row says of it, at the offsets in its bytes; None where it can be in no log, for the reason `problem`.
-    `is_chunk`: its offsets begin at 0 and were never those of the log. `keys`: uint64[batches], the same for a copy of
-    a batch at other offsets.
+    `made_ms`: when the writer or job made it, by its own word where it says so. `row`: what a row says of it, at the
+    offsets in its bytes; None where it can be in no log, for the reason `problem`. `is_chunk`: its offsets begin at 0
+    and are not those of the log. `is_merged`: such a chunk, that a roll made of others. `is_earlier`: it has an id that
+    the topic had before an earlier rebuild. `keys`: uint64[batches], the same for a copy of a batch at other offsets.
     """
 
     path: str
@@ -51,24 +53,28 @@ class LaterFile:
     position: int
     size_bytes: int
     written_ms: int
+    made_ms: int
     row: Segment | None = None
     problem: str | None = None
     is_chunk: bool = False
+    is_merged: bool = False
+    is_earlier: bool = False
     keys: np.ndarray | None = None
 
 
 def later_files(
     storage: Storage,
     topic: str,
-    topic_id: str,
+    topic_ids: Sequence[str],
     named: Collection[str],
     copied_ms: int,
     partitions: int,
     limits: SegmentLimits,
 ) -> Iterator[LaterFile]:
-    """The files of the topic that are not `named`, by partition and age.
+    """The files of the topic that are not `named`, by partition and age. `topic_ids`: its id, then those before it.
 
-    Files that were as old as a commit never is, when the copy was written, were left by writers that failed.
+    Files that were as old as a commit never is, when the copy was made, were left by writers that failed. Raises
+    StorageError where the store fails.
     """
     before_ms = copied_ms - ORPHAN_AGE_MS
     for directory in _directories(storage, topic):
@@ -78,17 +84,25 @@ def later_files(
             if info.mtime_ms < before_ms or not _NAME.fullmatch(info.path.rpartition("/")[2]):
                 continue
             if directory == shared_directory(topic):
-                yield from _runs(storage, info, topic_id, partitions, limits)
+                yield from _runs(storage, info, topic_ids, partitions, limits)
             else:
-                yield _file(storage, info, topic_id, int(directory.rpartition("-")[2]), partitions, listing, limits)
+                yield _file(storage, info, topic_ids[0], int(directory.rpartition("-")[2]), partitions, listing, limits)
 
 
 def batch_keys(storage: Storage, row: Segment) -> set[int]:
-    """The `LaterFile.keys` of the batches of a row whose file is there."""
+    """The `LaterFile.keys` of the batches in the file of a row. Raises CorruptBatchError where it is damaged or cut."""
     found: set[int] = set()
-    read = partial(storage.read, row.path)
-    for step in walk(read, row.path, row.end_position, start_position=row.position, check_crc=False):
-        found.update(_keys(step.window.batches).tolist())
+    at = row.position
+    with fetch_ahead(storage, row.path, row.end_position) as read:
+        for step in walk(read, row.path, row.end_position, start_position=row.position, check_crc=False):
+            if step.error is not None:
+                raise step.error
+            found.update(_keys(step.window.batches).tolist())
+            at = step.end_position
+    if at < row.end_position:
+        raise CorruptBatchError(
+            "The file is cut", path=row.path, position=at, expected=f"batches up to {row.end_position}", found="none"
+        )
     return found
 
 
@@ -110,42 +124,50 @@ def _file(
 ) -> LaterFile:
     if partition >= partitions:
         problem = f"The topic has {partitions} partitions in the last known version"
-        return LaterFile(info.path, partition, 0, info.size, info.mtime_ms, problem=problem)
+        return LaterFile(info.path, partition, 0, info.size, info.mtime_ms, info.mtime_ms, problem=problem)
     stem = info.path.removesuffix(LOG_SUFFIX)
     sizes = [
         listing[stem + suffix].size if stem + suffix in listing else 0
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
     ]
-    run = _Run(info.path, partition, 0, info.size, int(info.path.rpartition("/")[2][:BASE_OFFSET_DIGITS]), None)
-    return _scanned(storage, info, topic_id, run, sizes, limits)
+    name_offset = int(info.path.rpartition("/")[2][:BASE_OFFSET_DIGITS])
+    return _scanned(
+        storage, _Run(info, partition, 0, info.size, name_offset, None), topic_id, info.mtime_ms, sizes, limits
+    )
 
 
 def _runs(
-    storage: Storage, info: FileInfo, topic_id: str, partitions: int, limits: SegmentLimits
+    storage: Storage, info: FileInfo, topic_ids: Sequence[str], partitions: int, limits: SegmentLimits
 ) -> Iterator[LaterFile]:
+    def unusable(number: int | None, position: int, size: int, problem: str) -> LaterFile:
+        return LaterFile(info.path, number, position, size, info.mtime_ms, info.mtime_ms, problem=problem)
+
     try:
         footer = read_footer(storage, info.path, info.size)
     except CorruptBatchError as error:
-        yield LaterFile(info.path, None, 0, info.size, info.mtime_ms, problem=_first_line(error))
+        yield unusable(None, 0, info.size, _first_line(error))
         return
-    if footer.topic_id != topic_id:
+    except MissingFileError:
+        yield unusable(None, 0, info.size, _GONE)
+        return
+    if footer.topic_id not in topic_ids:
         problem = f"It belongs to another topic of this name: its topic id is {footer.topic_id}"
-        yield LaterFile(info.path, None, 0, info.size, info.mtime_ms, problem=problem)
+        yield unusable(None, 0, info.size, problem)
         return
     for entry in footer.runs:
         number, position, size = int(entry["partition"]), int(entry["position"]), int(entry["log_bytes"])
         if not 0 <= number < partitions:
-            problem = f"The topic has {partitions} partitions in the last known version"
-            yield LaterFile(info.path, number, position, size, info.mtime_ms, problem=problem)
+            yield unusable(number, position, size, f"The topic has {partitions} partitions in the last known version")
             continue
-        run = _Run(info.path, number, position, size, 0, int(entry["index_position"]))
+        run = _Run(info, number, position, size, 0, int(entry["index_position"]))
         sizes = [int(entry["index_bytes"]), int(entry["time_index_bytes"]), 0]
-        yield _scanned(storage, info, topic_id, run, sizes, limits)
+        found = _scanned(storage, run, topic_ids[0], footer.created_ms, sizes, limits)
+        yield dataclasses.replace(found, is_earlier=footer.topic_id != topic_ids[0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    path: str
+    info: FileInfo
     partition: int
     position: int
     log_bytes: int
@@ -154,57 +176,60 @@ class _Run:
 
 
 def _scanned(
-    storage: Storage, info: FileInfo, topic_id: str, run: _Run, sizes: Sequence[int], limits: SegmentLimits
+    storage: Storage, run: _Run, topic_id: str, made_ms: int, sizes: Sequence[int], limits: SegmentLimits
 ) -> LaterFile:
     """Reads every batch: CRC, offsets, records."""
-    builder = SegmentBuilder(run.name_offset, limits)
-    figures = builder.figures
-    tables: list[BatchTable] = []
-    problem: str | None = None
-    end = run.position + run.log_bytes
+    figures = SegmentBuilder(run.name_offset, limits)
+    file = LaterFile(run.info.path, run.partition, run.position, run.log_bytes, run.info.mtime_ms, made_ms)
     try:
-        for step in walk(partial(storage.read, run.path), run.path, end, start_position=run.position):
-            batches = step.window.batches
-            if len(batches):
-                _check(batches, figures.next_offset)
-                builder.add(batches)
-                figures.tombstones += count_tombstones(step.window.data, _in_window(batches, step.window.position))
-                tables.append(batches)
-            if step.error is not None:
-                raise step.error
-            if step.end_position < end and (step.is_last or step.is_short):
-                problem = "The file is cut within a record batch"
-        if not tables:
-            problem = problem or "The file has no records"
-    except SegmentsError as error:
-        problem = _first_line(error)
-    except FileNotFoundError:
-        problem = "The file is gone"
-    if problem is not None:
-        return LaterFile(run.path, run.partition, run.position, run.log_bytes, info.mtime_ms, problem=problem)
-    row = figures.row(
+        tables = _add_batches(storage, run, figures)
+    except CorruptBatchError as error:
+        return dataclasses.replace(file, problem=_first_line(error))
+    except MissingFileError:
+        return dataclasses.replace(file, problem=_GONE)
+    if not tables:
+        return dataclasses.replace(file, problem="The file has no records")
+    row = figures.figures.row(
         topic_id,
         run.partition,
-        run.path,
+        file.path,
         index_bytes=sizes[0],
         time_index_bytes=sizes[1],
         txn_index_bytes=sizes[2],
-        created_ms=info.mtime_ms,
+        created_ms=run.info.mtime_ms,
         state=CHUNK,
         position=run.position,
         index_position=run.index_position,
     )
-    all_batches = BatchTable.concatenate(tables)
-    return LaterFile(
-        run.path,
-        run.partition,
-        run.position,
-        run.log_bytes,
-        info.mtime_ms,
-        row,
-        is_chunk=run.name_offset == 0 and bool((all_batches.leader_epoch == NO_LEADER_EPOCH).all()),
-        keys=_keys(all_batches),
+    batches = BatchTable.concatenate(tables)
+    is_appended = bool((batches.leader_epoch == NO_LEADER_EPOCH).all())
+    is_run = run.index_position is not None
+    return dataclasses.replace(
+        file,
+        row=row,
+        is_chunk=is_run or (run.name_offset == 0 and is_appended),
+        is_merged=is_run and not is_appended,
+        keys=_keys(batches),
     )
+
+
+def _add_batches(storage: Storage, run: _Run, builder: SegmentBuilder) -> list[BatchTable]:
+    """The headers of all batches of a run. Raises CorruptBatchError where they are damaged, or end too early."""
+    path, end, found = run.info.path, run.position + run.log_bytes, []
+    with fetch_ahead(storage, path, end) as read:
+        for step in walk(read, path, end, start_position=run.position):
+            batches = step.window.batches
+            if len(batches):
+                _check(batches, builder.figures.next_offset)
+                builder.add(batches)
+                tombstones = count_tombstones(step.window.data, _in_window(batches, step.window.position))
+                builder.figures.tombstones += tombstones
+                found.append(batches)
+            if step.error is not None:
+                raise step.error
+            if step.end_position < end and (step.is_last or step.is_short):
+                raise CorruptBatchError("The file is cut within a record batch")
+    return found
 
 
 def _check(batches: BatchTable, next_offset: int) -> None:
@@ -225,7 +250,7 @@ def _keys(batches: BatchTable) -> np.ndarray:
     return keys
 
 
-def _first_line(error: SegmentsError) -> str:
+def _first_line(error: CorruptBatchError) -> str:
     facts = [f"{name} {value}" for name, value in (("expected", error.expected), ("found", error.found)) if value]
     where = "" if error.position is None else f" at position {error.position}"
     return error.message + where + (f": {', '.join(facts)}" if facts else "")

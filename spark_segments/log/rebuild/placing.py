@@ -1,21 +1,30 @@
 """Where files that no known row names can stand in a partition's log: a pure function of rows and files.
 
-A file that a job wrote has the offsets of the log. It takes the place of known rows whose files are gone, or goes on
-behind the log end. A chunk has no offsets: it goes behind the log end, after those, in the order of writing. A copy of
-batches that are in the log already is left out, so that no record is there twice. A row names a whole file.
+A file that a job wrote has the offsets of the log. It fills the place of known rows whose files are gone, alone or in a
+chain of such files, or goes on behind the log end. Known rows whose files are there stay. A chunk has no offsets: it
+goes between those files where it fits exactly, else behind the log end, in the order of writing. A copy of batches that
+are in the log already is left out, so that no record is there twice.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from spark_segments.errors import CorruptBatchError
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
+from spark_segments.log.rebuild.coverage import Piece, cover
+from spark_segments.log.rebuild.later_chunks import COPY, chunks_to_add, fitting_run, keys_in
 from spark_segments.log.rebuild.later_files import LaterFile
 
-COPY = "its records are in the log, or in a file before it"
-PART_COPY = "a part of its records is in the log, or in a file before it"
+BELOW_START = "its offsets are below the log start offset"
+TOO_OLD = "it was written before records that are in the log at its offsets or ahead of them"
+OTHER_RECORDS = "the log has other records at its offsets"
+
+CLOCKS_MS = 60_000
+"""A file counts as older than a row from this difference on: their times are those of several clocks."""
 
 
 @dataclass(slots=True)
@@ -23,7 +32,10 @@ class PlacedLog:
     """The rows of a partition in order, its log start and end, and what became of each file.
 
     `added`: {(path, position): offsets of the log [first, next)}. `left_out`: {(path, position): why}. `replaced`:
-    known rows whose records are in a file that was added. `missing`: rows behind the log start whose files are gone.
+    known rows whose records are in a file that was added. `returned`: rows that had left the log, in it again in the
+    place of rows that are gone. `missing`: rows in the log whose files are gone or cut, each with its offsets that no
+    other file has. `passed_over`: the same of rows that are not in the log any more, since the file that was added
+    before them was compacted: nobody can tell whether they had records.
     """
 
     rows: list[Segment]
@@ -32,109 +44,290 @@ class PlacedLog:
     added: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     left_out: dict[tuple[str, int], str] = field(default_factory=dict)
     replaced: list[Segment] = field(default_factory=list)
+    returned: list[Segment] = field(default_factory=list)
     missing: list[Segment] = field(default_factory=list)
+    passed_over: list[Segment] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:
-    """A partition as it is known: live rows in log order, log start and end.
+    """A partition as it is known: live rows in log order, log start and end, and rows `out` of the log.
 
-    `is_there`: whether the file of a row is there. `keys_of`: `LaterFile.keys` of the batches of a row that is there.
+    `is_there`: whether the file of a row is there and as long as the row says. `is_gone`: whether there is no such
+    file. `keys_of`: `LaterFile.keys` of the batches of a row that is there; raises CorruptBatchError.
     """
 
     rows: Sequence[Segment]
     log_start_offset: int
     log_end_offset: int
     is_there: Callable[[Segment], bool]
+    is_gone: Callable[[Segment], bool]
     keys_of: Callable[[Segment], set[int]]
+    out: Sequence[Segment] = ()
 
 
 def place(known: KnownLog, later: Sequence[LaterFile], named: Callable[[LaterFile], bool]) -> PlacedLog:
     """Puts files into a partition's log. `named`: whether the user named the file: a chunk is then added although a
     part of it is a copy.
     """
-    placed = PlacedLog(list(known.rows), known.log_start_offset, known.log_end_offset)
-    seen: set[int] = set()
-    followed = known.log_end_offset  # how far files with offsets of the log go on, in their own offsets
-    for file in sorted((one for one in later if not one.is_chunk), key=_preference):
-        if _replace(file, known, placed) or _go_on(file, followed, placed):
-            assert file.row is not None and file.keys is not None
-            followed = max(followed, file.row.next_offset)
-            seen.update(file.keys.tolist())
-    chunks = sorted((file for file in later if file.is_chunk), key=lambda one: (one.written_ms, one.path, one.position))
-    if chunks:
-        for row in placed.rows:
-            if row.state == CHUNK and row in known.rows and known.is_there(row):
-                seen |= known.keys_of(row)
-    for file in chunks:
-        _append(file, placed, seen, named(file))
-    placed.rows = _in_order(placed.rows)
-    _find_missing(placed, known)
-    return placed
+    return _Placing(known).run(later, named)
 
 
-def _preference(file: LaterFile) -> tuple[int, float]:
-    """Of files that begin together, that with the most records an offset first: a cleaned copy has fewer."""
-    assert file.row is not None
-    return file.row.base_offset, -file.row.records / max(1, file.row.next_offset - file.row.base_offset)
+class _Placing:
+    """The log of a partition while it is put together."""
+
+    def __init__(self, known: KnownLog) -> None:
+        self._known = known
+        self._placed = PlacedLog([], known.log_start_offset, known.log_end_offset)
+        returned = {row.base_offset: row for row in rows_again(known)}
+        gone_again = list(_without(known, returned.values()))
+        filled = sorted([*gone_again, *returned.values()], key=lambda row: row.base_offset)
+        self._returned = {row.identity for row in returned.values()}
+        self._empty = [row for row in filled if row.next_offset == row.base_offset and known.is_there(row)]
+        self._rows = [row for row in filled if row.next_offset > row.base_offset]
+        self._starts = [row.base_offset for row in self._rows]
+        self._ends = [row.next_offset for row in self._rows]
+        self._there = {row.identity: row for row in self._rows if known.is_there(row)}
+        self._lost = [row for row in self._rows if row.identity not in self._there]
+        self._lost_ends = [row.next_offset for row in self._lost]
+        self._start = self._rows[0].base_offset if self._rows else known.log_end_offset
+        self._unread: set[tuple[str, int, int]] = set()  # of lost rows that are in the log, perhaps in part
+        self._moved = 0  # offsets of the log minus offsets of the path
+
+    def run(self, later: Sequence[LaterFile], named: Callable[[LaterFile], bool]) -> PlacedLog:
+        placed, known = self._placed, self._known
+        path = self._path([file for file in later if not file.is_chunk])
+        seen: set[int] = set()
+        for piece, _ in path:
+            if isinstance(piece.owner, LaterFile):
+                seen |= keys_in(piece.owner)
+        offsetless = [file for file in later if file.is_chunk]
+        twins = [*self._there.values(), *(row for row in known.out if offsetless and known.is_there(row))]
+        chunks = chunks_to_add(offsetless, twins, known.keys_of, seen, named, placed.left_out)
+        at = self._start
+        for piece, entry in path:
+            if entry > at:
+                self._pass(at, min(entry, known.log_end_offset))
+                self._close(max(at, known.log_end_offset), entry, piece.owner, chunks)
+            self._add(piece, entry)
+            at = piece.end
+        self._pass(at, known.log_end_offset)
+        for chunk in chunks:
+            self._append(chunk)
+        placed.rows = _in_order([*placed.rows, *self._empty])
+        if placed.rows:
+            placed.log_end_offset = max(placed.log_end_offset, placed.rows[-1].next_offset)
+            placed.log_start_offset = max(placed.log_start_offset, placed.rows[0].base_offset)
+        elif self._rows:
+            placed.log_start_offset = placed.log_end_offset
+        self._sum_up()
+        return placed
+
+    # Files with offsets of the log
+
+    def _path(self, files: Sequence[LaterFile]) -> list[tuple[Piece[Segment | LaterFile], int]]:
+        pieces: list[Piece[Segment | LaterFile]] = [
+            Piece(row.base_offset, row.next_offset, row, True) for row in self._there.values()
+        ]
+        usable = []
+        for file in files:
+            row = _row(file)
+            problem = self._problem(file, row)
+            if problem is not None:
+                self._placed.left_out[file.path, file.position] = problem
+                continue
+            usable.append(file)
+            span = row.next_offset - row.base_offset
+            pieces.append(Piece(row.base_offset, row.next_offset, file, False, span - min(row.records, span)))
+        path = cover(pieces, self._start)
+        used = {id(piece.owner) for piece, _ in path}
+        self._placed.left_out |= {(file.path, file.position): COPY for file in usable if id(file) not in used}
+        return path
+
+    def _problem(self, file: LaterFile, row: Segment) -> str | None:
+        """Why a file cannot be a part of this log, else None: a topic of the same name may have left it."""
+        if row.next_offset <= self._start:
+            return BELOW_START
+        first, last = bisect_right(self._ends, row.base_offset), bisect_left(self._starts, row.next_offset)
+        inside = self._rows[first:last]
+        goes_on = row.next_offset > self._known.log_end_offset
+        newest_ms = max((one.created_ms for one in (self._rows if goes_on else inside)), default=0)
+        if file.written_ms + CLOCKS_MS < newest_ms:
+            return TOO_OLD
+        if goes_on and inside and all(one.identity in self._there for one in inside):
+            keys = keys_in(file)
+            if not any(self._keys_or_none(one) & keys for one in reversed(inside)):
+                return OTHER_RECORDS
+        return None
+
+    def _keys_or_none(self, row: Segment) -> set[int]:
+        try:
+            return self._known.keys_of(row)
+        except CorruptBatchError:
+            return set()
+
+    def _add(self, piece: Piece[Segment | LaterFile], entry: int) -> None:
+        """Puts a piece behind the rows before it, from the offset `entry` on."""
+        placed, owner = self._placed, piece.owner
+        if isinstance(owner, Segment):
+            placed.rows.append(_part(owner, entry, owner.next_offset))
+            return
+        if entry > piece.start and not self._moved:
+            entry = self._taken_back(owner, piece.start, entry)
+        row = _part(_row(owner), entry, piece.end).at(entry + self._moved)
+        placed.rows.append(row)
+        placed.added[owner.path, owner.position] = (row.base_offset, row.next_offset)
+
+    def _taken_back(self, file: LaterFile, start: int, entry: int) -> int:
+        """Takes the rows of [start, entry) away where the file holds them whole, so that its row names all of it."""
+        rows, at = self._placed.rows, entry
+        first = len(rows)
+        while first and at > start:
+            row = rows[first - 1]
+            if row.next_offset != at or self._there.get(row.identity) != row:
+                return entry
+            first, at = first - 1, row.base_offset
+        if at != start or not all(keys and keys <= keys_in(file) for keys in map(self._keys_or_none, rows[first:])):
+            return entry
+        del rows[first:]
+        return start
+
+    def _pass(self, at: int, stop: int) -> None:
+        """Goes over offsets [at, stop) of known rows that no file has. At the beginning of the log, rows that are gone
+        are left out: the log starts behind them.
+        """
+        placed = self._placed
+        if at >= stop:
+            return
+        for row in self._lost[bisect_right(self._lost_ends, at) :]:
+            if row.base_offset >= stop:
+                break
+            part = _part(row, max(at, row.base_offset), min(stop, row.next_offset))
+            last = placed.rows[-1] if placed.rows else None
+            if last is None and self._known.is_gone(row):
+                placed.log_start_offset = max(placed.log_start_offset, part.next_offset)
+            elif last is not None and self._may_be_cleaned(last, part):
+                placed.rows[-1] = dataclasses.replace(last, next_offset=part.next_offset, state=SEALED)
+                placed.passed_over.append(part)
+            else:
+                placed.missing.append(part)
+                if row.identity not in self._unread:  # no two rows have an identity
+                    self._unread.add(row.identity)
+                    placed.rows.append(part)
+
+    def _may_be_cleaned(self, last: Segment, part: Segment) -> bool:
+        """Whether cleaning may have taken the records of `part`: the file before it was cleaned after those were."""
+        is_added = (last.path, last.position) in self._placed.added
+        return is_added and last.next_offset == part.base_offset and last.records < last.next_offset - last.base_offset
+
+    def _close(self, at: int, stop: int, owner: Segment | LaterFile, chunks: list[LaterFile]) -> None:
+        """Closes the gap [at, stop) behind the known log end: with chunks that fit, else by moving what comes next."""
+        if at >= stop or isinstance(owner, Segment):
+            return
+        run = fitting_run(chunks, stop - at, owner.written_ms)
+        for chunk in chunks[run.start : run.stop]:
+            row = _row(chunk)
+            self._put(chunk, row.at(at + self._moved))
+            at += row.next_offset - row.base_offset
+        del chunks[run.start : run.stop]
+        self._moved -= stop - at
+
+    # Chunks
+
+    def _append(self, chunk: LaterFile) -> None:
+        """Puts a chunk behind the log end."""
+        end = max([self._placed.log_end_offset, *(row.next_offset for row in self._placed.rows[-1:])])
+        self._put(chunk, _row(chunk).at(end))
+
+    def _put(self, file: LaterFile, row: Segment) -> None:
+        self._placed.rows.append(row)
+        self._placed.added[file.path, file.position] = (row.base_offset, row.next_offset)
+
+    def _sum_up(self) -> None:
+        placed = self._placed
+        kept = {row.identity for row in placed.rows}
+        placed.returned = [row for row in placed.rows if row.identity in self._returned]
+        placed.replaced = [row for row in self._known.rows if row.identity not in kept and not self._known.is_gone(row)]
 
 
-def _replace(file: LaterFile, known: KnownLog, placed: PlacedLog) -> bool:
-    """Puts a file with offsets of the log in the place of the known rows that it covers, where it has what they lack.
-
-    Where the file of any such row is gone, a commit after the last known one put other files in the place of all.
-    Where all are there, the file must hold their batches.
+def rows_again(known: KnownLog) -> list[Segment]:
+    """Rows out of the log that hold exactly the records of live rows whose files are gone or cut: a restore may have
+    taken them back after the last known version. The figures of the rows tell.
     """
-    assert file.row is not None and file.keys is not None
-    base, following, place = file.row.base_offset, file.row.next_offset, (file.path, file.position)
-    inside = [row for row in placed.rows if row.base_offset < following and base < row.next_offset]
-    if not inside:
-        return False
-    has_hole = any(not known.is_there(row) for row in inside)
-    if not has_hole and following <= known.log_end_offset:
-        placed.left_out[place] = COPY
-        return False
-    first, last = inside[0], inside[-1]
-    starts = base == first.base_offset or (base < first.base_offset and first == placed.rows[0])
-    ends = following == last.next_offset or (following > known.log_end_offset == last.next_offset)
-    keys = set(file.keys.tolist())
-    holds = has_hole or all(known.keys_of(row) <= keys for row in inside)
-    if not (starts and ends and holds and all(row in known.rows for row in inside)):
-        placed.left_out[place] = PART_COPY
-        return False
-    placed.replaced += [row for row in inside if known.is_there(row)]
-    placed.rows = [row for row in placed.rows if row not in inside] + [file.row]
-    placed.log_end_offset = max(placed.log_end_offset, following)
-    placed.added[place] = (base, following)
-    return True
+    out = [row for row in known.out if _is_whole(row) and row.next_offset > row.base_offset and known.is_there(row)]
+    if not out:
+        return []
+    found: list[Segment] = []
+    for run in _lost_runs(known):
+        again = _tiling(run, out) or [row for one in run for row in _tiling([one], out)]
+        found += again
+    return found
 
 
-def _go_on(file: LaterFile, followed: int, placed: PlacedLog) -> bool:
-    """Puts a file with offsets of the log behind the log end, where it begins behind the files before it."""
+def _lost_runs(known: KnownLog) -> list[list[Segment]]:
+    """The live rows whose files are gone or cut, neighbours together."""
+    runs: list[list[Segment]] = []
+    for row in known.rows:
+        if row.next_offset == row.base_offset or known.is_there(row):
+            continue
+        if runs and runs[-1][-1].next_offset == row.base_offset:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def _tiling(run: Sequence[Segment], out: Sequence[Segment]) -> list[Segment]:
+    """Rows of `out` that cover the rows of `run` without a gap and have as many records, in order; [] if there are
+    none.
+    """
+    start, end = run[0].base_offset, run[-1].next_offset
+    if not all(map(_is_whole, run)):
+        return []
+    most: dict[int, tuple[int, Segment | None]] = {end: (0, None)}  # from an offset on: records, the row there
+    inside = (row for row in out if start <= row.base_offset and row.next_offset <= end)
+    for row in sorted(inside, key=lambda row: (row.base_offset, row.next_offset), reverse=True):
+        if row.next_offset in most:
+            records = most[row.next_offset][0] + row.records
+            if row.base_offset not in most or records > most[row.base_offset][0]:
+                most[row.base_offset] = records, row
+    if start not in most or most[start][0] != sum(row.records for row in run):
+        return []
+    found: list[Segment] = []
+    following = most[start][1]
+    while following is not None:
+        found.append(dataclasses.replace(following, state=CHUNK, removed_ms=None))
+        following = most[following.next_offset][1]
+    return found
+
+
+def _without(known: KnownLog, returned: Iterable[Segment]) -> Iterable[Segment]:
+    """The live rows but those whose offsets `returned` has."""
+    again = sorted(returned, key=lambda row: row.base_offset)
+    starts = [row.base_offset for row in again]
+    for row in known.rows:
+        at = bisect_right(starts, row.base_offset) - 1
+        is_again = at >= 0 and row.base_offset < again[at].next_offset
+        if not (is_again and row.next_offset > row.base_offset):
+            yield row
+
+
+def _is_whole(row: Segment) -> bool:
+    """Whether the row names its file from its first batch on: its figures are those of its offsets then."""
+    return row.file_base_offset == row.name_offset
+
+
+def _part(row: Segment, first: int, following: int) -> Segment:
+    """The row with the offsets [first, following) alone."""
+    if (first, following) == (row.base_offset, row.next_offset):
+        return row
+    file_base_offset = row.file_base_offset + first - row.base_offset
+    return dataclasses.replace(row, base_offset=first, next_offset=following, file_base_offset=file_base_offset)
+
+
+def _row(file: LaterFile) -> Segment:
     assert file.row is not None
-    row, place, base = file.row, (file.path, file.position), placed.log_end_offset
-    if place in placed.left_out:
-        return False
-    if row.base_offset < followed:
-        placed.left_out[place] = COPY if row.next_offset <= followed else PART_COPY
-        return False
-    placed.rows.append(row.at(base))
-    placed.log_end_offset = base + row.next_offset - row.base_offset
-    placed.added[place] = (base, placed.log_end_offset)
-    return True
-
-
-def _append(file: LaterFile, placed: PlacedLog, seen: set[int], is_named: bool) -> None:
-    """Puts a chunk behind the log end."""
-    assert file.row is not None and file.keys is not None
-    keys, base = set(file.keys.tolist()), placed.log_end_offset
-    if keys & seen and not is_named:
-        placed.left_out[file.path, file.position] = COPY if keys <= seen else PART_COPY
-        return
-    placed.rows.append(file.row.at(base))
-    placed.log_end_offset = base + file.row.next_offset - file.row.base_offset
-    placed.added[file.path, file.position] = (base, placed.log_end_offset)
-    seen |= keys
+    return file.row
 
 
 def _in_order(rows: Sequence[Segment]) -> list[Segment]:
@@ -142,12 +335,3 @@ def _in_order(rows: Sequence[Segment]) -> list[Segment]:
     ordered = sorted(rows, key=lambda row: (row.base_offset, row.next_offset))
     last_sealed = max((at for at, row in enumerate(ordered) if row.state == SEALED), default=-1)
     return [row if at >= last_sealed else dataclasses.replace(row, state=SEALED) for at, row in enumerate(ordered)]
-
-
-def _find_missing(placed: PlacedLog, known: KnownLog) -> None:
-    """Finds rows whose files are gone. Where the log begins with such rows, the log start moves over them."""
-    gone = {row.identity for row in known.rows if not known.is_there(row)}
-    while placed.rows and placed.rows[0].identity in gone:
-        placed.log_start_offset = max(placed.log_start_offset, placed.rows[0].next_offset)
-        placed.rows.pop(0)
-    placed.missing = [row for row in placed.rows if row.identity in gone]

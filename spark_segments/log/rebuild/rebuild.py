@@ -17,21 +17,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
-from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, StorageError
+from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, StorageError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, check, partition_rows
-from spark_segments.log.manifest.delta.delta_log import FENCED, CommitFailedError, CommitNote, VersionTakenError, reason
+from spark_segments.log.manifest.delta.delta_log import (
+    FENCED,
+    REBUILD,
+    CommitFailedError,
+    CommitNote,
+    VersionTakenError,
+    reason,
+)
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import RECOVERY_DIRECTORY, write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import (
     OUT_OF_LOG,
     PARTITION_SCHEMA,
+    REMOVED,
     SEGMENT_SCHEMA,
     Partition,
     Segment,
     partitions_of,
     removed_rows,
+    row_keys,
+    segments_of,
     segments_table,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
@@ -42,6 +52,7 @@ from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.rebuild.known import KnownTopic, known_topic
 from spark_segments.log.rebuild.later_files import LaterFile, batch_keys, later_files
+from spark_segments.log.rebuild.loss import check_lost
 from spark_segments.log.rebuild.placing import KnownLog, PlacedLog, place
 from spark_segments.log.rebuild.report import RebuildReport, described
 from spark_segments.log.segment.limits import SegmentLimits
@@ -49,9 +60,6 @@ from spark_segments.storage import Storage
 
 ALL = "all"
 """Instead of paths: all files that can be added."""
-
-REBUILD = "rebuild"
-"""The operation of the commit in Delta's history."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -74,13 +82,14 @@ def rebuild_manifest(log: LogDir, topic: str, *, add: Sequence[str] = (), dry_ru
     done. Nothing may write to the topic meanwhile.
 
     No file of the log is changed. Raises LogDirError where the manifest can be read, where there is no recovery copy,
-    or where the topic was deleted; InvalidOptionError for a path in `add` that is no file to add; CommitConflictError
-    where somebody commits meanwhile; StorageError.
+    where a newer package wrote either, or where the topic was deleted; InvalidOptionError for a path in `add` that is
+    no file to add; CommitConflictError where somebody commits meanwhile; StorageError where the store fails: then
+    nobody knows whether the manifest is lost.
     """
     if log.is_kafka:
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
     manifest = log.manifest(topic)
-    _check_unreadable(manifest)
+    check_lost(manifest)
     known = known_topic(manifest.log)
     if known.snapshot.deleted_ms is not None:
         raise LogDirError(
@@ -116,32 +125,25 @@ class _RebuildPlan:
     is_exact: bool
 
 
-def _check_unreadable(manifest: Manifest) -> None:
-    try:
-        manifest.snapshot(deleted=True).source.read(None)
-    except (SegmentsError, FileNotFoundError, KeyError, pa.ArrowException):
-        return
-    raise LogDirError(
-        f"The manifest of {manifest.topic} can be read: there is nothing to rebuild",
-        path=manifest.log.location,
-        hint="segments verify looks for other faults, and topic restore goes back to an earlier version",
-    )
-
-
 def _plan(log: LogDir, known: KnownTopic, add: Sequence[str]) -> _RebuildPlan:
     snapshot, storage = known.snapshot, log.storage
     limits = SegmentLimits.of(topic_config(snapshot.config, log.defaults))
     named = set(snapshot.source.read(None).column("path").to_pylist())
     count = snapshot.partitions.num_rows
-    later = list(later_files(storage, snapshot.topic, snapshot.topic_id, named, known.copied_ms, count, limits))
+    ids = [snapshot.topic_id, *filter(None, snapshot.states.get(REBUILT_FROM, "").split(","))]
+    later = list(later_files(storage, snapshot.topic, ids, named, known.copied_ms, count, limits))
     usable = [file for file in later if file.row is not None]
     wanted = _wanted(usable, add)
     sizes = _sizes(storage, snapshot)
     placed, possible, partitions = {}, {}, []
     keys: dict[tuple[str, int, int], set[int]] = {}
+    out = _out_of_log(snapshot)
 
     def is_there(segment: Segment) -> bool:
         return sizes.get(segment.path, -1) >= segment.end_position
+
+    def is_gone(segment: Segment) -> bool:
+        return segment.path not in sizes
 
     def keys_of(segment: Segment) -> set[int]:
         if segment.identity not in keys:
@@ -150,7 +152,8 @@ def _plan(log: LogDir, known: KnownTopic, add: Sequence[str]) -> _RebuildPlan:
 
     for row in partitions_of(snapshot.partitions):
         live = snapshot.live_of(row.partition)
-        of_row = KnownLog(live, row.log_start_offset, row.log_end_offset, is_there, keys_of)
+        gone = out.get(row.partition, ())
+        of_row = KnownLog(live, row.log_start_offset, row.log_end_offset, is_there, is_gone, keys_of, gone)
         mine = [file for file in usable if file.partition == row.partition]
         chosen = [file for file in mine if (file.path, file.position) in wanted]
         possible[row.partition] = place(of_row, mine, lambda file: file.path in add)
@@ -175,8 +178,17 @@ def _wanted(usable: Sequence[LaterFile], add: Sequence[str]) -> set[tuple[str, i
 
 
 def _sizes(storage: Storage, snapshot: Snapshot) -> dict[str, int]:
-    directories = {path.rpartition("/")[0] for path in pc.unique(snapshot.live.column("path")).to_pylist()}
+    """{path: bytes} of the files that are there, in all directories that the topic's rows name."""
+    directories = {path.rpartition("/")[0] for path in pc.unique(snapshot.segments.column("path")).to_pylist()}
     return {info.path: info.size for directory in sorted(directories) for info in storage.list(directory)}
+
+
+def _out_of_log(snapshot: Snapshot) -> dict[int, list[Segment]]:
+    """{partition: its rows that have left the log, and whose files nobody has begun to delete}"""
+    rows: dict[int, list[Segment]] = {}
+    for row in segments_of(snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED))):
+        rows.setdefault(row.partition, []).append(row)
+    return rows
 
 
 def _partition(before: Partition, placed: PlacedLog) -> Partition:
@@ -200,12 +212,10 @@ def _commit(
     live = segments_table(row for placed in plan.placed.values() for row in placed.rows)
     others = snapshot.source.read(None)
     replaced = segments_table(row for placed in plan.placed.values() for row in placed.replaced)
-    removed = pa.concat_tables(
-        [
-            others.filter(pc.is_in(others.column("state"), pa.array(OUT_OF_LOG))),
-            removed_rows(replaced, log.storage.now_ms()),
-        ]
-    )
+    returned = segments_table(row for placed in plan.placed.values() for row in placed.returned)
+    others = others.filter(pc.is_in(others.column("state"), pa.array(OUT_OF_LOG)))
+    others = others.filter(pc.invert(pc.is_in(row_keys(others), row_keys(returned))))
+    removed = pa.concat_tables([others, removed_rows(replaced, log.storage.now_ms())])
     topic = snapshot.topic_row
     if topic_id != snapshot.topic_id:
         live = _with_id(live, SEGMENT_SCHEMA, topic_id)

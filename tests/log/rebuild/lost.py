@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import roll, vacuum
 from tests.log.manifest.files import forget_cached_rows
 
 TOPIC = "orders"
+WEEKS_MS = 60 * 24 * 60 * 60 * 1000
 
 
 def new_log(root: Path, partitions: int = 2, **config: str) -> LogDir:
@@ -22,7 +25,9 @@ def new_log(root: Path, partitions: int = 2, **config: str) -> LogDir:
     return log
 
 
-def append(log: LogDir, first: int, count: int = 10, txn: tuple[str, int] | None = None) -> None:
+def append(
+    log: LogDir, first: int, count: int = 10, txn: tuple[str, int] | None = None, *, batch_bytes: int = 131072
+) -> None:
     """Records whose values are the numbers from `first` on, over all partitions."""
     partitions = log.snapshot(TOPIC).partitions.num_rows
     numbers = range(first, first + count)
@@ -31,7 +36,7 @@ def append(log: LogDir, first: int, count: int = 10, txn: tuple[str, int] | None
         "partition": pa.array([number % partitions for number in numbers], pa.int32()),
         "timestamp": pa.array([1_700_000_000_000_000 + number for number in numbers], pa.timestamp("us", "UTC")),
     }
-    log.append(TOPIC, pa.table(columns), txn=txn)
+    log.append(TOPIC, pa.table(columns), txn=txn, options=ProducerOptions(batch_bytes=batch_bytes))
 
 
 def copy(log: LogDir) -> int:
@@ -88,3 +93,17 @@ def all_files(log: LogDir) -> dict[str, str]:
         for path in sorted(root.rglob("*"))
         if path.is_file()
     }
+
+
+def is_usable(log: LogDir, monkeypatch) -> None:
+    """Appends, reads, verifies, rolls and vacuums; then all records are still there."""
+    log = again(log, monkeypatch)
+    assert verify(log, TOPIC, deep=True).findings == []
+    before = numbers(log)
+    append(log, 900, 6)
+    roll(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    assert not [line for line in vacuum(log, topic=TOPIC).to_dict()["partitions"] if "error" in line]
+    vacuum(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    log = again(log, monkeypatch)
+    assert numbers(log) == [*before, *range(900, 906)]
+    assert verify(log, TOPIC, deep=True).findings == []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,12 @@ MANIFEST_DIRECTORY = "_manifest"
 FENCED = 100
 """How many versions a table that is made anew takes away from those who read it before. It is several times as many
 as lie between two recovery copies."""
+
+REBUILD = "rebuild"
+"""The operation of the commit that makes a table anew."""
+
+REBUILD_FENCE = "fence"
+"""The operation of the commits, without any other action, that take versions away before a table is made anew."""
 
 REBUILD_HINT = "segments repair --rebuild-manifest makes the manifest anew"
 
@@ -226,6 +232,11 @@ def damaged_commit(path: str, error: Exception) -> LogDirError:
 def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The commitInfo action of a commit: its timestamp, id and operation."""
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def is_fence(actions: Sequence[dict[str, Any]]) -> bool:
+    """Whether a commit only takes its version away: see `DeltaLog.make_anew`."""
+    return len(actions) == 1 and commit_info(actions).get("change") == REBUILD_FENCE
 
 
 def paths_of(actions: Iterable[dict[str, Any]], action: str) -> list[str]:

@@ -30,6 +30,7 @@ from spark_segments.errors import LogDirError, SegmentsError, StorageError, Unkn
 from spark_segments.log.manifest.delta.actions import add_action, own_commit_info, properties_of, remove_action
 from spark_segments.log.manifest.delta.delta_log import (
     FENCED,
+    REBUILD_FENCE,
     CommitFailedError,
     CommitNote,
     LogFiles,
@@ -219,7 +220,8 @@ class DeltaRsLog:
             last = json.loads(Path(made, _LAST_CHECKPOINT).read_bytes())
         listed = self.log_files()
         last_version = max([*listed.commits, *listed.checkpoints, version - FENCED - 2])
-        fence = {"commitInfo": {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "change": "fence"}}
+        now_ms = time.time_ns() // 1_000_000
+        fence = {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "change": REBUILD_FENCE}}
         assert last_version + FENCED < version - 1, (last_version, version)
         try:
             numbers = range(last_version + 1, last_version + FENCED + 1)

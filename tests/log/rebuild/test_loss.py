@@ -1,0 +1,127 @@
+"""A manifest is lost where its bytes are, and only there."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError, StorageError
+from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.rebuild.rebuild import rebuild_manifest
+from spark_segments.storage import Storage
+from tests.log.chunk_rows import new_partitions
+from tests.log.rebuild.lost import TOPIC, again, all_files, append, commit_file, copy, lose_manifest, new_log
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_manifest_that_can_be_read_is_left_alone(tmp_path):
+    log = new_log(tmp_path)
+    append(log, 0)
+    copy(log)
+    before = all_files(log)
+    with pytest.raises(LogDirError, match="nothing to rebuild"):
+        rebuild_manifest(log, TOPIC)
+    assert all_files(log) == before
+
+
+def test_a_deleted_topic_is_not_rebuilt(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    log.delete_topic(TOPIC)
+    copy_of_deleted = log.manifest(TOPIC)
+    copy_of_deleted.merge_files()
+    lose_manifest(log)
+    with pytest.raises(LogDirError, match="was deleted"):
+        rebuild_manifest(again(log, monkeypatch), TOPIC)
+
+
+def test_a_topic_that_was_deleted_by_force_is_not_rebuilt(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    copy(log)
+    for path in (tmp_path / "_manifest" / TOPIC).glob("kind=*/*.parquet"):
+        path.write_bytes(b"no Parquet")
+    log = again(log, monkeypatch)
+    log.manifest(TOPIC).delete_by_force()
+    with pytest.raises(LogDirError, match="deleted by force"):
+        rebuild_manifest(log, TOPIC)
+
+
+@pytest.mark.parametrize("part", ["_delta_log/", "kind=segment/"])
+def test_a_store_that_fails_has_lost_nothing(tmp_path, monkeypatch, part):
+    log = new_log(tmp_path)
+    append(log, 0)
+    copy(log)
+    log = again(log, monkeypatch)
+    before, read = all_files(log), Storage.read
+
+    def failing(storage, path, *args, **more):
+        if part in path and path.startswith("_manifest/"):
+            raise StorageError("The file system failed (SLOW_DOWN)", path=path)
+        return read(storage, path, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "read", failing)
+        with pytest.raises(StorageError, match="SLOW_DOWN"):
+            rebuild_manifest(log, TOPIC)
+    assert all_files(log) == before
+
+
+def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path, monkeypatch):
+    """It has other clients and other retries: files that a plain read gives are judged by their bytes."""
+    log = new_log(tmp_path)
+    append(log, 0)
+    copy(log)
+    log = again(log, monkeypatch)
+    before, opened = all_files(log), DeltaRsLog.open
+
+    def failing(delta_log, version=None):
+        if delta_log._storage.uri == log.uri:
+            raise StorageError("The manifest cannot be opened: connection reset", path=log.uri)
+        return opened(delta_log, version)
+
+    monkeypatch.setattr(DeltaRsLog, "open", failing)
+    with pytest.raises(StorageError, match="connection reset"):
+        rebuild_manifest(log, TOPIC)
+    assert all_files(log) == before
+
+
+def upgraded_since_the_copy(root):
+    """A topic that a newer package has upgraded, where the only recovery copy is of the format before."""
+    log = LogDir.create(str(root))
+    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(1), format_version=1)
+    append(log, 0)
+    version = copy(log)
+    log.manifest(TOPIC).upgrade()
+    append(log, 10)
+    return log, version
+
+
+def be_an_older_package(monkeypatch):
+    for module in ("topic_log", "recovery_copy"):
+        monkeypatch.setattr(f"spark_segments.log.manifest.{module}.FORMAT_VERSION", 1)
+
+
+def test_an_older_package_does_not_rebuild_a_manifest_of_a_newer_format(tmp_path, monkeypatch):
+    log, _ = upgraded_since_the_copy(tmp_path)
+    be_an_older_package(monkeypatch)
+    log = again(log, monkeypatch)
+    before = all_files(log)
+    with pytest.raises(LogDirError, match="newer version of this package"):
+        rebuild_manifest(log, TOPIC)
+    assert all_files(log) == before
+
+
+def test_an_older_package_does_not_cut_a_damaged_manifest_back_to_its_own_format(tmp_path, monkeypatch):
+    log, version = upgraded_since_the_copy(tmp_path)
+    for commit in range(version + 1):
+        commit_file(log, commit).unlink(missing_ok=True)
+    for checkpoint in (tmp_path / "_manifest" / TOPIC / "_delta_log").glob("*.parquet"):
+        checkpoint.write_bytes(b"no Parquet")
+    be_an_older_package(monkeypatch)
+    log = again(log, monkeypatch)
+    before = all_files(log)
+    with pytest.raises(LogDirError, match="newer version of this package"):
+        rebuild_manifest(log, TOPIC)
+    assert all_files(log) == before
