@@ -73,7 +73,8 @@ class TopicSensor(BaseSensorOperator):
         offsets, timestamp_ms = self.end_offsets, None
         if self.timestamp is not None:
             moment = datetime.datetime.fromisoformat(self.timestamp)
-            timestamp_ms = int(moment.astimezone(datetime.UTC).timestamp() * 1000)
+            since = moment.astimezone(datetime.UTC) - datetime.datetime.fromtimestamp(0, datetime.UTC)
+            timestamp_ms = since // datetime.timedelta(milliseconds=1)
         return TopicCondition(
             self.log_dir,
             self.topic,

@@ -8,6 +8,7 @@ import time
 
 from spark_segments.errors import InvalidOptionError
 
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DAYS_AGO = {"today": 0, "yesterday": 1}
@@ -47,7 +48,7 @@ def timestamp_ms(text: str, now_ms: int | None = None) -> int:
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
 
 
 def duration_ms(text: str) -> int:

@@ -159,6 +159,9 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file_and_appends_nothing
     (tmp_path / "b.json").write_text('{"id": 7}\n')
     ran = run("append", uri, "orders", "--input", tmp_path / "b.json", "--key-column", "nothing")
     assert ran.code == 1 and "There is no column nothing" in ran.error
+    (tmp_path / "c.json").write_bytes(b'{"id": "\xff"}\n')
+    ran = run("append", uri, "orders", "--input", tmp_path / "c.json")
+    assert ran.code == 1 and "c.json" in ran.error
     assert run("append", uri, "orders", "--input", tmp_path / "nothing").code == 1
     (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b'{"id": 7}\n' * 1000)[:-9])
     ran = run("append", uri, "orders", "--input", tmp_path / "cut.json.gz")

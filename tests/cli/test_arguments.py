@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from spark_segments.cli.arguments import duration_ms, size_bytes, timestamp_ms
@@ -84,6 +86,12 @@ NOW = timestamp_ms("2026-03-01T10:30:00Z")
 )
 def test_a_time_is_written_as_people_say_it(text, expected):
     assert timestamp_ms(text, NOW) == timestamp_ms(expected)
+
+
+@pytest.mark.parametrize("expected", [-62_135_596_800_000, -19_999, 1_089_437_283_120, 253_402_300_799_999])
+def test_an_iso_time_is_exact_to_the_millisecond(expected):
+    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=expected)
+    assert timestamp_ms(moment.isoformat()) == expected
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,14 @@ def test_keys_and_headers_of_text_lines(segments, uri):
     ]
 
 
+def test_a_property_may_have_escapes_beside_any_text(run, segments, uri):
+    segments("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
+    shown = segments("consume", uri, "orders", "--property", "print.key=true", "--property", r"key.separator=é→\t")
+    assert shown.text == "ké→\tv\n"
+    ran = run("consume", uri, "orders", "--property", "line.separator=\\")
+    assert (ran.code, ran.error.count("\n")) == (1, 1) and "line.separator" in ran.error
+
+
 def test_a_tab_separates_keys_by_default(segments, uri):
     segments("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
     assert segments("consume", uri, "orders", "--property", "print.key=true").output == b"k\tv\n"
@@ -216,6 +224,19 @@ def test_consume_at_an_earlier_version(segments, uri):
     assert segments("consume", uri, "orders", "--version", version).lines == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [([], "01234"), (["-o", -2], "34"), (["--tail", 1], "4"), (["--from-time", START_MS + 100, "-n", 1], "1")],
+)
+def test_consume_at_a_version_has_the_bounds_of_that_version(segments, uri, arguments, values):
+    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    version = LogDir.open(uri).snapshot("orders").version
+    segments("delete-records", uri, "orders", "--before-offset", 3)
+    segments("topic", "alter", uri, "orders", "--partitions", 2)
+    segments("produce", uri, "orders", stdin=b"later\n")
+    assert "".join(segments("consume", uri, "orders", "--version", version, *arguments).lines) == values
+
+
 @pytest.mark.slow
 def test_consume_reads_a_kafka_directory(segments):
     expected = [record["offset"] for record in expected_records("broker-data/orders-0") if record["offset"] >= 500]
@@ -280,6 +301,19 @@ def test_delete_records_takes_kafkas_file(segments, uri, tmp_path):
     (tmp_path / "offsets.json").write_text(json.dumps({"partitions": entries, "version": 1}))
     ran = segments("delete-records", uri, "orders", "--offset-json-file", tmp_path / "offsets.json", "--output", "json")
     assert ran.json == {"topic": "orders", "partitions": [{"partition": 0, "low_watermark": 1}]}
+
+
+def test_delete_records_deletes_from_no_partition_but_those_that_are_named(run, segments, uri, tmp_path):
+    segments("produce", uri, "orders", stdin=b"a\nb\n")
+    entries = [{"topic": "orders", "partition": 0, "offset": 1}]
+    (tmp_path / "offsets.json").write_text(json.dumps({"partitions": entries}))
+    for arguments, message in [
+        (["--partition", 0, "--offset-json-file", tmp_path / "offsets.json"], "--partition or --offset-json-file"),
+        (["--partition", 9, "--before-time", "2030-01-01"], "no such partition"),
+    ]:
+        ran = run("delete-records", uri, "orders", *arguments)
+        assert (ran.code, ran.error.count("\n")) == (1, 1) and message in ran.error
+    assert LogDir.open(uri).offsets("orders") == {0: (0, 2)}
 
 
 @pytest.mark.parametrize(

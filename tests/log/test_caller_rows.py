@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 
+import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -59,6 +61,11 @@ def test_what_was_read_can_be_appended_as_dicts(log):
     assert appended(log) == [row, row]
 
 
+def test_a_number_of_numpy_is_a_time_in_ms_too(log):
+    log.append("orders", [{"partition": 0, "value": "1", "timestamp": np.int64(MOMENT_MS)}])
+    assert [row["timestamp"] for row in appended(log)] == [MOMENT]
+
+
 def test_dicts_have_typed_values_where_there_is_a_format(log):
     log.append("orders", [{"value": {"id": 7}}, {"value": {"id": 8}}], formats={"value.format": "json"})
     assert sorted(row["value"] for row in appended(log)) == [b'{"id":7}', b'{"id":8}']
@@ -71,7 +78,10 @@ def test_dicts_have_typed_values_where_there_is_a_format(log):
         ({"value": 7}, "Row 1 is no record: int is neither text nor bytes"),
         ({"value": "a", "headers": 7}, "Row 1 is no record"),
         ({"value": "a", "partition": 2**40}, "The rows are no records"),
-        ({"value": "a", "timestamp": "yesterday"}, "The rows are no records"),
+        ({"value": "a", "timestamp": "yesterday"}, "Row 1 is no record: 'yesterday' is no whole number"),
+        ({"value": "a", "timestamp": MOMENT_MS + 0.5}, "Row 1 is no record"),
+        ({"value": "a", "timestamp": np.datetime64(MOMENT_MS, "ms")}, "Row 1 is no record"),
+        ({"value": "a", "partition": 0.5}, "Row 1 is no record"),
     ],
 )
 def test_a_dict_that_is_no_record_is_an_error_and_nothing_is_appended(log, row, message):
@@ -97,6 +107,36 @@ def test_what_gives_a_stream_of_arrow_is_rows(log):
             return pa.table({"value": ["a", "b"], "partition": [0, 0]}).__arrow_c_stream__(requested_schema)
 
     assert log.append("orders", Frame()) == {0: (0, 1)}
+
+
+def test_a_polars_frame_is_rows(log):
+    frame = pl.DataFrame(
+        {
+            "partition": [1, 1],
+            "key": pl.Series(["a", None], dtype=pl.Categorical),
+            "value": [b"1", b"more than twelve bytes"],
+            "timestamp": [MOMENT, MOMENT],
+            "headers": [[{"key": "h", "value": b"x"}], []],
+        }
+    )
+    log.append("orders", frame)
+    headers = [[{"key": "h", "value": b"x"}], []]
+    assert [tuple(row.values()) for row in appended(log)] == [
+        (1, b"a", b"1", MOMENT, headers[0]),
+        (1, None, b"more than twelve bytes", MOMENT, headers[1]),
+    ]
+
+
+def test_views_of_values_can_be_appended(log):
+    log.append("orders", [{"partition": 0, "key": "k", "value": b"more than twelve bytes"}])
+    log.append("orders", log.reader("orders", value_type="binary_view"))
+    assert [row["value"] for row in appended(log)] == [b"more than twelve bytes"] * 2
+
+
+@pytest.mark.parametrize("rows", [{"value": "a"}, b"a", ["a"], iter([{"value": "a"}]), 7], ids=str)
+def test_what_is_no_rows_is_an_error(log, rows):
+    with pytest.raises(InvalidRecordError, match="Rows come as Arrow"):
+        log.append("orders", rows)
 
 
 def test_no_rows_are_an_append_of_nothing(log):

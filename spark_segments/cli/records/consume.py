@@ -26,7 +26,9 @@ from spark_segments.cli.records.value_text import (
     guessed,
 )
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.ahead import reading_threads
+from spark_segments.log.reading.times import offsets_for_times
 
 
 @with_options
@@ -119,7 +121,8 @@ def consume(
     Example: segments consume /data/log orders --follow --group audit
     """
     log = location.open()
-    bounds = log.offsets(topic)
+    snapshot = log.snapshot(topic, version)
+    bounds = offset_bounds(snapshot)
     wanted = sorted(bounds) if partition is None else [partition]
     for number in wanted:
         if number not in bounds:
@@ -134,8 +137,12 @@ def consume(
     formats, guesses = guessed(log, topic, formats)
     for guess in guesses:
         print(guess, file=sys.stderr)
-    starts = log.offsets_for_times(topic, timestamp_ms(from_time)) if from_time else {}
-    ends = log.offsets_for_times(topic, timestamp_ms(to_time)) if to_time else {}
+
+    def firsts(time: str) -> dict[int, tuple[int, int] | None]:
+        return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time)))
+
+    starts = firsts(from_time) if from_time else {}
+    ends = firsts(to_time) if to_time else {}
 
     def clipped(number: int) -> tuple[int, int]:
         log_start, log_end = bounds[number]

@@ -44,12 +44,18 @@ def delete_records(
     """
     log = location.open()
     bounds = log.offsets(topic)
+    if partition is not None and partition not in bounds:
+        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=partition)
     chosen = list(bounds) if partition is None else [partition]
     if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
         raise InvalidOptionError(
             "No records to delete are named", expected="one of --before-offset, --before-time, --offset-json-file"
         )
     if offset_json_file is not None:
+        if partition is not None:
+            raise InvalidOptionError(
+                "The file says which partitions", expected="--partition or --offset-json-file", found="both"
+            )
         before = _offsets_of(offset_json_file, topic)
     elif before_time is not None:
         answers = log.offsets_for_times(topic, timestamp_ms(before_time))

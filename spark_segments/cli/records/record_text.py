@@ -76,7 +76,7 @@ class Properties:
             name, equals, value = text.partition("=")
             if name not in values or not equals:
                 raise InvalidOptionError("Unknown property", expected=", ".join(sorted(values)), found=text)
-            values[name] = value.encode().decode("unicode_escape") if "\\" in value else value
+            values[name] = _unescaped(name, value) if "\\" in value else value
         return cls(values)
 
     def flag(self, name: str) -> bool:
@@ -84,6 +84,16 @@ class Properties:
 
     def bytes(self, name: str) -> bytes:
         return self.values[name].encode()
+
+
+def _unescaped(name: str, value: str) -> str:
+    """The value with the escapes of Python's strings, such as \\t, as the characters that they stand for."""
+    try:
+        return value.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError as error:
+        raise InvalidOptionError(
+            f"Property {name} has a \\ that begins no escape", expected="such as \\t, \\x1f or \\\\", found=value
+        ) from error
 
 
 def read_lines(

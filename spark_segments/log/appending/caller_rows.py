@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import datetime
+import numbers
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,8 +39,24 @@ def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordB
         return _batches(pa.Table.from_pandas(data, preserve_index=False))
     if hasattr(data, "__arrow_c_stream__"):
         data = pa.RecordBatchReader.from_stream(data)
-    batches: Iterable[pa.RecordBatch] = data
-    return batches
+    if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__iter__"):
+        raise _no_rows(data)
+    return _checked(data)
+
+
+def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise _no_rows(batch)
+        yield batch
+
+
+def _no_rows(found: Any) -> InvalidRecordError:
+    return InvalidRecordError(
+        "Rows come as Arrow, as a data frame, or as a list of dicts",
+        found=type(found).__name__,
+        hint="A list of dicts has a dict for each record; list(…) makes a list of an iterator",
+    )
 
 
 def _batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -70,7 +88,7 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> p
             pa.array(values) if field.name in typed else pa.array(values, field.type)
             for field, values in zip(WRITER_SCHEMA, columns.values(), strict=True)
         ]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise InvalidRecordError(f"The rows are no records: {error}", hint=WRITER_HINT) from error
     present = {name for row in rows for name in row}
     kept = [number for number, name in enumerate(WRITER_SCHEMA.names) if name in present]
@@ -94,7 +112,18 @@ def _bytes_of(value: Any) -> bytes | None:
 
 
 def _microseconds(value: Any) -> Any:
-    return value * 1000 if isinstance(value, int) else value
+    # Arrow would take numpy's integers and floats for microseconds.
+    return value if value is None or isinstance(value, datetime.datetime) else _whole(value) * 1000
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError(f"{value!r} is no whole number")
+
+
+def _partition_of(value: Any) -> int | None:
+    return None if value is None else _whole(value)
 
 
 def _headers_of(value: Any) -> Any:
@@ -107,5 +136,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "key": _bytes_of,
     "value": _bytes_of,
     "timestamp": _microseconds,
+    "partition": _partition_of,
     "headers": _headers_of,
 }

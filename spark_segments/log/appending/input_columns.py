@@ -68,12 +68,14 @@ def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
 
 def _accepted(field: pa.Field) -> bool:
     kind = field.type
+    if pa.types.is_dictionary(kind):  # pandas' and Polars' categories
+        kind = kind.value_type
     if pa.types.is_null(kind):
         return True
     if field.name in ("key", "value"):
         return _is_bytes(kind)
     if field.name == "topic":
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
     if field.name == "partition":
         return bool(pa.types.is_integer(kind))
     if field.name == "timestamp":
@@ -96,6 +98,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
             pa.types.is_string,
             pa.types.is_large_binary,
             pa.types.is_large_string,
+            pa.types.is_binary_view,
+            pa.types.is_string_view,
             pa.types.is_fixed_size_binary,
         )
     )
@@ -107,6 +111,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if pa.types.is_timestamp(column.type) and column.type.unit == "us":
         return column.cast(field.type)  # a time zone changes how a timestamp is shown, not its value
     try:
+        if pa.types.is_dictionary(column.type):  # Arrow cannot take from a dictionary of views
+            return column.dictionary.cast(field.type).take(column.indices)
         return column.cast(field.type, safe=not pa.types.is_timestamp(column.type))
     except pa.ArrowInvalid as error:
         raise InvalidOptionError(
