@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c as package
 
-from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, SegmentsError
 from spark_segments.execution import run_tasks
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of
@@ -138,6 +139,9 @@ def check_against(
     """
     every: list[Findings] = []
     read_bytes = 0
+    by_directory: dict[str, list[FileChecksum]] = defaultdict(list)
+    for one in listed.files.values():
+        by_directory[one.path.rpartition("/")[0]].append(one)
     for name, facts in sorted(listed.topics.items()):
         if topic not in (None, name):
             continue
@@ -152,12 +156,17 @@ def check_against(
         _check_topic(snapshot, facts, findings)
         named = live_rows(rows)
         stems = {path.removesuffix(LOG_SUFFIX) for path in named.column("path").to_pylist()}
-        wanted = [one for one in listed.files.values() if one.path.rpartition(".")[0] in stems]
+        directories = sorted({stem.rpartition("/")[0] for stem in stems})
+        candidates = (one for directory in directories for one in by_directory.get(directory, ()))
+        wanted = [one for one in candidates if one.path.rpartition(".")[0] in stems]
         for expected, found in zip(
             wanted, _checksums(log.storage, [(one.path, None) for one in wanted], spark), strict=True
         ):
-            if isinstance(found, SegmentsError):
+            if isinstance(found, MissingFileError):
                 findings.add("The file is missing", path=expected.path, expected=_text(expected), found="no file")
+                continue
+            if isinstance(found, SegmentsError):
+                findings.add("The file cannot be read", path=expected.path, expected=_text(expected), found=found)
                 continue
             read_bytes += found.size
             if found != expected:
@@ -209,12 +218,11 @@ class _Checksums:
     def _of(self, path: str, size: int | None) -> FileChecksum | SegmentsError:
         try:
             size = self.storage.size(path) if size is None else size
-        except FileNotFoundError:
-            return missing_file(self.storage.location(path))
-        try:
             return FileChecksum(path, size, crc_of_file(self.storage, path, size))
         except SegmentsError as error:
             return error
+        except FileNotFoundError:
+            return missing_file(self.storage.location(path))
 
 
 def _checksums(
@@ -231,8 +239,22 @@ def _checksums(
 
 
 def crc_of_file(storage: Storage, path: str, size: int) -> int:
-    """The CRC-32C of the first `size` bytes of a file. Raises MissingFileError where it is gone."""
+    """The CRC-32C of the first `size` bytes of a file.
+
+    Raises MissingFileError where it is gone, CorruptBatchError where it is shorter.
+    """
     crc = 0
     for position in range(0, size, READ_BYTES):
-        crc = package.crc32c(read_file(storage, path, position, min(READ_BYTES, size - position)), crc)
+        data = read_file(storage, path, position, min(READ_BYTES, size - position))
+        end = position + data.size
+        if end < min(position + READ_BYTES, size):
+            raise CorruptBatchError(
+                "The file is shorter than the log says",
+                path=storage.location(path),
+                position=end,
+                expected=f"{size} bytes",
+                found=f"{end} bytes",
+                hint="Run segments verify",
+            )
+        crc = package.crc32c(data, crc)
     return crc

@@ -128,16 +128,17 @@ class Copier:
         for source_path, target_path, size in self._files(one, path):
             read = self._copy_file(source_path, target_path, size)
             damage: CorruptBatchError | None = None
+            written: int | None
             try:
                 written = self._checked(target_path, size, one.rows)
             except CorruptBatchError as error:
-                damage, written = error, crc_of_file(self.target, target_path, size)
+                damage, written = error, self._crc_of_all(target_path, size)
             if written != read:
                 raise SegmentsError(
                     "A copy is not what was read",
                     path=self.target.location(target_path),
                     expected=f"CRC-32C {read:08x} of {self.source.location(source_path)}",
-                    found=f"{written:08x}",
+                    found="a shorter file" if written is None else f"{written:08x}",
                     hint="Run the mirror again: it copies the file to another path. The store or the machine that "
                     "copied it may be at fault",
                 )
@@ -147,6 +148,13 @@ class Copier:
                 raise damage
             copied.append(FileChecksum(target_path, size, written))
         return CopiedSet(one.path, path, tuple(copied), sum(file.size for file in copied))
+
+    def _crc_of_all(self, path: str, size: int) -> int | None:
+        """The CRC-32C of a file here, None where it is shorter than `size`."""
+        try:
+            return crc_of_file(self.target, path, size)
+        except CorruptBatchError:
+            return None
 
     def _finished(self, one: FileSet) -> CopiedSet | None:
         """The copy that an earlier run has finished at the leader's path; None where it is not whole, or so old that

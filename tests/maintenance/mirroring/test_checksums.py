@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError, MissingFileError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, StorageError
 from spark_segments.log.verification import checksums
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll, vacuum
@@ -98,6 +98,46 @@ def test_a_file_of_a_shared_object_that_is_gone_is_found(follower, listed):
     Path(follower.uri, path).unlink()
     assert messages(follower, listed) == ["A shared object is missing", "The file is missing"]
     assert messages(follower, listed, TOPIC) == []
+
+
+def test_a_file_that_cannot_be_read_is_not_called_missing(follower, listed, monkeypatch):
+    path = sorted(entries(listed))[0]
+    crc_of_file = checksums.crc_of_file
+
+    def away(storage, file, size):
+        if file == path:
+            raise StorageError("The store does not answer", path=storage.location(file))
+        return crc_of_file(storage, file, size)
+
+    monkeypatch.setattr(checksums, "crc_of_file", away)
+    (finding,) = verify(follower, against=listed).findings
+    assert (finding.message, finding.path) == ("The file cannot be read", path)
+    assert "does not answer" in str(finding.found)
+
+
+def test_a_list_is_gone_through_once_for_all_topics(follower, listed, monkeypatch):
+    class Counted(dict):
+        times = 0
+
+        def values(self):
+            Counted.times += 1
+            return super().values()
+
+    one = checksums.ChecksumList.read(listed)
+    every, _ = checksums.check_against(follower, checksums.ChecksumList(one.topics, Counted(one.files)))
+    assert len(every) == 2 and not any(findings.found for findings in every)
+    assert Counted.times == 1
+
+
+@pytest.mark.parametrize("bytes_at_a_time", [4, 10, 1 << 20])
+def test_the_checksum_of_a_file_that_is_too_short_is_an_error(follower, monkeypatch, bytes_at_a_time):
+    monkeypatch.setattr(checksums, "READ_BYTES", bytes_at_a_time)
+    follower.storage.write("some/file", b"0123456789")
+    assert checksums.crc_of_file(follower.storage, "some/file", 10) == crc32c.crc32c(b"0123456789")
+    with pytest.raises(
+        CorruptBatchError, match=r"shorter.*some/file at position 10: expected 12 bytes, found 10 bytes"
+    ):
+        checksums.crc_of_file(follower.storage, "some/file", 12)
 
 
 def test_a_backup_that_went_on_is_as_good_and_one_that_went_back_is_not(leader, follower, listed, tmp_path):
