@@ -500,6 +500,49 @@ MUTANTS = (
     ),
     Mutant(
         "mirror",
+        "a jump takes the place of a follower's own records",
+        "maintenance/mirroring/topic_mirror.py",
+        "        if others is not None and ours.difference(",
+        "        if False and ours.difference(",
+        "tests/maintenance/promotion/test_demote.py::"
+        "test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_grown_beyond_them",
+    ),
+    Mutant(
+        "mirror",
+        "a jump over a restore uses a path again that a vacuum may yet delete",
+        "maintenance/mirroring/topic_mirror.py",
+        "            one = replace(one, returned=_returned(leader, follower, one.snapshot, version_there))\n",
+        "            pass\n",
+        "tests/maintenance/mirroring/test_mirror.py::test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back",
+    ),
+    Mutant(
+        "mirror",
+        "the first mirror after a demotion uses paths that a vacuum may yet delete",
+        "maintenance/mirroring/plan.py",
+        "    if DEMOTED in follower.states:\n",
+        "    if False:\n",
+        "tests/maintenance/promotion/test_demote.py::test_a_slow_vacuum_does_not_delete_what_comes_back_after_a_demotion",
+    ),
+    Mutant(
+        "mirror",
+        "a follower that was demoted goes on with its old leader",
+        "maintenance/mirroring/topic_mirror.py",
+        "        if self.lineage is None or self.lineage[0] != here.version:",
+        "        if self.lineage is None:",
+        "tests/maintenance/promotion/test_demote.py::"
+        "test_a_mirror_of_the_old_leader_ends_where_its_follower_is_demoted_meanwhile",
+    ),
+    Mutant(
+        "mirror",
+        "the positions of a promoted topic are set back",
+        "maintenance/mirroring/groups.py",
+        "    return role_of(snapshot) == FOLLOWER and PROMOTION_TOKEN not in snapshot.states\n",
+        "    return True\n",
+        "tests/maintenance/mirroring/test_groups.py::"
+        "test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers",
+    ),
+    Mutant(
+        "mirror",
         "a damaged batch travels",
         "maintenance/mirroring/copies.py",
         "            if damage is not None:\n",

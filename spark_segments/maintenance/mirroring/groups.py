@@ -11,6 +11,7 @@ from spark_segments.log.groups.group_table import GROUPS_DIRECTORY, GroupTable, 
 from spark_segments.log.groups.positions import Position
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_of
 from spark_segments.log.partitions import offset_bounds
 
 
@@ -22,22 +23,35 @@ def positions_of_all(log: LogDir) -> dict[str, Rows]:
 def mirror_groups(target: LogDir, positions: Mapping[str, Rows], topics: Collection[str]) -> int:
     """Makes the positions of groups in `topics` what they were at the leader. Returns how many groups that changed.
 
-    `positions`: read there before the topics were mirrored. Positions in other topics stay as they are.
+    `positions`: read there before the topics were mirrored. Positions in other topics stay as they are, and so do those
+    in a topic whose promotion has begun: its readers go on here.
     """
-    snapshots = {topic: target.snapshot(topic) for topic in topics}
+    snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.snapshot(topic))}
     changed: set[str] = set()
     for group, rows in positions.items():
         there = {key: one for key, one in rows.items() if key[0] in snapshots and _fits(snapshots[key[0]], key[1], one)}
 
         def plan(here: Rows, there: Rows = there, group: str = group) -> Rows | None:
-            wanted = {key: one for key, one in here.items() if key[0] not in snapshots} | there
-            if wanted == here:
+            differ = {key[0] for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
+            # The topics are looked at after the positions: where one is promoted later and a reader commits there, the
+            # positions are other ones by then, and the plan is made anew.
+            moved = {
+                topic for topic in differ & snapshots.keys() if _follows(target.manifest(topic).snapshot(deleted=True))
+            }
+            changed.discard(group)
+            if not moved:
                 return None
             changed.add(group)
-            return wanted
+            kept = {key: one for key, one in here.items() if key[0] not in moved}
+            return kept | {key: one for key, one in there.items() if key[0] in moved}
 
         GroupTable(target.storage, group).commit(plan)
     return len(changed)
+
+
+def _follows(snapshot: Snapshot) -> bool:
+    """Whether a topic follows a leader, and is not about to be promoted."""
+    return role_of(snapshot) == FOLLOWER and PROMOTION_TOKEN not in snapshot.states
 
 
 def _fits(snapshot: Snapshot, partition: int, position: Position) -> bool:

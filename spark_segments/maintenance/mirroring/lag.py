@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import SOURCE_COMMITTED_MS, SOURCE_VERSION
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance.mirroring.leader import Leader
 
 
@@ -28,17 +27,18 @@ class Lag:
 
 
 def lag_of(leader: Leader, follower: Snapshot, now_ms: int) -> Lag:
-    """The lag of a follower at `now_ms`, by the clock of the leader's writers. Raises UnknownTopicError."""
+    """The lag of a follower at `now_ms`, by the clock of the leader's writers.
+
+    Raises UnknownTopicError, and LogDirError where the leader is not the log that the follower has mirrored.
+    """
     newest = leader.manifest.snapshot(deleted=True)
     version = int(follower.states[SOURCE_VERSION])
-    if newest.version == version:
+    reached = leader.check_lineage(follower.states, follower, newest)
+    if newest.version == reached:
         return Lag(version, version, 0, 0, 0)
-    first = leader.facts(version + 1)
+    first = leader.facts(reached + 1)
     since_ms = int(follower.states[SOURCE_COMMITTED_MS]) if first is None else first.committed_ms
-    same = newest.topic_id == follower.topic_id
-    records = _end(newest) - (_end(follower) if same else 0)
-    return Lag(newest.version, version, newest.version - version, records, max(0, now_ms - since_ms))
-
-
-def _end(snapshot: Snapshot) -> int:
-    return int(pc.sum(snapshot.partitions.column("log_end_offset")).as_py() or 0)
+    bounds = offset_bounds(follower) if newest.topic_id == follower.topic_id else {}
+    ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in offset_bounds(newest).items())
+    records = sum(max(0, theirs - ours) for theirs, ours in ends)
+    return Lag(newest.version, version, newest.version - reached, records, max(0, now_ms - since_ms))

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.log.manifest.change import RESTORE
+from spark_segments.log.manifest.change import MIRROR, RESTORE
 from spark_segments.log.manifest.delta.delta_log import commit_info, paths_of
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.row_files import RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION, VACUUM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import MERGE
@@ -21,6 +21,12 @@ from spark_segments.maintenance.mirroring.plan import LeaderVersion, partitions_
 
 _NOT_REPLAYED = (MERGE, VACUUM)
 """The leader's commits that change nothing of its log."""
+
+_BRING_BACK = (RESTORE, MIRROR)
+"""The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
+
+BEGAN_ANEW = -1
+"""In place of a version: the leader's table began anew, and has no version that the follower was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +93,56 @@ class Leader:
         return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
 
     def _of(self, state: TableState) -> LeaderVersion:
-        facts = self.facts(state.version) or CommitFacts("", state.snapshot.committed_ms, "")
+        facts = self.facts(state.version)
+        brings_back = facts is None or facts.operation in _BRING_BACK
+        facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
+        among = self.changed_partitions(state.version) if facts.operation == MIRROR else None
         return LeaderVersion(
             self.uri,
             state.snapshot,
             state.last_transactions(),
             facts.commit_id,
             facts.committed_ms,
-            self._returned(state) if facts.operation == RESTORE else frozenset(),
+            self.returned_since(state.version - 1, state.snapshot, among) if brings_back else frozenset(),
         )
 
-    def _returned(self, state: TableState) -> frozenset[str]:
-        """The paths that a restore brought back. All, where nobody knows what was in the log before it."""
-        paths = set(state.snapshot.live.column("path").to_pylist())
+    def returned_since(self, before: int, after: Snapshot, among: set[int] | None = None) -> frozenset[str]:
+        """The paths in the log at `after` that were in the manifest at version `before`, in the log or out of it.
+
+        Only such a file can be brought back: a restore takes rows that vacuum has not dropped. All paths where nobody
+        knows what was in the manifest. `among`: the only partitions that are looked at, None for all.
+        """
+        live = after.live if among is None else live_rows(after.load_segments(among))
+        paths = set(live.column("path").to_pylist())
+        if before < 0:
+            return frozenset(paths)
         try:
-            before = self.manifest.snapshot(state.version - 1, deleted=True).source.read(None)
+            known = self.manifest.snapshot(before, deleted=True).source.read(among)
         except InvalidOptionError:
             return frozenset(paths)
-        return frozenset(paths & set(before.column("path").to_pylist()))
+        return frozenset(paths & set(known.column("path").to_pylist()))
 
-    def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> None:
-        """Raises LogDirError unless the topic is the one that the follower with these states is a past state of.
+    def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> int:
+        """The version of this leader that the follower with these states is, BEGAN_ANEW where the topic was deleted and
+        made again in another table. Raises LogDirError where the follower is no past state of the topic.
 
         Where the log lacks the commit that the follower has, topic id and offsets must do.
         """
         version = int(states[SOURCE_VERSION])
         facts = self.facts(version) if version <= latest.version else None
         if facts is not None and facts.commit_id == states[SOURCE_COMMIT_ID]:
-            return
+            return version
         same_place = states[SOURCE_URI] == self.uri
         if latest.topic_id != follower.topic_id:
             if same_place:
-                return  # deleted and made again, in a table that began anew
+                return version if facts is None and version <= latest.version else BEGAN_ANEW
             raise self._other(f"topic id {follower.topic_id}", latest.topic_id)
         if facts is not None or version > latest.version:
             found = "no such version" if facts is None else f"commit id {facts.commit_id}"
             raise self._other(f"commit id {states[SOURCE_COMMIT_ID]} at version {version}", found)
         if not same_place:
             raise self._other(f"the leader in {states[SOURCE_URI]}", "a log without that version")
+        return version
 
     def _other(self, expected: str, found: str) -> LogDirError:
         return LogDirError(

@@ -50,8 +50,10 @@ def mirror(
     `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
     checks. Where the list of an earlier run is in it, the files in that are not read again.
 
-    A topic's line in the report has its lag after the run. A topic that fails has a line that says why, and the others
-    go on. Raises LogDirError where both are the same log directory, or Kafka wrote either.
+    A topic's line in the report has its lag after the run, unless that cannot be read. A topic that fails has a line
+    that says why, and the others go on.
+
+    Raises LogDirError where both are the same log directory, or Kafka wrote either.
     """
     check_places(source, target)
     report = Report("mirror", dry_run=False)
@@ -94,8 +96,8 @@ def lags(source: LogDir, target: LogDir, topics: Sequence[str] = ()) -> dict[str
             snapshot = target.manifest(topic).snapshot(deleted=True)
             if snapshot.states.get(ROLE) == FOLLOWER:
                 found[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot, _now_ms())
-        except SegmentsError as error:
-            found[topic] = error
+        except (SegmentsError, FileNotFoundError) as error:
+            found[topic] = failure_of(error)
     return found
 
 
@@ -135,14 +137,24 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
     if error is not None:
         report.fail(one.topic, None, error)
         return
+    behind: dict[str, int] = {}
     try:
         snapshot = one.target.manifest(one.topic).snapshot(deleted=True)
         if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
             report.add(one.topic, None, "promoted")
             return
         lag = lag_of(Leader(one.source.manifest(one.topic), one.source.uri), snapshot, _now_ms())
+        behind = {
+            "version": snapshot.version,
+            "source_version": lag.source_version,
+            "lag_commits": lag.commits,
+            "lag_records": lag.records,
+            "lag_ms": lag.lag_ms,
+        }
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return
+    except (SegmentsError, FileNotFoundError) as found:  # what was mirrored is mirrored all the same
+        report.warn(f"Nobody knows how far topic {one.topic} is behind: {failure_of(found)}")
     report.add(
         one.topic,
         None,
@@ -154,11 +166,7 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
         commits=counts["commits"],
         jumps=counts["jumps"],
         files=counts["files"],
-        version=snapshot.version,
-        source_version=lag.source_version,
-        lag_commits=lag.commits,
-        lag_records=lag.records,
-        lag_ms=lag.lag_ms,
+        **behind,
     )
 
 

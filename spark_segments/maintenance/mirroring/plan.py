@@ -4,9 +4,9 @@ The live rows of the leader become the live rows of the follower, with the leade
 removed here at the follower's clock, and the follower's vacuum takes it: rows that are out of the leader's log are
 nobody's business but the leader's.
 
-A file that comes back (by a restore, or because an earlier copy was cut) may be one that vacuum is about to delete
-here. So a path is never used twice: such a file is copied to a path of its own, `<the leader's path without
-.log>_<unique>.log`, which `origins` leads back to the leader's.
+A file that comes back (by a restore, or after a demotion) may be one that a slow vacuum is about to delete here, also
+where its row is gone already. So a path is never used twice: such a file is copied to a path of its own, `<the leader's
+path without .log>_<unique>.log`, which `origins` leads back to the leader's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import (
+    DEMOTED,
     FOLLOWER,
     REBUILT_FROM,
     ROLE,
@@ -51,7 +52,7 @@ _PATH = SEGMENT_SCHEMA.get_field_index("path")
 class LeaderVersion:
     """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it.
 
-    `returned`: the paths of files that the commit, a restore, brought back into the log.
+    `returned`: the paths of files that came back into the log since the version before it that a follower may be.
     """
 
     uri: str
@@ -99,7 +100,7 @@ def missing_rows(
     """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete yet).
 
     `partitions`: the only ones that are looked at; None for all. Such a path was in the follower's log before: its row
-    is being deleted, or a restore of the leader brought it back after the row was dropped.
+    is being deleted, or the file came back after the row was dropped. After a demotion nobody knows which these are.
     """
     live, rows = _live_rows(leader.snapshot, partitions), _all_rows(follower, partitions)
     usable = _usable(rows)
@@ -108,6 +109,8 @@ def missing_rows(
     paths = missing.column("path")
     deleting = rows.filter(pc.equal(rows.column("state"), DELETING)).column("path")
     used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
+    if DEMOTED in follower.states:
+        return missing, set(paths.to_pylist())
     returned = leader.returned if follower.is_follower else frozenset()
     return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & returned)
 
@@ -152,7 +155,7 @@ def plan_mirror(
         version.config,
         version.deleted_ms,
         FORMAT_VERSION,
-        states={**follower.states, **_states(leader)},
+        states={name: value for name, value in follower.states.items() if name != DEMOTED} | _states(leader),
     )
     change = Change(
         MIRROR,

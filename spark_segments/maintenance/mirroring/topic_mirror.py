@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
@@ -23,11 +23,21 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import segments_of
+from spark_segments.log.manifest.rows import partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FOLLOWER, LEADER, ROLE, SOURCE_URI
+from spark_segments.log.manifest.states import (
+    FENCE_TOKEN,
+    FENCED,
+    FOLLOWER,
+    LEADER,
+    REBUILT_FROM,
+    ROLE,
+    SOURCE_URI,
+    role_of,
+)
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.verification.checksums import FileChecksum
 from spark_segments.maintenance.mirroring.copies import (
     CopiedSet,
@@ -36,7 +46,7 @@ from spark_segments.maintenance.mirroring.copies import (
     file_sets,
     partitions_with_producers,
 )
-from spark_segments.maintenance.mirroring.leader import Leader
+from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
 from spark_segments.maintenance.promotion.divergence import Copy, diverged, foreign_tails
 from spark_segments.maintenance.selection import check_commit_age
@@ -64,6 +74,7 @@ class TopicMirror:
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     reached: tuple[int, int] | None = None  # (the leader's version, the version here) that were found equal last
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
+    lineage: tuple[int, int] | None = None  # (the version here, the leader's version that it is) that were checked last
 
     def run(self) -> LeaderVersion:
         """Mirrors up to the version that is the leader's newest at the start, and returns that version.
@@ -89,39 +100,55 @@ class TopicMirror:
         raise AssertionError("the last try returns or raises")
 
     def _reach(self, leader: Leader, follower: FollowerVersion, latest: LeaderVersion, *, jump: bool) -> None:
-        if follower.snapshot is not None and follower.is_follower:
-            leader.check_lineage(follower.states, follower.snapshot, latest.snapshot)
-        version = follower.source_version
-        for one in self._steps(leader, latest, None if jump else version):
-            while not self._step(leader, one, is_last=one is latest):
+        self.lineage = None
+        version = self._source_version(leader, follower, latest.snapshot)
+        for one, is_jump in self._steps(leader, latest, None if jump else version):
+            while not self._step(leader, one, is_jump=is_jump, is_last=one is latest):
                 pass
 
-    def _steps(self, leader: Leader, latest: LeaderVersion, version: int | None) -> Iterator[LeaderVersion]:
-        """The versions after `version` up to `latest`; `latest` alone where these are too many, or not there."""
+    def _source_version(self, leader: Leader, follower: FollowerVersion, latest: Snapshot | None = None) -> int | None:
+        """The leader's version that the follower is, None for no follower. Raises as `Leader.check_lineage` does."""
+        here = follower.snapshot
+        if here is None or not follower.is_follower:
+            return None
+        if self.lineage is None or self.lineage[0] != here.version:  # it may follow another leader by now
+            latest = leader.manifest.snapshot(deleted=True) if latest is None else latest
+            self.lineage = here.version, leader.check_lineage(follower.states, here, latest)
+        return self.lineage[1]
+
+    def _steps(
+        self, leader: Leader, latest: LeaderVersion, version: int | None
+    ) -> Iterator[tuple[LeaderVersion, bool]]:
+        """The versions after `version` up to `latest`, `latest` alone where these are too many, or not there; and
+        whether each is a jump.
+        """
         newest = latest.snapshot.version
-        if version is not None and newest - version <= MOST_STEPS:
+        if version is not None and version != BEGAN_ANEW and newest - version <= MOST_STEPS:
             for number in range(version + 1, newest):
                 try:
                     step = leader.at(number)
                 except InvalidOptionError:
                     break
                 if step is not None:
-                    yield step
+                    yield step, False
                 elif self.reached is not None and self.reached[0] == number - 1:
                     self.reached = number, self.reached[1]
             else:
-                yield latest
+                yield latest, False
                 return
         self.counts["jumps"] += 1
-        yield latest
+        yield latest, True
 
-    def _step(self, leader: Leader, one: LeaderVersion, *, is_last: bool) -> bool:
+    def _step(self, leader: Leader, one: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         state, follower = self._follower()
+        version_there = self._source_version(leader, follower)
         if self._has(follower, one):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
         self._check_follower(follower, one.snapshot)
+        if is_jump:
+            one = replace(one, returned=_returned(leader, follower, one.snapshot, version_there))
         if not self.copied:
             self.copying_since_ms = self.target.storage.now_ms()
         among = self._changed_partitions(leader, follower, one.snapshot)
@@ -135,7 +162,7 @@ class TopicMirror:
         version = self._commit(state, change)
         if version is None:
             return False
-        self.reached = one.snapshot.version, version
+        self.reached, self.lineage = (one.snapshot.version, version), (version, one.snapshot.version)
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in segments_of(change.add))
         self.copied.clear()
@@ -177,21 +204,43 @@ class TopicMirror:
         if here is None or not follower.is_there:
             return
         same_topic = here.topic_id == leader.topic_id
-        if follower.is_follower and not (same_topic and _end_has_fallen(here, leader)):
+        if follower.is_follower and not (same_topic and _has_parted(here, leader)):
             return
         hint = "Mirror into another log directory"
         if same_topic:
+            if not follower.is_follower and self._is_former(leader, here):
+                raise self._promoted_over(here)
             leader_uri = leader.states.get(SOURCE_URI, self.source.uri)
             hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {leader_uri}"
             copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
             if tails := foreign_tails(*copies, self.spark):
                 raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
+            if follower.is_follower:
+                return  # its epochs are counted otherwise, as those of a topic that was format version 1
         raise LogDirError(
             f"Topic {self.topic} is there already, and follows no other",
             path=self.target.uri,
             expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
             found=follower.states.get(ROLE, LEADER),
             hint=hint,
+        )
+
+    def _is_former(self, leader: Snapshot, here: Snapshot) -> bool:
+        """Whether the topic here was promoted over the leader, which is fenced since, or follows it by now."""
+        if role_of(leader) == FENCED:
+            return leader.states[FENCE_TOKEN] == here.states.get(FENCE_TOKEN)
+        return role_of(leader) == FOLLOWER and leader.states[SOURCE_URI] == self.target.uri
+
+    def _promoted_over(self, here: Snapshot) -> LogDirError:
+        """The error for a topic here that was promoted over the leader. It is known without reading a file."""
+        first = partitions_of(here.partitions.slice(0, 1))[0]
+        epoch, offset = LeaderEpochs.of(first).entries[-1]
+        return LogDirError(
+            f"Topic {self.topic} was promoted over the topic in {self.source.uri}, and leads in epoch {epoch} from "
+            f"offset {offset} of {self.topic}-{first.partition} on: there is nothing to mirror",
+            path=self.target.uri,
+            hint="End this mirror. To mirror the other way, make the topic there a follower first: "
+            f"segments demote {self.source.uri} {self.topic} --leader {self.target.uri}",
         )
 
     def _copy(self, leader: LeaderVersion, follower: FollowerVersion, among: set[int] | None) -> None:
@@ -230,7 +279,30 @@ class TopicMirror:
         return None if done.change is None else done.version
 
 
-def _end_has_fallen(follower: Snapshot, leader: Snapshot) -> bool:
-    """Whether a follower has a higher log end than its leader, whose last records were cut then."""
+def _has_parted(follower: Snapshot, leader: Snapshot) -> bool:
+    """Whether a follower seems to have records that its leader does not have: above the leader's log end, or in another
+    leader epoch. Their files have the answer.
+    """
     ends = offset_bounds(leader)
-    return any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items())
+    if any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items()):
+        return True
+    if follower.partitions.column("leader_epochs").equals(leader.partitions.column("leader_epochs")):
+        return False
+    theirs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(leader.partitions)}
+    for row in partitions_of(follower.partitions):
+        ours, others = LeaderEpochs.of(row), theirs.get(row.partition)
+        if others is not None and ours.difference(others, row.log_start_offset, row.log_end_offset) is not None:
+            return True
+    return False
+
+
+def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, version: int | None) -> frozenset[str]:
+    """The paths that a jump from `version` to `latest` may bring back to a follower whose vacuum has taken them."""
+    here = follower.snapshot
+    if here is None or version is None:
+        return frozenset()
+    if here.topic_id != latest.topic_id and REBUILT_FROM not in latest.states:
+        return frozenset()  # a topic made again has files of its own
+    if not any(end for _, end in offset_bounds(here).values()):
+        return frozenset()  # it never had a file
+    return leader.returned_since(version, latest)

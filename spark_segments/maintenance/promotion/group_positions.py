@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_segments.log.groups.group_table import GroupTable, Rows
 from spark_segments.log.logdir import LogDir
+from spark_segments.maintenance.mirroring.groups import positions_of_all
 
 
 def copy_positions(former: LogDir, log: LogDir, topic: str) -> int:
@@ -13,18 +14,21 @@ def copy_positions(former: LogDir, log: LogDir, topic: str) -> int:
     leader epoch, so a reader that was ahead of the new leader learns of it here.
     """
     copied = 0
-    for group in former.groups():
-        theirs = {key: one for key, one in GroupTable(former.storage, group).positions().items() if key[0] == topic}
+    for group, positions in positions_of_all(former).items():
+        theirs = {key: one for key, one in positions.items() if key[0] == topic}
         if not theirs:
             continue
+        late: Rows = {}
 
-        def newer(rows: Rows, theirs: Rows = theirs) -> Rows | None:
-            late = {
-                key: one for key, one in theirs.items() if key not in rows or rows[key].committed_ms < one.committed_ms
-            }
+        def newer(rows: Rows, theirs: Rows = theirs, late: Rows = late) -> Rows | None:
+            late.clear()
+            late.update(
+                (key, one)
+                for key, one in theirs.items()
+                if key not in rows or rows[key].committed_ms < one.committed_ms
+            )
             return rows | late if late else None
 
-        before = GroupTable(log.storage, group).positions()
-        after = GroupTable(log.storage, group).commit(newer)
-        copied += sum(after[key] != before.get(key) for key in theirs)
+        GroupTable(log.storage, group).commit(newer)
+        copied += len(late)
     return copied

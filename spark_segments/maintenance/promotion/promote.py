@@ -128,8 +128,8 @@ def promote(
     promoted.
 
     Raises NotLeaderError where `former` is no leader; DivergedLogError where it has records that a topic which is no
-    follower lacks; LogDirError where the two are not copies of one topic; where it is out of reach, the error of its
-    storage.
+    follower lacks, or lacks records that the follower has, or where the two are not copies of one topic; LogDirError
+    where the follower is no past state of `former`; where that is out of reach, the error of its storage.
     """
     check_managed(log)
     return _Promotion(log, topic, former, dict(storage_options or {}), force, dry_run, spark).run()
@@ -302,6 +302,8 @@ class _Promotion:
         try:
             return step()
         except _OUT_OF_REACH as error:
+            if self._is_here(error):
+                raise
             if self.force:
                 self.warnings.append(f"The former leader is out of reach: {error}")
                 return None
@@ -311,6 +313,14 @@ class _Promotion:
                     "committed after the last mirror is left behind"
                 )
             raise
+
+    def _is_here(self, error: SegmentsError | OSError) -> bool:
+        """Whether an error is that of a place in this log directory, and so none of the former leader."""
+        if not isinstance(self.former, LogDir):  # it could not even be opened
+            return False
+        found = error.path if isinstance(error, SegmentsError) else error.filename
+        places = [one for one in (self.log.uri, self.former.uri) if f"{found}/".startswith(f"{one.rstrip('/')}/")]
+        return max(places, key=len, default=None) == self.log.uri
 
     def _result(
         self,

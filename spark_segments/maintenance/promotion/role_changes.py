@@ -15,6 +15,7 @@ from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.rows import Partition, partitions_of, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
+    DEMOTED,
     FENCE,
     FENCE_TOKEN,
     FENCE_VERSION,
@@ -42,8 +43,8 @@ from spark_segments.maintenance.promotion.divergence import check_same_topic
 States = Mapping[str, str]
 
 _OF_ROLES = (
-    FENCE_TOKEN, FENCE_VERSION, FORMER_URI, LEADER_URI, PROMOTION_TOKEN, ROLE, ROLE_EPOCH, SOURCE_COMMIT_ID,
-    SOURCE_COMMITTED_MS, SOURCE_URI, SOURCE_VERSION,
+    DEMOTED, FENCE_TOKEN, FENCE_VERSION, FORMER_URI, LEADER_URI, PROMOTION_TOKEN, ROLE, ROLE_EPOCH,
+    SOURCE_COMMIT_ID, SOURCE_COMMITTED_MS, SOURCE_URI, SOURCE_VERSION,
 )  # fmt: skip
 """The states that say what role a topic has. A new role replaces them all, and keeps every other state."""
 
@@ -155,7 +156,9 @@ def demoted(
             add=cut.shortened,
             replace=removed_rows(cut.leaving, now_ms),
             partitions=[_ended(here.partition(tail.partition), tail.first_offset) for tail in cut.tails],
-            topic=dataclasses.replace(here.topic_row, states={**_without_role(here), ROLE: FOLLOWER, **source}),
+            topic=dataclasses.replace(
+                here.topic_row, states={**_without_role(here), ROLE: FOLLOWER, DEMOTED: "yes", **source}
+            ),
             transactions=transactions,
         )
 

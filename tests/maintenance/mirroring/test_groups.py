@@ -7,8 +7,11 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.log.groups.group_table import GroupTable
 from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
+from spark_segments.maintenance.promotion.promote import promote
 from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of, led, mirrored
 
 
@@ -61,6 +64,26 @@ def test_a_position_is_never_beyond_what_the_follower_has(leader, follower):
     assert dict(follower.committed("audit")) == {TOPIC: {0: 4}} and follower.offsets(TOPIC)[0] == (0, 10)
     mirrored(leader, follower, groups=True)
     assert dict(follower.committed("audit")) == {TOPIC: {0: 15}}
+
+
+@pytest.mark.parametrize("moment", ["before the positions", "while they are written"])
+def test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers(leader, follower, monkeypatch, moment):
+    mirrored(leader, follower, groups=True)
+    leader.commit_offsets("audit", {TOPIC: {0: 6}})
+    owner, name = (TopicMirror, "run") if moment == "before the positions" else (GroupTable, "commit")
+    step = getattr(owner, name)
+
+    def promoted(one, *arguments):
+        monkeypatch.undo()
+        done = step(one, *arguments) if owner is TopicMirror else None
+        promote(follower, TOPIC, leader)
+        follower.committed("audit")
+        follower.commit_offsets("audit", {TOPIC: {0: 9}})
+        return done if owner is TopicMirror else step(one, *arguments)
+
+    monkeypatch.setattr(owner, name, promoted)
+    mirrored(leader, follower, groups=True)
+    assert dict(follower.committed("audit")) == {TOPIC: {0: 9}}
 
 
 def test_positions_in_topics_that_are_not_mirrored_stay(leader, follower):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import StorageError, UnknownTopicError
+from spark_segments.errors import LogDirError, StorageError, UnknownTopicError
 from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
@@ -33,6 +36,7 @@ from tests.maintenance.mirroring.followers import (
     past_state,
     transactions,
 )
+from tests.maintenance.slow_vacuum import SlowVacuum
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 
@@ -247,6 +251,42 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     assert_in_step(leader, follower)
 
 
+@pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
+@pytest.mark.parametrize("through", ["a leader", "a follower"])
+def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, follower, monkeypatch, jump, through):
+    """Its row is gone by then: another vacuum has dropped it."""
+    leader.alter_topic(TOPIC, {"file.delete.delay.ms": "0"})
+    source = leader if through == "a leader" else followers_of(leader, "between")
+
+    def in_step() -> None:
+        if source is not leader:
+            mirrored(leader, source)
+        mirrored(source, follower)
+
+    appended_often(leader)
+    version = leader.snapshot(TOPIC).version
+    in_step()
+    _roll(leader)
+    in_step()
+    slow = SlowVacuum(follower, later(follower))
+    assert not vacuum(follower, now_ms=later(follower)).failed
+    restore(leader, TOPIC, version)
+    if source is not leader:
+        mirrored(leader, source)
+    appended(leader, 3, first=36, partition=1)
+    if source is not leader:
+        mirrored(leader, source)
+    if jump:
+        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    mirrored(source, follower)
+    slow.goes_on()
+    assert_in_step(source, follower, same_paths=False)
+    appended(leader, 3, first=39, partition=1)
+    in_step()
+    mine, theirs = (segments_of(log.snapshot(TOPIC).live)[-1] for log in (follower, source))
+    assert mine == theirs  # what was never here has its leader's path
+
+
 def test_rows_that_a_vacuum_of_the_leader_takes_while_they_are_read_are_read_anew(leader, follower, monkeypatch):
     appended(leader)
     mirrored(leader, follower)
@@ -324,3 +364,47 @@ def test_the_lag_is_in_commits_records_and_time(leader, follower):
     assert (lag.commits, lag.records, lag.leader_version - lag.source_version) == (2, 7, 2)
     first = leader.manifest(TOPIC).history()[-2]["committed_ms"]
     assert 0 <= leader.storage.now_ms() - first - lag.lag_ms < 60_000
+
+
+def test_there_is_no_lag_behind_another_log(leader, follower, tmp_path):
+    other = led(LogDir.create(str(tmp_path / "other")))
+    for _ in range(2):
+        appended(leader)
+    mirrored(leader, follower)
+    for _ in range(3):  # a lower version, the same and a higher one
+        found = lags(other, follower)[TOPIC]
+        assert isinstance(found, LogDirError) and "not the log that the follower has mirrored" in str(found)
+        appended(other)
+
+
+def test_the_lag_behind_a_topic_that_was_made_again_in_another_table_counts_all_of_it(leader, follower):
+    for _ in range(3):
+        appended(leader)
+    mirrored(leader, follower)
+    shutil.rmtree(Path(leader.uri, "_manifest", TOPIC))
+    leader.create_topic(TOPIC, 2)
+    appended(leader, 4)
+    lag = lags(leader, follower)[TOPIC]
+    assert (lag.leader_version, lag.commits, lag.records) == (1, 2, 4)
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    assert lags(leader, follower)[TOPIC].commits == 0
+
+
+def test_a_lag_that_cannot_be_read_takes_nothing_from_the_report(leader, follower, monkeypatch):
+    leader.create_topic("prices")
+    appended(leader, 5)
+    lag_of = mirroring.lag_of
+
+    def away(one, *arguments):
+        if one.topic == TOPIC:
+            raise StorageError("The store does not answer", path=one.uri)
+        return lag_of(one, *arguments)
+
+    monkeypatch.setattr(mirroring, "lag_of", away)
+    report = mirrored(leader, follower)
+    lines = {line["topic"]: line for line in report["partitions"]}
+    assert {name: line["action"] for name, line in lines.items()} == {TOPIC: "mirrored", "prices": "mirrored"}
+    assert (lines[TOPIC]["records_out"], lines["prices"]["lag_commits"]) == (5, 0) and "lag_commits" not in lines[TOPIC]
+    [warning] = report["warnings"]
+    assert f"topic {TOPIC} is behind" in warning and "does not answer" in warning

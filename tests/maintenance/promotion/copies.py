@@ -76,6 +76,12 @@ def epochs(log: LogDir, partition: int = 0) -> tuple[tuple[int, int], ...]:
     return log.snapshot(TOPIC).partition(partition).leader_epochs
 
 
+def taken_away(log: LogDir) -> Path:
+    """Puts a log directory out of reach; renamed back, it is as it was."""
+    path = Path(log.uri)
+    return path.rename(path.with_name("out-of-reach"))
+
+
 def played(log: LogDir, play: object = DeltaRsLog) -> LogDir:
     """The same log directory over a Delta log whose outcomes a test plays."""
     return LogDir(Storage(log.uri), open_delta_log=play)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,6 +17,7 @@ from spark_segments.maintenance.promotion.cut import cut_off
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.divergence import Tail
 from spark_segments.maintenance.promotion.promote import promote
+from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
     LATER_MS,
     TOPIC,
@@ -28,13 +28,16 @@ from tests.maintenance.promotion.copies import (
     in_step,
     mirrored_again,
     numbers,
+    played,
+    taken_away,
 )
+from tests.maintenance.slow_vacuum import SlowVacuum
 
 
 @pytest.fixture
 def parted(leader, follower) -> tuple[LogDir, LogDir]:
     """A leader that took 77, 78 and 79 after a follower was promoted over it by force, and that follower, with 88."""
-    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    away = taken_away(leader)
     promote(follower, TOPIC, force=True)
     away.rename(leader.uri)
     add(leader, [77, 78])
@@ -116,12 +119,12 @@ def test_the_old_leader_can_be_the_side_that_stays(parted):
     assert_equal(leader, new)
     assert numbers(new) == [*range(10), 77, 78, 79]
     promote(new, TOPIC)
-    assert epochs(new) == ((0, 0), (2, 13), (3, 13)) or epochs(new) == ((0, 0), (3, 13))
+    assert epochs(new) == ((0, 0), (3, 13))
 
 
 def test_two_leaders_that_took_the_same_records_have_parted_all_the_same(leader, follower):
     """The bytes may even be equal. Which readers saw which is told by the epochs alone."""
-    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    away = taken_away(leader)
     promote(follower, TOPIC, force=True)
     away.rename(leader.uri)
     for log in (leader, follower):
@@ -157,7 +160,7 @@ def test_transactions_that_are_cut_can_be_sent_again(parted):
 def test_another_follower_that_is_ahead_of_the_new_leader_is_cut_like_a_leader(leader, follower):
     add(leader, [10])
     ahead = followed(leader, "ahead")
-    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    away = taken_away(leader)
     promote(follower, TOPIC, force=True)
     assert away.exists()
     add(follower, [88])
@@ -180,6 +183,71 @@ def test_a_follower_of_a_leader_that_was_cut_is_refused_until_it_is_cut_too(part
     in_step(new, further)
     assert_equal(new, further)
     assert demote(further, TOPIC, new).cut == ()  # there is nothing more to do
+
+
+@pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
+def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_grown_beyond_them(
+    parted, monkeypatch, jump
+):
+    leader, new = parted
+    further = followed(leader, "further")
+    demote(leader, TOPIC, new, cut=True)
+    add(new, range(89, 99))
+    in_step(new, leader)
+    assert leader.offsets(TOPIC)[0][1] > further.offsets(TOPIC)[0][1]
+    if jump:
+        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    assert "from offset 10 of orders-0 on" in mirrored_again(leader, further)
+    assert numbers(further) == [*range(10), 77, 78, 79]
+
+
+def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(leader, follower, monkeypatch):
+    lagging = followed(leader, "lagging")
+    away = taken_away(leader)
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    add(leader, [77])
+    add(follower, [88, 89])
+    demote(leader, TOPIC, follower, cut=True)
+    in_step(follower, leader)
+    monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    assert mirrored_again(leader, lagging) is None
+    assert_equal(leader, lagging)
+    assert numbers(lagging) == [*range(10), 88, 89]
+
+
+def test_a_mirror_of_the_old_leader_ends_where_its_follower_is_demoted_meanwhile(leader, follower):
+    other = followed(leader, "other")
+    away = taken_away(leader)
+    promote(follower, TOPIC, force=True)
+    away.rename(leader.uri)
+    add(leader, [77])
+    add(leader, [78])
+    play = Play()
+    play.commits(lambda go: (go(), demote(other, TOPIC, follower, cut=True))[0])
+    assert "not the log that the follower has mirrored" in mirrored_again(leader, played(other, play))
+    assert numbers(other) == list(range(10))
+    in_step(follower, other)
+    assert_equal(follower, other)
+
+
+def test_a_slow_vacuum_does_not_delete_what_comes_back_after_a_demotion(parted):
+    """What was cut lives on in another follower, which becomes the leader: under the paths that are being deleted."""
+    leader, new = parted
+    further = followed(leader, "further")
+    demote(leader, TOPIC, new, cut=True)
+    later_ms = leader.storage.now_ms() + 2 * 86_400_000
+    slow = SlowVacuum(leader, later_ms)
+    assert not vacuum(leader, now_ms=later_ms).failed
+    promote(further, TOPIC, new, force=True)
+    demote(leader, TOPIC, further)
+    in_step(further, leader)
+    slow.goes_on()
+    assert numbers(leader) == [*range(10), 77, 78, 79]
+    assert_equal(further, leader)
+    add(further, [80])
+    in_step(further, leader)
+    assert leader.snapshot(TOPIC).live_of(0)[-1] == further.snapshot(TOPIC).live_of(0)[-1]  # its path is the leader's
 
 
 def test_a_leader_is_demoted_for_one_that_was_promoted_over_it_only(leader, follower):
@@ -216,7 +284,7 @@ def test_runs_of_a_shared_object_are_cut_by_their_partitions(leader, follower):
     """What an append brought to many partitions is one file."""
     leader.alter_topic(TOPIC, partitions=12)
     in_step(leader, follower)
-    away = Path(leader.uri).rename(Path(leader.uri).with_name("out-of-reach"))
+    away = taken_away(leader)
     promote(follower, TOPIC, force=True)
     away.rename(leader.uri)
     few = pa.table({"value": [b"77"] * 24, "partition": pa.array([*range(12)] * 2, pa.int32())})

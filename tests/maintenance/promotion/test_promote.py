@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,14 +19,18 @@ from spark_segments.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     SegmentsError,
+    StorageError,
 )
 from spark_segments.format.batches import scan_batches
+from spark_segments.log.groups.group_table import GroupTable
 from spark_segments.log.groups.positions import check_position
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.group_positions import copy_positions
 from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
+from spark_segments.storage import Storage
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
     LATER_MS,
@@ -38,18 +43,13 @@ from tests.maintenance.promotion.copies import (
     mirrored_again,
     numbers,
     played,
+    taken_away,
 )
 from tests.s3_server import BUCKET
 
 
 class Killed(BaseException):
     """The process died."""
-
-
-def taken_away(log: LogDir) -> Path:
-    """Puts a log directory out of reach; renamed back, it is as it was."""
-    path = Path(log.uri)
-    return path.rename(path.with_name("out-of-reach"))
 
 
 def test_a_promoted_follower_has_all_that_its_leader_had_and_leads_in_a_new_epoch(leader, follower):
@@ -220,8 +220,27 @@ def test_a_leader_that_stands_alone_has_none_to_replace(leader):
 def test_a_mirror_of_the_former_leader_does_not_touch_the_new_one(leader, follower):
     promote(follower, TOPIC)
     add(follower, [10])
-    assert f"demote {follower.uri} orders --leader {leader.uri}" in mirrored_again(leader, follower)
+    assert f"demote {leader.uri} orders --leader {follower.uri}" in mirrored_again(leader, follower)
     assert numbers(follower) == list(range(11))
+
+
+def test_a_mirror_of_the_former_leader_compares_no_files_again_and_again(leader, follower, monkeypatch):
+    promote(follower, TOPIC)
+    add(follower, [10])
+    roll(follower, now_ms=LATER_MS)
+    read, paths = Storage.read, []
+
+    def noted(storage, path, *place, **options):
+        paths.append(path)
+        return read(storage, path, *place, **options)
+
+    monkeypatch.setattr(Storage, "read", noted)
+    for _ in range(2):  # the former leader is fenced, and then follows
+        error = mirrored_again(leader, follower)
+        assert "leads in epoch 1 from offset 10 of orders-0 on" in error and f"--leader {follower.uri}" in error
+        assert not [path for path in paths if path.startswith(f"{TOPIC}-")]
+        demote(leader, TOPIC, follower)
+        paths.clear()
 
 
 def test_two_runs_of_a_promotion_are_one(leader, follower):
@@ -290,6 +309,24 @@ def test_the_position_that_a_group_committed_last_counts(leader, follower):
     demote(leader, TOPIC, follower)
     promote(leader, TOPIC)
     assert leader.committed("audit") == {TOPIC: {0: 2, 1: 1}}
+
+
+def test_the_table_of_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
+    follower.commit_offsets("audit", {TOPIC: {0: 2}})
+    time.sleep(0.002)
+    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
+    reads: Counter[str] = Counter()
+    read = GroupTable._read
+
+    def counted(table):
+        reads[table._location] += 1
+        return read(table)
+
+    monkeypatch.setattr(GroupTable, "_read", counted)
+    assert copy_positions(leader, follower, TOPIC) == 2
+    assert sorted(reads.values()) == [1, 1]
+    assert copy_positions(leader, follower, TOPIC) == 0
+    assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
 
 
 def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
@@ -388,6 +425,26 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     assert numbers(follower) == [*range(10), 99]
     with pytest.raises(OffsetOutOfRangeError, match="another one from offset 10 on than the log that group audit read"):
         check_position(follower.snapshot(TOPIC), 0, follower.committed("audit").positions[TOPIC, 0], "audit")
+
+
+def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, follower, monkeypatch):
+    """The former leader is in reach: an error of the disk here says nothing of it."""
+    add(leader, [10])
+    create = Storage.create
+
+    def no_room(storage, path, **options):
+        if storage.uri == follower.uri and path.startswith(f"{TOPIC}-0/"):
+            raise StorageError("The file system failed (no space left)", path=storage.location(path))
+        return create(storage, path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "create", no_room)
+        with pytest.raises(StorageError, match="no space left"):
+            promote(follower, TOPIC, force=True)
+        with pytest.raises(NotLeaderError, match=r"Its promotion has begun"):
+            add(follower, [99])
+    assert not promote(follower, TOPIC, force=True).warnings
+    assert numbers(follower) == list(range(11))
 
 
 def test_an_old_leader_is_promoted_over_a_promoted_one_by_force_alone(leader, follower):
