@@ -102,6 +102,15 @@ def test_a_brokers_disk_is_copied_once(run, segments, tmp_path):
     assert ran.code == 1 and "expected --once" in ran.error
 
 
+@pytest.mark.parametrize(
+    "options", [[], ["--once", "--lag"], ["--once", "--groups"], ["--once", "--metrics", "m.prom"]]
+)
+def test_what_means_nothing_for_a_brokers_disk_is_refused_before_anything_is_made(run, tmp_path, options):
+    ran = run("mirror", GOLDEN / "broker-data", tmp_path / "copy", *options)
+    assert ran.code == 1 and (options[1] if options else "expected --once") in ran.error
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_list_of_checksums_is_written_and_verified(run, segments, places, tmp_path):
     segments("mirror", *places, "--once", "--checksums", tmp_path / "list")
     assert segments("verify", places[1], "--against", tmp_path / "list").lines[-1].startswith("verify: 2 topics")

@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,8 @@ def mirror(
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
     patterns = topic or []
     if leaders.is_kafka:
-        _copy_kafka(leaders, target.create(), spark, patterns, checksums, output, once=once)
+        _check_for_kafka({"--lag": lag, "--groups": groups, "--metrics": metrics is not None}, once=once)
+        _copy_kafka(leaders, target.create(), spark, patterns, checksums, output)
         return
     if checksums is not None and not once:
         raise InvalidOptionError(
@@ -170,18 +171,14 @@ def _tell(report: Report, told: set[str]) -> set[str]:
     return set(texts)
 
 
-def _copy_kafka(
-    source: LogDir,
-    target: LogDir,
-    spark: SparkOptions,
-    patterns: list[str],
-    checksums: Path | None,
-    output: Output,
-    *,
-    once: bool,
-) -> None:
-    from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
-
+def _check_for_kafka(given: Mapping[str, bool], *, once: bool) -> None:
+    """Raises InvalidOptionError for options that mean nothing where SOURCE is a directory that Kafka wrote."""
+    if found := [name for name, is_given in given.items() if is_given]:
+        raise InvalidOptionError(
+            "A directory that Kafka wrote is copied without commits to be behind, and without positions of groups",
+            expected=f"no {' and no '.join(found)}",
+            found=", ".join(found),
+        )
     if not once:
         raise InvalidOptionError(
             "A directory that Kafka wrote has no commits to follow",
@@ -189,6 +186,18 @@ def _copy_kafka(
             found="no --once",
             hint="Run it again for what has come since",
         )
+
+
+def _copy_kafka(
+    source: LogDir,
+    target: LogDir,
+    spark: SparkOptions,
+    patterns: list[str],
+    checksums: Path | None,
+    output: Output,
+) -> None:
+    from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
+
     with progress_bar("mirror") as progress:
         done = mirror_kafka(source, target, spark.session("mirror"), patterns, checksums=checksums, progress=progress)
     for one in done:
