@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
@@ -137,7 +137,7 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
     if error is not None:
         report.fail(one.topic, None, error)
         return
-    behind: dict[str, int] = {}
+    behind: dict[str, Any] = {}
     try:
         snapshot = one.target.manifest(one.topic).snapshot(deleted=True)
         if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
