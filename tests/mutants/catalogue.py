@@ -509,9 +509,26 @@ MUTANTS = (
     ),
     Mutant(
         "mirror",
+        "a leader that was demoted and cut is known by its epochs alone",
+        "maintenance/mirroring/topic_mirror.py",
+        "    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)\n",
+        "    return False\n",
+        "tests/maintenance/promotion/test_demote.py::test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch",
+    ),
+    Mutant(
+        "mirror",
+        "a leader whose log of commits is gone is believed",
+        "maintenance/mirroring/topic_mirror.py",
+        "(lineage is not None and not lineage.is_certain) or ",
+        "",
+        "tests/maintenance/mirroring/test_refusals.py::"
+        "test_a_leader_that_went_back_is_refused_though_it_has_forgotten_which_commits_it_had",
+    ),
+    Mutant(
+        "mirror",
         "a jump over a restore uses a path again that a vacuum may yet delete",
         "maintenance/mirroring/topic_mirror.py",
-        "            one = replace(one, returned=_returned(leader, follower, one.snapshot, version_there))\n",
+        "            one = replace(one, returned=_returned(leader, follower, one.snapshot, lineage))\n",
         "            pass\n",
         "tests/maintenance/mirroring/test_mirror.py::test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back",
     ),

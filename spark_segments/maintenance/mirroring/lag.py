@@ -33,7 +33,7 @@ def lag_of(leader: Leader, follower: Snapshot, now_ms: int) -> Lag:
     """
     newest = leader.manifest.snapshot(deleted=True)
     version = int(follower.states[SOURCE_VERSION])
-    reached = leader.check_lineage(follower.states, follower, newest)
+    reached = leader.check_lineage(follower.states, follower, newest).version
     if newest.version == reached:
         return Lag(version, version, 0, 0, 0)
     first = leader.facts(reached + 1)

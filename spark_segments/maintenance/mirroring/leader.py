@@ -39,6 +39,18 @@ class CommitFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a follower stands in its leader's table.
+
+    `version`: the leader's version that it is; BEGAN_ANEW where the topic was deleted and made again in another table.
+    `is_certain`: False where the leader's log no longer has the commit of that version, by which it would be known.
+    """
+
+    version: int
+    is_certain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Leader:
     """The manifest of a leader's topic, and the address of its log directory."""
 
@@ -122,27 +134,28 @@ class Leader:
             return frozenset(paths)
         return frozenset(paths & set(known.column("path").to_pylist()))
 
-    def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> int:
-        """The version of this leader that the follower with these states is, BEGAN_ANEW where the topic was deleted and
-        made again in another table. Raises LogDirError where the follower is no past state of the topic.
+    def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> Lineage:
+        """The place of a follower with these states. Raises LogDirError where it is no past state of the topic.
 
         Where the log lacks the commit that the follower has, topic id and offsets must do.
         """
         version = int(states[SOURCE_VERSION])
         facts = self.facts(version) if version <= latest.version else None
         if facts is not None and facts.commit_id == states[SOURCE_COMMIT_ID]:
-            return version
+            return Lineage(version, is_certain=True)
         same_place = states[SOURCE_URI] == self.uri
         if latest.topic_id != follower.topic_id:
+            if same_place and facts is None and version <= latest.version:
+                return Lineage(version, is_certain=False)
             if same_place:
-                return version if facts is None and version <= latest.version else BEGAN_ANEW
+                return Lineage(BEGAN_ANEW, is_certain=True)
             raise self._other(f"topic id {follower.topic_id}", latest.topic_id)
         if facts is not None or version > latest.version:
             found = "no such version" if facts is None else f"commit id {facts.commit_id}"
             raise self._other(f"commit id {states[SOURCE_COMMIT_ID]} at version {version}", found)
         if not same_place:
             raise self._other(f"the leader in {states[SOURCE_URI]}", "a log without that version")
-        return version
+        return Lineage(version, is_certain=False)
 
     def _other(self, expected: str, found: str) -> LogDirError:
         return LogDirError(

@@ -33,6 +33,7 @@ from spark_segments.log.manifest.states import (
     REBUILT_FROM,
     ROLE,
     SOURCE_URI,
+    role_epoch_of,
     role_of,
 )
 from spark_segments.log.manifest.topic_log import TableState
@@ -46,7 +47,7 @@ from spark_segments.maintenance.mirroring.copies import (
     file_sets,
     partitions_with_producers,
 )
-from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader
+from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
 from spark_segments.maintenance.promotion.divergence import Copy, diverged, foreign_tails
 from spark_segments.maintenance.selection import check_commit_age
@@ -74,7 +75,7 @@ class TopicMirror:
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     reached: tuple[int, int] | None = None  # (the leader's version, the version here) that were found equal last
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
-    lineage: tuple[int, int] | None = None  # (the version here, the leader's version that it is) that were checked last
+    lineage: tuple[int, Lineage] | None = None  # (the version here, its place at the leader) that was checked last
 
     def run(self) -> LeaderVersion:
         """Mirrors up to the version that is the leader's newest at the start, and returns that version.
@@ -101,13 +102,16 @@ class TopicMirror:
 
     def _reach(self, leader: Leader, follower: FollowerVersion, latest: LeaderVersion, *, jump: bool) -> None:
         self.lineage = None
-        version = self._source_version(leader, follower, latest.snapshot)
-        for one, is_jump in self._steps(leader, latest, None if jump else version):
+        lineage = self._checked_lineage(leader, follower, latest.snapshot)
+        version = None if jump or lineage is None else lineage.version
+        for one, is_jump in self._steps(leader, latest, version):
             while not self._step(leader, one, is_jump=is_jump, is_last=one is latest):
                 pass
 
-    def _source_version(self, leader: Leader, follower: FollowerVersion, latest: Snapshot | None = None) -> int | None:
-        """The leader's version that the follower is, None for no follower. Raises as `Leader.check_lineage` does."""
+    def _checked_lineage(
+        self, leader: Leader, follower: FollowerVersion, latest: Snapshot | None = None
+    ) -> Lineage | None:
+        """The place of the follower at the leader, None for no follower. Raises as `Leader.check_lineage` does."""
         here = follower.snapshot
         if here is None or not follower.is_follower:
             return None
@@ -142,13 +146,13 @@ class TopicMirror:
     def _step(self, leader: Leader, one: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         state, follower = self._follower()
-        version_there = self._source_version(leader, follower)
-        if self._has(follower, one):
+        lineage = self._checked_lineage(leader, follower)
+        if self._has(follower, one, lineage):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
-        self._check_follower(follower, one.snapshot)
+        self._check_follower(follower, one.snapshot, lineage, is_jump=is_jump)
         if is_jump:
-            one = replace(one, returned=_returned(leader, follower, one.snapshot, version_there))
+            one = replace(one, returned=_returned(leader, follower, one.snapshot, lineage))
         if not self.copied:
             self.copying_since_ms = self.target.storage.now_ms()
         among = self._changed_partitions(leader, follower, one.snapshot)
@@ -162,7 +166,8 @@ class TopicMirror:
         version = self._commit(state, change)
         if version is None:
             return False
-        self.reached, self.lineage = (one.snapshot.version, version), (version, one.snapshot.version)
+        self.reached = one.snapshot.version, version
+        self.lineage = version, Lineage(one.snapshot.version, is_certain=True)
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in segments_of(change.add))
         self.copied.clear()
@@ -188,15 +193,21 @@ class TopicMirror:
         return self.target.manifest(self.topic)
 
     @staticmethod
-    def _has(follower: FollowerVersion, one: LeaderVersion) -> bool:
+    def _has(follower: FollowerVersion, one: LeaderVersion, lineage: Lineage | None) -> bool:
         """Whether the follower is the leader's version, or a later one. A topic that was deleted needs no follower."""
         if follower.snapshot is None:
             return one.snapshot.deleted_ms is not None
-        # Another topic may be in another table, whose versions are lower.
-        same_topic = follower.snapshot.topic_id == one.snapshot.topic_id
-        return same_topic and follower.is_follower and (follower.source_version or 0) >= one.snapshot.version
+        if lineage is None:
+            return False
+        if follower.snapshot.topic_id == one.snapshot.topic_id:
+            return lineage.version >= one.snapshot.version
+        # Another mirror may have brought the topic that was made after this one. Where nobody knows that, the same
+        # version may be in another table.
+        return lineage.version > one.snapshot.version
 
-    def _check_follower(self, follower: FollowerVersion, leader: Snapshot) -> None:
+    def _check_follower(
+        self, follower: FollowerVersion, leader: Snapshot, lineage: Lineage | None, *, is_jump: bool
+    ) -> None:
         """Raises LogDirError for a topic that follows no other, and DivergedLogError, with the first differing offset,
         where it has records that the leader does not have.
         """
@@ -204,7 +215,8 @@ class TopicMirror:
         if here is None or not follower.is_there:
             return
         same_topic = here.topic_id == leader.topic_id
-        if follower.is_follower and not (same_topic and _has_parted(here, leader)):
+        is_doubtful = (lineage is not None and not lineage.is_certain) or (is_jump and _has_new_role(here, leader))
+        if follower.is_follower and not (same_topic and (is_doubtful or _has_parted(here, leader))):
             return
         hint = "Mirror into another log directory"
         if same_topic:
@@ -216,7 +228,7 @@ class TopicMirror:
             if tails := foreign_tails(*copies, self.spark):
                 raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
             if follower.is_follower:
-                return  # its epochs are counted otherwise, as those of a topic that was format version 1
+                return
         raise LogDirError(
             f"Topic {self.topic} is there already, and follows no other",
             path=self.target.uri,
@@ -279,6 +291,13 @@ class TopicMirror:
         return None if done.change is None else done.version
 
 
+def _has_new_role(follower: Snapshot, leader: Snapshot) -> bool:
+    """Whether a leader may have been demoted since the follower mirrored it, and its log cut and filled again. Two
+    forced promotions may have given the same leader epoch to other records, so epochs alone do not tell.
+    """
+    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)
+
+
 def _has_parted(follower: Snapshot, leader: Snapshot) -> bool:
     """Whether a follower seems to have records that its leader does not have: above the leader's log end, or in another
     leader epoch. Their files have the answer.
@@ -296,13 +315,13 @@ def _has_parted(follower: Snapshot, leader: Snapshot) -> bool:
     return False
 
 
-def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, version: int | None) -> frozenset[str]:
-    """The paths that a jump from `version` to `latest` may bring back to a follower whose vacuum has taken them."""
+def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, lineage: Lineage | None) -> frozenset[str]:
+    """The paths that a jump to `latest` may bring back to a follower whose vacuum has taken them."""
     here = follower.snapshot
-    if here is None or version is None:
+    if here is None or lineage is None:
         return frozenset()
     if here.topic_id != latest.topic_id and REBUILT_FROM not in latest.states:
         return frozenset()  # a topic made again has files of its own
     if not any(end for _, end in offset_bounds(here).values()):
         return frozenset()  # it never had a file
-    return leader.returned_since(version, latest)
+    return leader.returned_since(lineage.version, latest)

@@ -15,6 +15,7 @@ from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import roll, vacuum
 from spark_segments.maintenance.mirroring import topic_mirror
 from spark_segments.maintenance.mirroring.copies import Copier
+from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import mirror
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
@@ -134,6 +135,27 @@ def test_of_two_mirrors_at_once_both_end_in_step(leader, follower):
         mirrored(leader, follower)
     assert_in_step(leader, follower)
     assert follower.snapshot(TOPIC).version == 0
+
+
+def test_a_mirror_that_comes_late_does_not_bring_back_a_topic_that_was_made_again_since(leader, follower):
+    mirrored(leader, follower)
+    appended(leader, 5)
+    latest = Leader.latest
+    waiting = [1]
+
+    def overtaken(one: Leader):
+        found = latest(one)
+        if waiting:
+            waiting.pop()
+            leader.delete_topic(TOPIC)
+            leader.create_topic(TOPIC, 3)
+            appended(leader, 4, partition=2)
+            mirrored(leader, follower)
+        return found
+
+    with mock.patch.object(Leader, "latest", overtaken):
+        mirrored(leader, follower)
+    assert_in_step(leader, follower)
 
 
 def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, follower):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -118,6 +120,21 @@ def test_a_leader_that_went_back_to_a_copy_of_itself_is_refused(leader, follower
     appended(backup)
     assert "not the log that the follower has mirrored" in failure(backup, follower)
     assert_in_step(leader, follower)
+
+
+def test_a_leader_that_went_back_is_refused_though_it_has_forgotten_which_commits_it_had(leader, follower, tmp_path):
+    backup = copy_of(leader, tmp_path / "backup")
+    appended(leader, 5, first=90)
+    mirrored(leader, follower)
+    shutil.rmtree(leader.uri)
+    backup = copy_of(backup, Path(leader.uri))
+    for number in range(25):
+        appended(backup, 2, first=100 + 2 * number)
+    roll(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS)
+    with mock.patch("spark_segments.log.manifest.upkeep.COMMIT_LOG_MS", -DAY_MS):
+        assert not vacuum(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS).failed
+    assert "from offset 90 of orders-0 on" in failure(backup, follower)
+    assert follower.offsets(TOPIC)[0] == (0, 95)
 
 
 def test_a_leader_that_was_moved_is_followed_on(leader, follower, tmp_path):

@@ -201,6 +201,23 @@ def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_gr
     assert numbers(further) == [*range(10), 77, 78, 79]
 
 
+def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, follower, monkeypatch):
+    """Each was promoted by force, and neither could know of the other."""
+    other = followed(leader, "other")
+    taken_away(leader)
+    for new in (follower, other):
+        promote(new, TOPIC, force=True)
+    add(follower, [88, 89])
+    add(other, range(90, 99))
+    further = followed(follower, "further")
+    promote(other, TOPIC, follower, force=True)
+    demote(follower, TOPIC, other, cut=True)
+    in_step(other, follower)
+    monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    assert "from offset 10 of orders-0 on" in mirrored_again(follower, further)
+    assert numbers(further) == [*range(10), 88, 89]
+
+
 def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(leader, follower, monkeypatch):
     lagging = followed(leader, "lagging")
     away = taken_away(leader)

@@ -286,7 +286,9 @@ class DeltaRsLog:
                 return self._storage.force(info.path for info in needed)
             except FileNotFoundError:  # vacuum took it: a newer checkpoint stands in its place
                 continue
-        raise StorageError("Files of the log keep going while they are forced to disk", path=self._directory)
+        raise StorageError(
+            "Files of the log keep going while they are forced to disk", path=self._storage.location(self._directory)
+        )
 
     def log_files(self) -> LogFiles:
         found = LogFiles({}, {}, [])
