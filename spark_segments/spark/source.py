@@ -95,14 +95,14 @@ class Source:
 
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> Writer:
         schema = as_struct(schema)
-        given = query_options(self._given, schema)
+        given = query_options(self._given, schema, is_write=True)
         for sentence in ignored_by_writer(given):
             _log.warning(sentence)
         return Writer(write_options(given), schema, overwrite)
 
     def stream_writer(self, schema: StructType | pa.Schema, overwrite: bool) -> StreamWriter:
         schema = as_struct(schema)
-        given = query_options(self._given, schema)
+        given = query_options(self._given, schema, is_write=True)
         for sentence in ignored_by_writer(given):
             _log.warning(sentence)
         refuse_asynchronous_progress(given)

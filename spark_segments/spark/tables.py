@@ -34,6 +34,11 @@ _WHAT_WORKS = (
     "spark.read.options(…).table('t')"
 )
 
+_WHAT_INSERTS = (
+    "Name the columns of an insert: INSERT INTO t (key, value) SELECT …. Where a query has the very columns of a "
+    "table, Spark hands over the query's schema, which has no options"
+)
+
 
 def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """The options of a table that is being created, None for a load or a write.
@@ -70,12 +75,12 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *rest])
 
 
-def query_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+def query_options(options: Mapping[str, str], schema: StructType, *, is_write: bool = False) -> dict[str, str]:
     """The options in force for a query: its options win over those of the table whose `schema` it reads or writes.
 
     A query with a path is no query on a table: a DataFrame read from a table has the column with the metadata, and may
     be written anywhere. Raises InvalidOptionError where there are no options at all; the error names the ways in which
-    a table gets its options.
+    a table gets its options, or with `is_write` how an insert gets them.
     """
     given = {name.lower(): value for name, value in options.items()}
     if "path" in given:
@@ -87,5 +92,7 @@ def query_options(options: Mapping[str, str], schema: StructType) -> dict[str, s
             kept = {name: value for name, value in kept.items() if name not in _TOPIC_OPTIONS}
         return kept | given
     if not given:
-        raise InvalidOptionError("No option reaches the data source", hint=_WHAT_WORKS)
+        raise InvalidOptionError(
+            "No option reaches the data source", hint=f"{_WHAT_INSERTS}. {_WHAT_WORKS}" if is_write else _WHAT_WORKS
+        )
     return given

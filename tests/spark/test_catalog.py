@@ -47,6 +47,14 @@ def test_a_table_of_one_topic_is_inserted_into(spark, orders):
         spark.sql("insert overwrite orders (key, value) select cast('d' as binary), cast('D' as binary)")
 
 
+def test_an_insert_of_a_query_with_the_columns_of_the_table_says_what_works(spark, orders):
+    spark.sql(f"create table orders using segments options (path '{orders.uri}', topic 'orders')")
+    row = "cast('d' as binary) key, cast('D' as binary) value, 'orders' topic, 0 partition, 5L offset"
+    with pytest.raises(PySparkException, match=r"Name the columns of an insert: INSERT INTO t \(key, value\)"):
+        spark.sql(f"insert into orders select {row}, current_timestamp() timestamp, 0 timestampType")
+    assert orders.offsets("orders") == {0: (0, 3)}
+
+
 def test_a_location_is_the_path_of_a_table(spark, orders):
     spark.sql(f"create table orders using segments options (subscribe 'orders') location '{orders.uri}'")
     assert spark.table("orders").count() == 3

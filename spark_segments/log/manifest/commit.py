@@ -21,7 +21,13 @@ from spark_segments.errors import (
     UnknownOutcomeError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta.delta_log import CommitNote, CommittedVersion, VersionTakenError, reason
+from spark_segments.log.manifest.delta.delta_log import (
+    CommitNote,
+    CommitNotSentError,
+    CommittedVersion,
+    VersionTakenError,
+    reason,
+)
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
@@ -153,7 +159,10 @@ def _commit(
                 return Commit(snapshot.version + 1, snapshot, change, table=table)
             except SegmentsError:
                 raise
-            except Exception as error:  # no error proves that the commit did not happen
+            except CommitNotSentError as error:
+                tries.sent.pop()
+                failure = error
+            except Exception as error:  # no other error proves that the commit did not happen
                 failure = error
 
         _pause(attempts)
@@ -163,7 +172,8 @@ def _commit(
             return _on_disk(log, found)
         failures = failures + 1 if state.version == snapshot.version else 0
         if failures >= FAILURES:
-            raise StorageError(f"The commit failed: {reason(failure)}", path=log.location) from failure
+            hint = "Nothing was committed" if not tries.sent else None
+            raise StorageError(f"The commit failed: {reason(failure)}", path=log.location, hint=hint) from failure
         if attempts >= TRIES or time.monotonic() > deadline:
             raise _lost(log, attempts, failure) from failure
 

@@ -221,10 +221,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begins(
         self, start: Mapping[TopicPartition, Position], states: Mapping[TopicPartition, PartitionState]
     ) -> dict[TopicPartition, int]:
+        # First: where a topic was made anew with fewer partitions, that is what happened.
+        begins = {one: next_offset(one, start.get(one), state, self._data_loss) for one, state in states.items()}
         for one in start:
             if one not in states:
                 self._data_loss.gone(one)
-        return {one: next_offset(one, start.get(one), state, self._data_loss) for one, state in states.items()}
+        return begins
 
     def _check_reachable(self, end: Positions, states: Mapping[TopicPartition, PartitionState]) -> None:
         """Raises OffsetOutOfRangeError where Trigger.AvailableNow cannot reach the end that it has set out to."""

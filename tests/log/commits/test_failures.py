@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
+from spark_segments.log.manifest.delta import delta_rs
 from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.storage import Storage
+from spark_segments.storage import Storage, local
 from spark_segments.storage.filesystem import WritableFile
 from spark_segments.storage.local import LocalFiles
 from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest
@@ -58,6 +60,23 @@ def test_a_store_that_keeps_failing_is_an_error_that_promises_nothing(manifest, 
         commit_append(manifest, [new_chunk()])
     assert play.calls["commit_on"] == commit_module.FAILURES
     assert manifest.snapshot().version == 0
+
+
+@pytest.mark.parametrize("flush", [{}, {"flush.messages": "1"}], ids=["not forced", "forced"])
+def test_a_commit_that_a_full_disk_refuses_did_not_happen(tmp_path, monkeypatch, flush):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config=flush)
+    log.append("orders", [{"value": "a"}])
+    with monkeypatch.context() as full:
+        for module in (delta_rs, local):
+            full.setattr(module, "link_new_file", no_space)
+        with pytest.raises(StorageError, match=r"No space left.*Nothing was committed"):
+            log.append("orders", [{"value": "b"}])
+    assert log.append("orders", [{"value": "b"}]) == {0: (1, 1)}
+
+
+def no_space(*_: object, **__: object) -> bool:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.slow

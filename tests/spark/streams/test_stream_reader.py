@@ -215,7 +215,7 @@ def test_a_topic_made_anew_is_an_error_and_with_loss_allowed_begins_at_its_earli
     stream = query(t).start()
     stream.run()
     t.delete_topic("t")
-    t.create_topic("t", partitions=3)
+    t.create_topic("t", partitions=2)
     add(range(50, 59))
     with pytest.raises(OffsetOutOfRangeError, match=r"Topic t was deleted and made anew.*expected topic id .*found"):
         stream.trigger()

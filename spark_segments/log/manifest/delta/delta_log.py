@@ -60,6 +60,10 @@ class CommitFailedError(Exception):
     """A commit was sent and got no good answer. It may have happened, or may happen yet."""
 
 
+class CommitNotSentError(CommitFailedError):
+    """The file system refused the commit: it has not happened and cannot happen any more."""
+
+
 class VersionTakenError(CommitFailedError):
     """The version is taken: by another commit, or by this same commit where an earlier reply was lost."""
 
@@ -149,7 +153,8 @@ class DeltaLog(Protocol):
         Where `change.format_version` has columns that the table lacks, the table gets them; such a change removes
         whole kinds of files. `data_change` is False where the rows stay the same.
 
-        Raises VersionTakenError where that version is there already, CommitFailedError for any other failure.
+        Raises VersionTakenError where that version is there already, CommitNotSentError where it cannot have
+        happened, CommitFailedError for any other failure.
         """
 
     def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:

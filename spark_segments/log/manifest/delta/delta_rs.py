@@ -11,6 +11,7 @@ log, in a temporary directory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -33,6 +34,7 @@ from spark_segments.log.manifest.delta.delta_log import (
     REBUILD_FENCE,
     CommitFailedError,
     CommitNote,
+    CommitNotSentError,
     LogFiles,
     TableVersion,
     VersionTakenError,
@@ -61,6 +63,8 @@ _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 _LAST_CHECKPOINT = "_last_checkpoint"
 _LISTINGS = 5
+_REFUSED = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
+"""Errors by which a file system says that it made no file: a full disk leaves no doubt about a commit."""
 
 
 class DeltaRsLog:
@@ -202,7 +206,7 @@ class DeltaRsLog:
         except FileExistsError:
             raise VersionTakenError(f"version {base_version + 1} is there already") from None
         except OSError as error:
-            raise CommitFailedError(str(error)) from error
+            raise (CommitNotSentError if error.errno in _REFUSED else CommitFailedError)(str(error)) from error
 
     def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
         """See `DeltaLog.make_anew`. A checkpoint does not say of which version it is: a table of version 0, made in
@@ -263,6 +267,10 @@ class DeltaRsLog:
             self._storage.publish(path, content)
         except FileExistsError as error:
             raise VersionTakenError(f"Version {version} is there") from error
+        except StorageError as error:
+            if getattr(error.__cause__, "errno", None) in _REFUSED:
+                raise CommitNotSentError(str(error)) from error
+            raise
         try:
             self._storage.force([path])
         except (StorageError, FileNotFoundError) as error:
