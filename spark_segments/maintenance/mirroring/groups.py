@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from spark_segments.errors import SegmentsError
 from spark_segments.log.groups.group_table import GROUPS_DIRECTORY, GroupTable, Rows
 from spark_segments.log.groups.positions import Position
 from spark_segments.log.logdir import LogDir
@@ -15,19 +16,32 @@ from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_o
 from spark_segments.log.partitions import offset_bounds
 
 
-def positions_of_all(log: LogDir) -> dict[str, Rows]:
-    """The positions of every group of a log directory; none of a group that was deleted."""
-    return {group: GroupTable(log.storage, group).positions() for group in log.storage.directories(GROUPS_DIRECTORY)}
+def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsError]]:
+    """(the positions of every group of a log directory, none of a group that was deleted; the errors of those whose
+    positions cannot be read)
+    """
+    positions: dict[str, Rows] = {}
+    errors: dict[str, SegmentsError] = {}
+    for group in log.storage.directories(GROUPS_DIRECTORY):
+        try:
+            positions[group] = GroupTable(log.storage, group).positions()
+        except SegmentsError as error:
+            errors[group] = error
+    return positions, errors
 
 
-def mirror_groups(target: LogDir, positions: Mapping[str, Rows], topics: Collection[str]) -> int:
-    """Makes the positions of groups in `topics` what they were at the leader. Returns how many groups that changed.
+def mirror_groups(
+    target: LogDir, positions: Mapping[str, Rows], topics: Collection[str]
+) -> tuple[int, dict[str, SegmentsError]]:
+    """Makes the positions of groups in `topics` what they were at the leader. Returns (how many groups that changed,
+    the errors of those that it could not change).
 
     `positions`: read there before the topics were mirrored. Positions in other topics stay as they are, and so do those
     in a topic whose promotion has begun: its readers go on here.
     """
     snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.snapshot(topic))}
     changed: set[str] = set()
+    errors: dict[str, SegmentsError] = {}
     for group, rows in positions.items():
         there = {key: one for key, one in rows.items() if key[0] in snapshots and _fits(snapshots[key[0]], key[1], one)}
 
@@ -45,8 +59,11 @@ def mirror_groups(target: LogDir, positions: Mapping[str, Rows], topics: Collect
             kept = {key: one for key, one in here.items() if key[0] not in moved}
             return kept | {key: one for key, one in there.items() if key[0] in moved}
 
-        GroupTable(target.storage, group).commit(plan)
-    return len(changed)
+        try:
+            GroupTable(target.storage, group).commit(plan)
+        except SegmentsError as error:
+            errors[group] = error
+    return len(changed - errors.keys()), errors
 
 
 def _follows(snapshot: Snapshot) -> bool:

@@ -45,7 +45,7 @@ def mirror(
     is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
 
     `groups`: the positions of all groups in these topics are mirrored, too, in place of those that groups of the same
-    names have at `target`.
+    names have at `target`. A group whose positions cannot be mirrored is a warning: they are as they were at `target`.
 
     `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
     checks. Where the list of an earlier run is in it, the files in that are not read again.
@@ -58,7 +58,8 @@ def mirror(
     check_places(source, target)
     report = Report("mirror", dry_run=False)
     names = selected(source.storage.directories(MANIFEST_DIRECTORY), topics)
-    positions = positions_of_all(source) if groups else {}  # before the topics: none is beyond what these get
+    # Before the topics: no position is beyond what these get.
+    positions, unread = positions_of_all(source) if groups else ({}, {})
     inner = progress if len(names) == 1 else None
 
     def run(topic: str) -> tuple[TopicMirror, SegmentsError | None]:
@@ -75,7 +76,9 @@ def mirror(
         _note(report, one, error)
     if groups:
         followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
-        report.figures["groups"] = mirror_groups(target, positions, followers)
+        report.figures["groups"], unwritten = mirror_groups(target, positions, followers)
+        for group, why in (unread | unwritten).items():
+            report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
         copied = {file.path: file for one, _ in done for file in one.files}
         known = ChecksumList.read(checksums).files if checksums.exists() else {}

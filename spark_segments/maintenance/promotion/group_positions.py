@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from spark_segments.errors import SegmentsError
 from spark_segments.log.groups.group_table import GroupTable, Rows
 from spark_segments.log.logdir import LogDir
 from spark_segments.maintenance.mirroring.groups import positions_of_all
 
 
-def copy_positions(former: LogDir, log: LogDir, topic: str) -> int:
-    """Brings the positions of all groups in a topic to its new leader. Returns how many were brought.
+def copy_positions(former: LogDir, log: LogDir, topic: str) -> tuple[int, dict[str, SegmentsError]]:
+    """Brings the positions of all groups in a topic to its new leader. Returns (how many were brought, the errors of
+    the groups whose positions were not).
 
     Where a group has a position here already, the one that was committed later counts. A position carries topic id and
     leader epoch, so a reader that was ahead of the new leader learns of it here.
     """
     copied = 0
-    for group, positions in positions_of_all(former).items():
+    every, errors = positions_of_all(former)
+    for group, positions in every.items():
         theirs = {key: one for key, one in positions.items() if key[0] == topic}
         if not theirs:
             continue
@@ -29,6 +32,10 @@ def copy_positions(former: LogDir, log: LogDir, topic: str) -> int:
             )
             return rows | late if late else None
 
-        GroupTable(log.storage, group).commit(newer)
+        try:
+            GroupTable(log.storage, group).commit(newer)
+        except SegmentsError as error:
+            errors[group] = error
+            continue
         copied += len(late)
-    return copied
+    return copied, errors

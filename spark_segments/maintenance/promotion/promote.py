@@ -276,9 +276,12 @@ class _Promotion:
         """Brings the positions of groups here. Without them readers choose where they go on, so it is no failure."""
         assert isinstance(self.former, LogDir)
         try:
-            copy_positions(self.former, self.log, self.topic)
+            _, errors = copy_positions(self.former, self.log, self.topic)
         except (SegmentsError, OSError) as error:
             self.warnings.append(f"Positions of groups were not brought from the former leader: {error}")
+            return
+        for group, why in errors.items():
+            self.warnings.append(f"The positions of group {group} were not brought from the former leader: {why}")
 
     def _copy_of_former(self, there: Snapshot) -> Copy:
         assert isinstance(self.former, LogDir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -84,6 +85,22 @@ def test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers(lea
     monkeypatch.setattr(owner, name, promoted)
     mirrored(leader, follower, groups=True)
     assert dict(follower.committed("audit")) == {TOPIC: {0: 9}}
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_group_whose_positions_are_damaged_keeps_nothing_else_from_being_mirrored(leader, follower, side):
+    leader.commit_offsets("other", {TOPIC: {0: 5}})
+    if side == "follower":
+        mirrored(leader, follower, groups=True)
+        leader.commit_offsets("other", {TOPIC: {0: 6}})
+    for file in Path((leader if side == "leader" else follower).uri, "_groups", "audit").glob("*.parquet"):
+        file.write_bytes(b"damaged")
+    appended(leader, 3)
+    report = mirrored(leader, follower, groups=True)
+    [warning] = report["warnings"]
+    assert "positions of group audit were not mirrored" in warning
+    assert report["groups"] == 1 and dict(follower.committed("other")) == dict(leader.committed("other"))
+    assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
 
 
 def test_positions_in_topics_that_are_not_mirrored_stay(leader, follower):

@@ -311,6 +311,16 @@ def test_the_position_that_a_group_committed_last_counts(leader, follower):
     assert leader.committed("audit") == {TOPIC: {0: 2, 1: 1}}
 
 
+def test_a_group_that_cannot_be_read_keeps_no_other_from_its_new_leader(leader, follower):
+    leader.commit_offsets("audit", {TOPIC: {0: 4}})
+    leader.commit_offsets("billing", {TOPIC: {0: 7}})
+    for file in Path(leader.uri, "_groups", "audit").glob("*.parquet"):
+        file.write_bytes(b"damaged")
+    [warning] = promote(follower, TOPIC).warnings
+    assert "positions of group audit" in warning
+    assert follower.committed("billing") == {TOPIC: {0: 7}}
+
+
 def test_the_table_of_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
     follower.commit_offsets("audit", {TOPIC: {0: 2}})
     time.sleep(0.002)
@@ -323,9 +333,9 @@ def test_the_table_of_a_group_is_read_once_on_either_side(leader, follower, monk
         return read(table)
 
     monkeypatch.setattr(GroupTable, "_read", counted)
-    assert copy_positions(leader, follower, TOPIC) == 2
+    assert copy_positions(leader, follower, TOPIC) == (2, {})
     assert sorted(reads.values()) == [1, 1]
-    assert copy_positions(leader, follower, TOPIC) == 0
+    assert copy_positions(leader, follower, TOPIC) == (0, {})
     assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
 
 
