@@ -72,7 +72,6 @@ class Judged:
     losses: int = 0
     acknowledged: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
-    lost_records: int = 0
 
 
 def run(directory: Path, losses: int, *, config: dict[str, str], seed: int = 1, appenders: int = 2) -> Judged:
@@ -133,9 +132,7 @@ def _judge(judged: Judged, image: Path, acknowledged: set[Record]) -> None:
     except (SegmentsError, FileNotFoundError) as error:
         judged.wrong[f"it cannot be used: {type(error).__name__}"] += 1
         return
-    lost = acknowledged - there
-    judged.lost_records += len(lost)
-    if lost:
+    if acknowledged - there:
         judged.wrong["acknowledged records are lost"] += 1
     if report.errors:
         judged.wrong["verify finds errors"] += 1

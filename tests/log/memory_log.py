@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,43 @@ class MemoryVersion:
 
     def last_transactions(self) -> dict[str, int]:
         return dict(self.transactions)
+
+    def after(
+        self, change: FileChange, note: CommitNote, transactions: Mapping[str, int], *, host_ms: int, store_ms: int
+    ) -> MemoryVersion:
+        """The next version. `host_ms`, `store_ms`: the time by the clocks of who commits, and of the store."""
+        gone = {file.path for file in change.removed}
+        info = {"timestamp": host_ms, "commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
+        return MemoryVersion(
+            self.version + 1,
+            [file for file in self.files if file.path not in gone] + change.added,
+            {**self.transactions, **transactions},
+            [
+                {"commitInfo": info},
+                *({"txn": {"appId": name, "version": version}} for name, version in transactions.items()),
+                *({"add": {"path": file.path}} for file in change.added),
+                *({"remove": {"path": file.path}} for file in change.removed),
+            ],
+            store_ms,
+        )
+
+    def committed(self, latest: Callable[[], MemoryVersion]) -> MemoryCommit:
+        """The version as its commit returns it. `latest`: opens the latest version of its log."""
+        return MemoryCommit(self.version, self.files, self.transactions, self.commit, self.committed_ms, latest)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCommit(MemoryVersion):
+    """See `CommittedVersion`."""
+
+    latest: Callable[[], MemoryVersion]
+
+    def is_latest(self) -> bool:
+        return self.latest().commit == self.commit
+
+
+NO_VERSION = MemoryVersion(-1, [], {}, [], 0)
+"""What the first version comes after."""
 
 
 @dataclass(slots=True)
@@ -56,7 +93,7 @@ class MemoryLog:
         return self._versions[wanted]
 
     def create(self, change: FileChange, note: CommitNote) -> None:
-        self._commit(MemoryVersion(-1, [], {}, [], 0), change, note, {})
+        self._commit(NO_VERSION, change, note, {})
 
     def commit_on(
         self,
@@ -66,28 +103,20 @@ class MemoryLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> None:
+    ) -> MemoryCommit:
         assert isinstance(base, MemoryVersion)
-        self._commit(base, change, note, transactions)
+        return self._commit(base, change, note, transactions).committed(self.open)
 
     def _commit(
         self, base: MemoryVersion, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
-    ) -> None:
-        gone = {file.path for file in change.removed}
-        files = [file for file in base.files if file.path not in gone] + change.added
+    ) -> MemoryVersion:
         now_ms = self._storage.now_ms()
-        info = {"timestamp": now_ms, "commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
-        commit = [
-            {"commitInfo": info},
-            *({"txn": {"appId": name, "version": version}} for name, version in transactions.items()),
-            *({"add": {"path": file.path}} for file in change.added),
-            *({"remove": {"path": file.path}} for file in change.removed),
-        ]
-        made = MemoryVersion(base.version + 1, files, {**base.transactions, **transactions}, commit, now_ms)
+        made = base.after(change, note, transactions, host_ms=now_ms, store_ms=now_ms)
         with self._logs.lock:
             if made.version in self._versions:
                 raise VersionTakenError(f"version {made.version} is there")
             self._versions[made.version] = made
+        return made
 
     def checkpoint(self) -> None:
         self._checkpoints[self.open().version] = self._storage.now_ms()

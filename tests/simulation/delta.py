@@ -20,30 +20,14 @@ from spark_segments.log.manifest.delta.delta_log import (
     TableVersion,
     VersionTakenError,
 )
-from spark_segments.log.manifest.row_files import FileChange, RowFile
+from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
+from tests.log.memory_log import NO_VERSION, MemoryCommit, MemoryVersion
 from tests.simulation.store import Store
-from tests.simulation.world import SECOND_US, Killed, Process
+from tests.simulation.world import SECOND_US, Killed, Process, Violation
 
 LATE_SECONDS = 1800.0
 """How late a commit may be carried out: the log keeps its versions for an hour at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version with all of its files and transactions, and the commit that made it."""
-
-    version: int
-    files: list[RowFile]
-    transactions: dict[str, int]
-    commit: list[dict[str, Any]]
-    committed_ms: int
-
-    def last_transaction(self, application_id: str) -> int | None:
-        return self.transactions.get(application_id)
-
-    def last_transactions(self) -> dict[str, int]:
-        return dict(self.transactions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +35,8 @@ class Landed:
     """A commit that the store carried out: the version, the version before, who sent it, and what it was to do."""
 
     topic: str
-    made: Version
-    before: Version | None
+    made: MemoryVersion
+    before: MemoryVersion
     note: CommitNote
     change: FileChange
     process: Process | None
@@ -67,16 +51,19 @@ class Landed:
 class TopicVersions:
     """The log of a topic. `latest` stays where it is when the first versions are dropped."""
 
-    versions: dict[int, Version] = field(default_factory=dict)
+    versions: dict[int, MemoryVersion] = field(default_factory=dict)
     checkpoints: dict[int, int] = field(default_factory=dict)
     latest: int = -1
 
 
 @dataclass(slots=True)
 class DeltaLogs:
-    """The logs of all topics: an `OpenDeltaLog`. `landed` is told of every commit at the moment when it is there."""
+    """The logs of all topics at a place: an `OpenDeltaLog`. `landed` judges every commit at the moment when it is
+    there.
+    """
 
     store: Store
+    place: str
     landed: Callable[[Landed], None]
     topics: dict[str, TopicVersions] = field(default_factory=dict)
     commits: int = 0
@@ -92,18 +79,18 @@ class SimulatedLog:
         self._logs, self._log, self._topic = logs, log, topic
         self._store, self._world = logs.store, logs.store.world
 
-    def open(self, version: int | None = None) -> TableVersion:
-        def found() -> Version:
+    def open(self, version: int | None = None) -> MemoryVersion:
+        def found() -> MemoryVersion:
             wanted = self._log.latest if version is None else version
             if wanted not in self._log.versions:
                 raise FileNotFoundError(f"{self._topic} at version {version}")
             self._world.note("open", self._topic, wanted)
             return self._log.versions[wanted]
 
-        return self._look("open", found)
+        return self._look("open", found)  # type: ignore[no-any-return]
 
     def create(self, change: FileChange, note: CommitNote) -> None:
-        self._send(None, change, note, {})
+        self._send(NO_VERSION, change, note, {})
 
     def commit_on(
         self,
@@ -113,23 +100,23 @@ class SimulatedLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> None:
-        assert isinstance(base, Version), "a version that this log opened"
+    ) -> MemoryCommit:
+        assert isinstance(base, MemoryVersion), "a version that this log opened"
         if self._look("latest", lambda: self._log.latest) > base.version:
             raise VersionTakenError(f"version {base.version + 1} is there")
-        self._send(base, change, note, transactions)
+        return self._send(base, change, note, transactions).committed(self.open)
 
     def _send(
-        self, base: Version | None, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
-    ) -> None:
+        self, base: MemoryVersion, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
+    ) -> MemoryVersion:
         """Asks the store to make the version after `base`, which may be carried out without an answer."""
         world, faults = self._world, self._store.faults
         process = world.current
         intent = process.intent if process is not None else {}
         host_ms = world.clock_us() // 1000
 
-        def effect() -> None:
-            self._make(base, change, note, transactions, process, intent, host_ms)
+        def effect() -> MemoryVersion:
+            return self._make(base, change, note, transactions, process, intent, host_ms)
 
         def late() -> None:
             try:
@@ -138,8 +125,7 @@ class SimulatedLog:
                 world.note("too late", self._topic, note.commit_id)
 
         if process is None:
-            effect()
-            return
+            return effect()
         fate = world.random.random()
         try:
             world.wait(self._store.latency_us())
@@ -152,46 +138,48 @@ class SimulatedLog:
         if fate < faults.refused + faults.late:
             world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
             raise self._failed("late commit")
-        effect()
+        made = effect()
         if fate < faults.refused + faults.late + faults.lost_reply:
             error = self._failed("lost commit reply")
             raise VersionTakenError(str(error)) if world.random.random() < 0.3 else error
+        return made
 
     def _make(
         self,
-        base: Version | None,
+        base: MemoryVersion,
         change: FileChange,
         note: CommitNote,
         transactions: Mapping[str, int],
         process: Process | None,
         intent: dict[str, Any],
         host_ms: int,
-    ) -> None:
+    ) -> MemoryVersion:
         log, world = self._log, self._world
-        version = 0 if base is None else base.version + 1
-        if version <= log.latest:
-            raise VersionTakenError(f"version {version} is there")
-        gone = {file.path for file in change.removed}
-        before = [] if base is None else base.files
-        assert gone <= {file.path for file in before}, "a commit removes files of the version before"
-        info = {"timestamp": host_ms, "commitId": note.commit_id, "attempt": note.attempt, "change": note.operation}
-        made = Version(
-            version,
-            [file for file in before if file.path not in gone] + change.added,
-            {**({} if base is None else base.transactions), **transactions},
-            [
-                {"commitInfo": info},
-                *({"txn": {"appId": name, "version": number}} for name, number in transactions.items()),
-                *({"add": {"path": file.path}} for file in change.added),
-                *({"remove": {"path": file.path}} for file in change.removed),
-            ],
-            world.now_ms,
-        )
-        log.versions[version], log.latest = made, version
+        if base.version < log.latest:
+            raise VersionTakenError(f"version {base.version + 1} is there")
+        made = base.after(change, note, transactions, host_ms=host_ms, store_ms=world.now_ms)
+        log.versions[made.version], log.latest = made, made.version
         self._logs.commits += 1
-        world.note("commit", self._topic, version, note.operation, note.commit_id, process.name if process else "")
-        with world.outside():
-            self._logs.landed(Landed(self._topic, made, base, note, change, process, intent))
+        world.note("commit", self._topic, made.version, note.operation, note.commit_id, process.name if process else "")
+        self._judge(Landed(self._topic, made, base, note, change, process, intent))
+        return made
+
+    def _judge(self, landed: Landed) -> None:
+        """Has a commit judged. What the look at it meets is a violation, too, whatever it is, and ends the simulation:
+        the product would take an error for a failed commit.
+        """
+        world = self._world
+        if world.failure is not None:
+            return
+        try:
+            with world.outside():
+                there = {file.path for file in landed.before.files}
+                assert {file.path for file in landed.change.removed} <= there, "it removes files of the version before"
+                self._logs.landed(landed)
+        except Exception as error:
+            where = f"{self._logs.place}'s {landed.topic} at version {landed.version}"
+            world.failure = Violation(f"{where} ({landed.note.operation}, {landed.note.commit_id}): {error!r}")
+            world.failure.__cause__ = error
 
     def checkpoint(self) -> None:
         def effect() -> None:

@@ -15,7 +15,7 @@ class Faults:
     gives no answer, and does it up to `late_seconds` later. `torn`: a failed write leaves a part of the file.
     `flipped`: a read has a wrong bit where a checksum covers it. `stale`: a listing is up to `stale_seconds` old.
     `outage`: the store refuses everything for up to a minute. `killed`: the process dies. `stalled`: the machine
-    stands still, for up to two hours. `clock`: a machine's clock jumps.
+    stands still, for up to 105 minutes. `clock`: a machine's clock jumps.
     """
 
     refused: float = 0.0

@@ -38,14 +38,16 @@ class TopicAt:
     is_deleted: bool
     partitions: dict[int, PartitionModel]
     last: dict[str, int]
-    superseded_us: int | None = None
 
 
 @dataclass
 class SimulatedTopic(TopicModel):
-    """A topic as its versions follow each other. `versions`: the last of them, by number."""
+    """A topic as its versions follow each other. `versions`: the last of them, by number. `superseded_us`: when the
+    next version came, of all of them.
+    """
 
     versions: dict[int, TopicAt] = field(default_factory=dict)
+    superseded_us: dict[int, int] = field(default_factory=dict)
 
     def follow(self, commit: Commit, touched: Iterable[int] | None, now_us: int) -> TopicAt:
         """The topic after a commit. Raises AssertionError where it must not have been made so.
@@ -59,8 +61,7 @@ class SimulatedTopic(TopicModel):
         for number in numbers:
             if number in self.partitions:
                 _forget_below_start(self.partitions[number])
-        if (before := self.versions.get(commit.version - 1)) is not None:
-            before.superseded_us = now_us
+        self.superseded_us[commit.version - 1] = now_us
         at = TopicAt(commit.version, self.is_deleted, dict(self.partitions), self.last)
         self.versions[commit.version] = at
         self.versions.pop(commit.version - VERSIONS_KEPT, None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from spark_segments.errors import (
-    CorruptBatchError,
     InvalidOptionError,
     LogDirError,
     MissingFileError,
@@ -22,10 +21,9 @@ from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.maintenance.removal.restore import restore
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.long_runs.model import KafkaStep
-from tests.maintenance.long_runs.scenario import kafka_record, kafka_steps
-from tests.simulation.judge import Violation
+from tests.maintenance.long_runs.scenario import DEFAULTS, kafka_record, kafka_steps
+from tests.simulation.judge import Judge
 from tests.simulation.scenario import (
-    DEFAULTS,
     IMPORT_CONFIG,
     IMPORTED,
     KAFKA_URI,
@@ -36,7 +34,7 @@ from tests.simulation.scenario import (
     WRITTEN,
     Simulation,
 )
-from tests.simulation.world import Process
+from tests.simulation.world import Process, Violation
 
 
 def operate(simulation: Simulation, process: Process) -> None:
@@ -91,7 +89,7 @@ def do_one_thing(simulation: Simulation, process: Process, log: Any, topic: str)
             one_commit(simulation, process, lambda: log.upgrade_topic(topic), upgrade=topic)
         case "erase" if topic != IMPORTED:
             keys = [b"key-%d" % number for number in random.sample(range(KEYS), 2)]
-            simulation.attempt(process, lambda: erase(log, topic, keys), CorruptBatchError, erase=keys)
+            simulation.attempt(process, lambda: erase(log, topic, keys), erase=keys)
             judge.counts["erasures"] += 1
         case "mistake":
             mistake(simulation, process, log, topic)
@@ -134,14 +132,16 @@ def delete_records(simulation: Simulation, process: Process, log: Any, topic: st
 def bring_back(simulation: Simulation, process: Process, log: Any, topic: str, version: int) -> None:
     """Restores a version, also of a deleted topic."""
     forget = simulation.random.random() < 0.4
-    one_commit(
+    _, error = one_commit(
         simulation,
         process,
         lambda: restore(log, topic, version, forget_transactions=forget),
-        MissingFileError,
         restore=version,
         forget=forget,
     )
+    text = str(error)
+    if error is not None and version >= 0 and ("vacuum has deleted" in text or "is not there (any more)" in text):
+        simulation.check_late(topic, version, error)
 
 
 def mistake(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
@@ -204,10 +204,47 @@ def import_again(simulation: Simulation, process: Process) -> None:
             directory = KafkaDirectory(source)
             return import_all(directory, log.storage, [IMPORTED], log.manifest, IMPORT_CONFIG, DEFAULTS)
 
-        _, error = simulation.attempt(process, work, LogDirError, TopicExistsError, SegmentsError, step=broker.step)
-        if error is None:
-            simulation.judge.counts["imports"] += 1
-        elif "holds other records" in str(error):
-            simulation.judge.counts["imports refused"] += 1
-            if random.random() < 0.5:
-                one_commit(simulation, process, lambda: log.delete_topic(IMPORTED), delete=IMPORTED)
+        found = attempt_import(simulation, process, work, broker)
+        simulation.judge.counts[f"imports: {found}"] += 1
+        if found == REFUSED and random.random() < 0.5:
+            one_commit(simulation, process, lambda: log.delete_topic(IMPORTED), delete=IMPORTED)
+
+
+REFUSED = "refused"
+
+
+def attempt_import(simulation: Simulation, process: Process, work: Callable[[], Any], broker: Broker) -> str:
+    """Imports, and says how it went: "done", "failed", "overtaken" by others, or REFUSED for records that differ."""
+    judge = simulation.judge
+    before = judge.newest(IMPORTED)
+    calls: list[tuple[str, int]] = []
+    _, error = simulation.attempt(process, work, SegmentsError, step=broker.step, calls=calls)
+    if error is None:
+        return "done"
+    text = str(error)
+    if "holds other records" in text or "has records that the Kafka directory lacks" in text:
+        if not (process.flips or process.stale or differs(judge, broker.step, before)):
+            raise Violation(f"{process.name}: the records are those of Kafka, and yet: {error!r}") from error
+        return REFUSED
+    if isinstance(error, TopicExistsError) or "changed while it was imported" in text:
+        if judge.newest(IMPORTED) - before <= len(calls):
+            raise Violation(f"{process.name}: nobody changed it: {error!r}") from error
+        return "overtaken"
+    if isinstance(error, LogDirError | MissingFileError) and (process.flips or process.stale):
+        return "failed"  # the directory looked damaged
+    simulation.check_cause(process, error)
+    return "failed"
+
+
+def differs(judge: Judge, step: int, before: int) -> bool:
+    """Whether the imported topic, at any version from `before` on, has other records than Kafka has or had."""
+    kafka = judge.kafka[step]
+    for version, at in judge.topic(IMPORTED).versions.items():
+        for partition in at.partitions.values():
+            start = max(partition.start, kafka.start)
+            here = {offset: partition.placed[offset] for offset in partition.sure if offset >= start}
+            wanted = {offset for offset in kafka.there if start <= offset < partition.end}
+            is_kafkas = all(kafka.history.get(offset) == record for offset, record in here.items())
+            if version >= before and not (is_kafkas and wanted <= here.keys() and partition.end <= kafka.end):
+                return True
+    return False

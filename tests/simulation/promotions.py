@@ -11,22 +11,15 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.errors import (
-    CorruptBatchError,
-    InvalidOptionError,
-    LogDirError,
-    MissingFileError,
-    NotLeaderError,
-    UnknownTopicError,
-)
+from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
 from spark_segments.log.manifest.states import FOLLOWER, LEADER, role_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import promote
-from tests.simulation.judge import MOVED, Violation, view
+from tests.simulation.judge import MOVED, view
 from tests.simulation.scenario import COMMON, Simulation
-from tests.simulation.world import Process
+from tests.simulation.world import Process, Violation
 
 PARTITIONS = 2
 CONFIG = COMMON | {"retention.ms": "-1"}
@@ -90,7 +83,7 @@ def move_write(simulation: Simulation, process: Process) -> None:
 def move(simulation: Simulation, process: Process) -> None:
     """Mirrors, and now and then promotes. `leader` is the place that led when it was last known."""
     history, disk, random = simulation.history, process.disk, simulation.random
-    errors = (NotLeaderError, LogDirError, MissingFileError, InvalidOptionError, CorruptBatchError)
+    errors = NotLeaderError, LogDirError
     while True:
         simulation.think(process, 5000)
         leader = disk.setdefault("leader", 0)
@@ -108,7 +101,7 @@ def move(simulation: Simulation, process: Process) -> None:
             elif isinstance(error, UnknownTopicError | NotLeaderError):
                 disk["is_promoting"] = False
             continue
-        simulation.attempt(process, lambda a=here, b=there: mirror(a, b, topics=[MOVED]), *errors)
+        simulation.attempt_job(process, lambda a=here, b=there: mirror(a, b, topics=[MOVED]))
 
 
 def make(log: LogDir) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, OffsetOutOfRangeError
+from spark_segments.errors import InvalidOptionError, MissingFileError, SegmentsError
 from spark_segments.log.reading.times import offsets_for_times
-from tests.simulation.judge import Violation, view
-from tests.simulation.scenario import HOUR_MS, TOPICS, Simulation
-from tests.simulation.world import HOUR_US, Process
-
-HELD_US = 12 * HOUR_US
-"""How long the files of a version stay after it was superseded: the least file.delete.delay.ms of the topics."""
-
-SLACK_US = 4 * HOUR_US
-"""How long a commit may stand still between the moment when it notes the time and the moment when it is there."""
+from tests.simulation.judge import view
+from tests.simulation.scenario import TOPICS, Simulation
+from tests.simulation.world import Process, Violation
 
 
 def read(simulation: Simulation, process: Process) -> None:
@@ -38,10 +33,7 @@ def read(simulation: Simulation, process: Process) -> None:
             }
             return snapshot.version, bounds, view(log, topic, snapshot.version)
 
-        found, error = simulation.attempt(process, whole, MissingFileError, InvalidOptionError, CorruptBatchError)
-        if isinstance(error, MissingFileError | InvalidOptionError):
-            _check_late(simulation, topic, newest if wanted < 0 else wanted, error)
-            continue
+        found, error = attempt_read(simulation, process, topic, newest if wanted < 0 else wanted, whole)
         if error is not None:
             continue
         version, bounds, saw = found
@@ -72,7 +64,7 @@ def look_up(simulation: Simulation, process: Process, log: Any, topic: str, vers
             newest += zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
         return by_time, newest
 
-    found, error = simulation.attempt(process, work, MissingFileError, InvalidOptionError, CorruptBatchError)
+    found, error = attempt_read(simulation, process, topic, version, work)
     if error is not None:
         return
     partition = at.partitions[number]
@@ -86,16 +78,14 @@ def look_up(simulation: Simulation, process: Process, log: Any, topic: str, vers
     judge.counts["look-ups compared"] += 1
 
 
-def _check_late(simulation: Simulation, topic: str, version: int, error: Exception) -> None:
-    """A version may be gone only after its files were out of the log for file.delete.delay.ms."""
-    at = simulation.judge.topic(topic).versions.get(version)
-    simulation.judge.counts["reads too late"] += 1
-    if at is None:
-        return
-    out_us = simulation.world.now_us - (at.superseded_us or simulation.world.now_us)
-    if out_us < HELD_US - SLACK_US:
-        hours = out_us / HOUR_US
-        raise Violation(f"{topic} at version {version}: gone {hours:.1f} hours after it was superseded: {error!r}")
+def attempt_read(
+    simulation: Simulation, process: Process, topic: str, version: int, work: Callable[[], Any]
+) -> tuple[Any, SegmentsError | None]:
+    """As `Simulation.attempt`, of what reads `version`, or a later one."""
+    found, error = simulation.attempt(process, work, MissingFileError, InvalidOptionError)
+    if isinstance(error, MissingFileError | InvalidOptionError):
+        simulation.check_late(topic, version, error)
+    return found, error
 
 
 def tail(simulation: Simulation, process: Process) -> None:
@@ -118,9 +108,7 @@ def tail(simulation: Simulation, process: Process) -> None:
                     found += zip(*(batch.column(name).to_pylist() for name in ("offset", "key", "value")), strict=True)
             return snapshot, first, end, found
 
-        result, error = simulation.attempt(
-            process, step, MissingFileError, InvalidOptionError, CorruptBatchError, OffsetOutOfRangeError
-        )
+        result, error = attempt_read(simulation, process, topic, judge.newest(topic), step)
         if error is not None:
             continue
         snapshot, first, end, found = result
@@ -147,6 +135,3 @@ def tail(simulation: Simulation, process: Process) -> None:
 def log_bounds(snapshot: Any, number: int) -> tuple[int, int]:
     row = snapshot.partition(number)
     return row.log_start_offset, row.log_end_offset
-
-
-assert HELD_US == 12 * HOUR_MS * 1000

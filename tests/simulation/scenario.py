@@ -17,12 +17,14 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
+from spark_segments.maintenance.report import Report
 from spark_segments.storage import Storage
 from tests.log.kafka_side import TOPIC as IMPORTED
+from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.delta import DeltaLogs
-from tests.simulation.judge import Judge, Violation
+from tests.simulation.judge import MOVED, Judge
 from tests.simulation.store import Store
-from tests.simulation.world import SECOND_US, Host, Process, World
+from tests.simulation.world import HOUR_US, SECOND_US, Host, Process, Violation, World
 
 URI = "s3://simulation/log"
 ROOT = "simulation/log"
@@ -38,8 +40,9 @@ COMMON = {
     "file.delete.delay.ms": str(12 * HOUR_MS),
     "retention.ms": "-1",
 }
+KEPT = "kept"
 WRITTEN = {
-    "kept": COMMON | {"retention.ms": str(48 * HOUR_MS)},  # no operator makes mistakes with it
+    KEPT: COMMON | {"retention.ms": str(48 * HOUR_MS)},  # no operator makes mistakes with it
     "latest": COMMON | {"cleanup.policy": "compact"},
     "orders": COMMON | {"retention.bytes": "6000"},
     "trimmed": COMMON | {"cleanup.policy": "compact,delete", "retention.bytes": "5000"},
@@ -47,8 +50,6 @@ WRITTEN = {
 OPERATED = ("latest", "orders", "trimmed", IMPORTED)
 TOPICS = (*WRITTEN, IMPORTED)
 IMPORT_CONFIG = COMMON | {"cleanup.policy": "compact"}
-# A small map: cleaning takes several rounds, and may be killed between two.
-DEFAULTS = {"log.cleaner.dedupe.buffer.size": str(24 * 40)}
 SETTINGS = {
     "cleanup.policy": ("delete", "compact", "compact,delete"),
     "retention.bytes": ("-1", "3000", "9000"),
@@ -60,6 +61,12 @@ SETTINGS = {
     "file.delete.delay.ms": (str(12 * HOUR_MS), str(24 * HOUR_MS)),
 }
 """What an operator alters, and to what."""
+
+HELD_US = 12 * HOUR_US
+"""How long the files of a version stay after it was superseded: the least file.delete.delay.ms of the topics."""
+
+SLACK_US = 4 * HOUR_US
+"""How long a commit may stand still between the moment when it notes the time and the moment when it is there."""
 
 
 class Pace:
@@ -117,8 +124,8 @@ class Simulation:
         world, chance = self.world, self.store.faults.clock
         us = world.now_us + int(world.random.expovariate(1 / mean_ms) * 1000)
         if chance and world.random.random() < chance * 20:
-            process.host.offset_us += int(world.random.choice((-1, 1)) * 10 ** world.random.uniform(5, 9.5))
-        process.faults = process.flips = process.stalled_us = 0
+            process.host.offset_us = int(world.random.choice((-1, 1)) * 10 ** world.random.uniform(5, 9.5))
+        process.rest()
         world.wait(self.pace.at_work_us(us) - world.now_us)
 
     def number(self, name: str) -> int:
@@ -155,8 +162,34 @@ class Simulation:
             process.intent = {}
         return result, None
 
+    def attempt_job(self, process: Process, work: Callable[[], Report], **intent: Any) -> None:
+        """Runs a job. What its report says that failed needs a cause, too."""
+        report, error = self.attempt(process, work, **intent)
+        if error is not None:
+            return
+        self.judge.counts[f"jobs: {report.job}"] += 1
+        for line in report.failed:
+            self.judge.counts[f"jobs that failed: {report.job}"] += 1
+            is_refused = line["topic"] == MOVED and "leader" in line["error"]
+            is_excused = process.faults or process.flips or process.stalled_us or "came first" in line["error"]
+            if not (is_refused or is_excused):
+                raise Violation(
+                    f"{process.name}: {report.job} failed without a cause: {line['topic']}: {line['error']}"
+                )
+
+    def check_late(self, topic: str, version: int, error: SegmentsError) -> None:
+        """A version, or a file of it, may be gone only after it was out of the log for file.delete.delay.ms."""
+        since_us = self.judge.topic(topic).superseded_us.get(version, self.world.now_us)
+        self.judge.counts["reads too late"] += 1
+        hours = (self.world.now_us - since_us) / HOUR_US
+        if hours < (HELD_US - SLACK_US) / HOUR_US:
+            text = f"{topic} at version {version}: gone {hours:.1f} hours after it was superseded"
+            raise Violation(f"{text}: {error!r}") from error
+
     def check_cause(self, process: Process, error: SegmentsError, expected: tuple[type[SegmentsError], ...]) -> None:
         """An error needs a cause: what it says itself, a fault of the store, or that others were quicker."""
+        if isinstance(error, UnknownTopicError) and f"{error}".startswith(f"Unknown topic {KEPT!r} in {URI}"):
+            raise Violation(f"{process.name}: nobody deletes {KEPT}: {error!r}") from error
         if isinstance(error, (CommitConflictError, UnknownTopicError, *expected)):
             return
         if isinstance(error, CorruptBatchError) and process.flips:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from spark_segments import LogDir
 from spark_segments.log.kafka import importing
 from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
@@ -20,15 +22,15 @@ from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown
 from tests.simulation.jobs import maintain
-from tests.simulation.judge import Judge, Violation, view
-from tests.simulation.mirrors import FOLLOWER_URI, Follower, follow, last_mirror
+from tests.simulation.judge import Judge, view
+from tests.simulation.mirrors import FOLLOWER_ROOT, FOLLOWER_URI, Follower, compare_followers, follow, last_mirror
 from tests.simulation.operators import import_again, operate
 from tests.simulation.promotions import History, last_move, make, move, move_write
 from tests.simulation.readers import read, tail
 from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
 from tests.simulation.store import Store
 from tests.simulation.streams import SINK, stream
-from tests.simulation.world import HOUR_US, START_US, Host, Process, World
+from tests.simulation.world import HOUR_US, START_US, Host, Process, Violation, World
 from tests.simulation.writers import write
 
 HOSTS = 2
@@ -87,7 +89,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     faults = drawn(seed)
     store = Store(world, faults)
     judge = Judge(world, store, ROOT)
-    logs = DeltaLogs(store, judge.landed)
+    logs = DeltaLogs(store, ROOT, judge.landed)
     hosts = [Host(f"host-{number}") for number in range(HOSTS)]
     simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
     wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
@@ -104,8 +106,10 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
             _start(simulation)
             world.run(lambda: simulation.commits >= commits)
             _end(simulation)
-    except (Violation, AssertionError) as error:
-        violation = f"{type(error).__name__}: {error}"
+            if world.failure is not None:  # of a commit in peace
+                raise world.failure
+    except Exception as error:
+        violation = f"{type(error).__name__}: {error}" + _where(error)
     finally:
         importing.WAVE_BYTES = wave_bytes
         logging.disable(level)
@@ -122,6 +126,14 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
         dict(sorted(judge.counts.items())),
         violation,
     )
+
+
+def _where(error: BaseException) -> str:
+    """The line that raised an error which is not the judge's: the product must have no such error."""
+    if isinstance(error, Violation):
+        return ""
+    [*_, last] = traceback.extract_tb(error.__traceback__)
+    return f" ({last.filename}:{last.lineno})"
 
 
 def _begin(simulation: Simulation) -> None:
@@ -168,16 +180,19 @@ def _end(simulation: Simulation) -> None:
     last_mirror(simulation)
     last_move(simulation)
     world.now_us += 60 * DAY_US
-    failed = vacuum(log, now_ms=world.now_ms).failed
-    if failed:
-        raise Violation(f"the last vacuum fails: {failed[:3]}")
-    left = left_behind(simulation, log)
-    if left:
-        raise Violation(f"files that no row names, after 60 days: {left[:3]}")
+    follower = simulation.follower
+    for place, logs, root in ((log, simulation.logs, ROOT), (follower.open(), follower.logs, FOLLOWER_ROOT)):
+        failed = vacuum(place, now_ms=world.now_ms).failed
+        if failed:
+            raise Violation(f"the last vacuum of {root} fails: {failed[:3]}")
+        left = left_behind(simulation, place, logs, root)
+        if left:
+            raise Violation(f"files of {root} that no row names, after 60 days: {left[:3]}")
+        report = verify(place, deep=True)
+        if not report.ok:
+            raise Violation(f"verify finds {report.findings[:3]} of {root} at the end")
     _compare_all(simulation, log)
-    report = verify(log, deep=True)
-    if not report.ok:
-        raise Violation(f"verify finds {report.findings[:3]} at the end")
+    compare_followers(simulation)
     judge.counts["records at the end"] = sum(
         len(partition.sure)
         for topic in judge.topics.values()
@@ -205,12 +220,12 @@ def _compare_all(simulation: Simulation, log: Any) -> None:
         judge.compare(name, topic.versions[judge.newest(name)], saw, bounds)
 
 
-def left_behind(simulation: Simulation, log: Any) -> list[str]:
+def left_behind(simulation: Simulation, log: LogDir, logs: DeltaLogs, root: str) -> list[str]:
     """Files of partitions that no row names."""
     named: set[str] = set()
-    for topic in simulation.logs.topics:
-        if simulation.logs.topics[topic].latest >= 0:
+    for topic, versions in logs.topics.items():
+        if versions.latest >= 0:
             rows = log.manifest(topic).snapshot(deleted=True).source.read(None)
             named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
-    found = [path.removeprefix(f"{ROOT}/") for path in simulation.store.files if path.startswith(f"{ROOT}/")]
+    found = [path.removeprefix(f"{root}/") for path in simulation.store.files if path.startswith(f"{root}/")]
     return [path for path in found if re.match(r"[a-z]+-(\d+|shared)/", path) and path not in named]

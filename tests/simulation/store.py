@@ -254,6 +254,8 @@ class Store:
         for at_us, name in self._made:
             if at_us >= since_us and name.startswith(prefix):
                 found[name.removeprefix(prefix)] = None
+        if found:
+            world.current.stale += 1
         return found
 
     def _flipped(self, path: str, data: bytes, offset: int, part: bytes) -> bytes | None:

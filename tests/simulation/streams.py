@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.log.appending.appender import Appender, Chunks
 from spark_segments.log.manifest.transaction import Transaction
 from tests.maintenance.long_runs.scenario import Record
 from tests.simulation.judge import view
 from tests.simulation.model import AppendIntent
+from tests.simulation.readers import attempt_read
 from tests.simulation.scenario import PARTITIONS, Simulation
 from tests.simulation.world import Process
 from tests.simulation.writers import send, table_of
@@ -31,7 +31,7 @@ def stream(simulation: Simulation, process: Process) -> None:
         batch = checkpoint.get("done", -1) + 1
         planned: dict[int, Range] = checkpoint.setdefault("planned", {})
         if batch not in planned:
-            offsets, error = simulation.attempt(process, lambda: log.offsets(SOURCE), InvalidOptionError)
+            offsets, error = simulation.attempt(process, lambda: log.offsets(SOURCE))
             if error is not None or batch in planned:
                 continue
             before: Range = planned.get(batch - 1, {})
@@ -57,9 +57,7 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
                     found[number] = tuple(record for _, record in saw[number])
         return found
 
-    records, error = simulation.attempt(
-        process, read, MissingFileError, InvalidOptionError, CorruptBatchError, OffsetOutOfRangeError
-    )
+    records, error = attempt_read(simulation, process, SOURCE, simulation.judge.newest(SOURCE), read)
     if error is not None:
         return False
     if not records:

@@ -25,6 +25,10 @@ SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
 
 
+class Violation(Exception):
+    """The log, an answer or an error is not as promised."""
+
+
 class Killed(BaseException):
     """The process was killed here. No code of the product catches it, and what unwinds has no effect any more."""
 
@@ -42,7 +46,8 @@ class Host:
 class Process:
     """A process. `disk`: what outlives it, and is there when it is started again. `intent`: what it is about to do.
 
-    `faults` counts what the store did to it since it last looked; an error needs such a cause, or another process.
+    `faults` counts what the store did to it since it last rested, `flips` its reads with a wrong bit, `stale` its
+    listings that were old; an error needs such a cause, or another process.
     """
 
     name: str
@@ -54,8 +59,18 @@ class Process:
     is_dead: bool = False
     faults: int = 0
     flips: int = 0
+    stale: int = 0
     stalled_us: int = 0
     run: greenlet.greenlet | None = None
+
+    def rest(self) -> None:
+        """Forgets what happened to it: nothing of that is the cause of what comes."""
+        self.faults = self.flips = self.stale = self.stalled_us = 0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether anything happened to it since it last rested."""
+        return bool(self.faults or self.flips or self.stale or self.stalled_us)
 
 
 class World:
@@ -142,7 +157,7 @@ class World:
             process.is_dead = True
             raise Killed
         if self.random.random() < self.stall_chance:
-            stall_us = int(10 ** self.random.uniform(6, 9.8))  # a second to less than two hours
+            stall_us = int(10 ** self.random.uniform(6, 9.8))  # a second to 105 minutes
             process.stalled_us += stall_us
             us += stall_us
         heapq.heappush(self._queue, (self.now_us + us, next(self._number), process, None))

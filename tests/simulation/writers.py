@@ -9,10 +9,9 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidRecordError, TransactionOrderError, UnknownOutcomeError
 from tests.maintenance.long_runs.scenario import Record
-from tests.simulation.judge import Violation
 from tests.simulation.model import AppendIntent
 from tests.simulation.scenario import KEYS, WRITTEN, Simulation
-from tests.simulation.world import Process
+from tests.simulation.world import Process, Violation
 
 Offsets = dict[int, tuple[int, int]]
 
