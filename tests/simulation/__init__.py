@@ -12,8 +12,8 @@ the order of all requests. The modules' `time`, `random`, `uuid`, `secrets` and 
 
 A seed draws its faults (faults.py): requests that are refused, whose reply is lost, that are carried out when nobody
 waits any more; stale listings; half files; wrong bits that a checksum covers; clocks that jump; machines that stand
-still for up to 105 minutes; processes that die between any two requests. Seconds of work are followed by minutes or days of
-rest (scenario.py), so that processes race, and files grow old enough for retention, compaction and vacuum.
+still for up to 105 minutes; processes that die between any two requests. Seconds of work are followed by minutes or
+days of rest (scenario.py), so that processes race, and files grow old enough for retention, compaction and vacuum.
 
 The judge (judge.py) sees each commit at the moment when it is there, and applies what its process had set out to do
 to a plain model (model.py). Everything is compared with that: the bounds of all partitions after every commit, every

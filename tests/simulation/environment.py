@@ -23,9 +23,13 @@ from spark_segments.log.manifest import row_files
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.segment import fetch
 from spark_segments.storage import Storage
+from tests.simulation.store import File, Store
 from tests.simulation.world import World
 
 LAYERS = ("format", "storage", "config", "execution", "log", "maintenance")
+
+OF_THE_MACHINE = "spark_segments.format.kernels"
+"""Where kernels are compiled and kept between runs: the first run of a seed must not differ from the next."""
 
 
 class _Time:
@@ -118,7 +122,7 @@ def load_package() -> None:
 
 
 @contextmanager
-def simulated(world: World) -> Iterator[None]:
+def simulated(world: World, store: Store) -> Iterator[None]:
     """The package runs in the world."""
     load_package()
     stand_ins: list[tuple[Any, Any]] = [
@@ -131,15 +135,19 @@ def simulated(world: World) -> Iterator[None]:
         (reading_threads, no_thread_ahead),
     ]
     changed: list[tuple[Any, str, Any]] = []
-    prefix = spark_segments.__name__
-    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == prefix]:
+    package = spark_segments.__name__
+    for module in [
+        module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] == package and not name.startswith(OF_THE_MACHINE)
+    ]:
         for name, value in list(vars(module).items()):
             for real, stand_in in stand_ins:
                 if value is real:
                     changed.append((module, name, value))
                     setattr(module, name, stand_in)
     cache = row_files._cache
-    row_files._cache = _HostCache(world)  # type: ignore[assignment]
+    row_files._cache = _Caches(world, store)  # type: ignore[assignment]
     fetch._pool.cache_clear()
     try:
         yield
@@ -150,17 +158,29 @@ def simulated(world: World) -> Iterator[None]:
             setattr(module, name, value)
 
 
-class _HostCache:
-    """The rows that the machine of the running process keeps in memory; the judge keeps none."""
+class _Caches:
+    """The rows that the machine of the running process keeps in memory. The judge keeps what it has read of files that
+    are still there as they were.
+    """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, store: Store) -> None:
+        self._world, self._store = world, store
+        self._judged: dict[Any, tuple[File, Any]] = {}
 
     def get(self, key: Any) -> Any:
         process = self._world.current
-        return None if process is None else process.host.cache.get(key)
+        if process is not None:
+            return process.host.cache.get(key)
+        file, rows = self._judged.get(key, (None, None))
+        return rows if file is not None and self._file(key) is file else None
 
     def put(self, key: Any, rows: Any) -> None:
         process = self._world.current
         if process is not None:
             process.host.cache.put(key, rows)
+        elif (file := self._file(key)) is not None:
+            self._judged[key] = file, rows
+
+    def _file(self, key: tuple[str, str, str]) -> File | None:
+        uri, directory, path = key
+        return self._store.files.get(f"{uri.removeprefix('s3://')}/{directory}/{path}")

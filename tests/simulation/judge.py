@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments import LogDir
+from spark_segments.log.manifest import schemas
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.row_files import RowFile, _RowCache, concat
+from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND, rows_in_file
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, topic_of
 from spark_segments.log.manifest.upkeep import MERGE
-from tests.log.memory_log import NO_VERSION, MemoryCommit
+from tests.log.memory_log import NO_VERSION, MemoryCommit, MemoryVersion
 from tests.maintenance.long_runs.journal import Commit
 from tests.maintenance.long_runs.model import KafkaStep, PartitionModel
 from tests.maintenance.long_runs.scenario import Record, digest
@@ -33,7 +33,7 @@ from tests.simulation.model import AppendIntent, SimulatedTopic, TopicAt
 from tests.simulation.store import Store
 from tests.simulation.world import World
 
-REWRITES = ("erase", "retain", "compact", "import", "restore", "roll", "vacuum", MERGE)
+REWRITES = ("erase", "retain", "compact", "import", "restore", "roll", "vacuum")
 LOOKED_AT = ("compact", "erase", "restore", "import")
 ALL_PARTITIONS = ("create", "restore", "delete")
 MOVED = "moved"
@@ -45,6 +45,9 @@ Saw = dict[int, list[tuple[int, Record]]]
 
 Bounds = dict[int, list[int]]
 """{partition: [log start, log end, first dirty offset]}"""
+
+SegmentRows = dict[tuple[str, int, int], tuple[Any, ...]]
+"""{(path, partition, position): (base offset, next offset, state, bytes, topic id)}"""
 
 
 @dataclass
@@ -60,7 +63,7 @@ class Judge:
     commit_ids: dict[str, int] = field(default_factory=dict)
     log: LogDir | None = None
     caches: Sequence[_RowCache] = ()
-    _tables: dict[str, pa.Table] = field(default_factory=dict)
+    _contents: dict[str, dict[Any, Any]] = field(default_factory=dict)
     _bounds_before: dict[str, Bounds] = field(default_factory=dict)
 
     def topic(self, name: str) -> SimulatedTopic:
@@ -81,21 +84,22 @@ class Judge:
         assert times == 1, "a commit is there twice"
         assert not intent.get("refused") or operation == MERGE, f"it was refused: {intent.get('refused')}"
         topic = self.topic(landed.topic)
-        before, after = self._rows(landed)
-        bounds = self._bounds(landed.topic, landed.made.files)
-        moved = self._moved(landed, bounds, before, after)
+        rows = self._segment_rows(landed)
+        bounds: Bounds = self._all(landed.topic, landed.made, schemas.PARTITION_KIND)
+        moved = self._moved(landed, bounds, rows)
         line: dict[str, Any] | None = None
         if operation == MERGE:
-            assert _sorted(before) == _sorted(after), "merging files changes no row"
+            for kind in schemas.SCHEMAS:
+                same = self._all(landed.topic, landed.before, kind) == self._all(landed.topic, landed.made, kind)
+                assert same, f"merging files changes no row of a {kind}"
         else:
             line = {
                 "intent": intent,
                 "partitions": moved,
-                "segments": {} if before is None or after is None else _segments(before, after, moved),
+                "segments": {} if rows is None else _segments(*rows, moved),
                 "transactions": self._transactions(landed),
+                "config": self._all(landed.topic, landed.made, schemas.TOPIC_KIND),
             }
-            [row] = [file for file in landed.made.files if file.kind == TOPIC_KIND]
-            line["config"] = dict(topic_of(self._table(landed.topic, row)).config)
         if operation == "append":
             if "erase" in intent:
                 intent["append"] = self._tombstones(landed, topic, bounds, intent["erase"])
@@ -113,29 +117,40 @@ class Judge:
         if operation in LOOKED_AT and not at.is_deleted:
             self.look(landed.topic, at, sorted(moved), intent.get("erase", ()))
         for file in landed.change.removed:
-            self._tables.pop(file.path, None)
+            self._contents.pop(file.path, None)
 
-    def _rows(self, landed: Landed) -> tuple[pa.Table | None, pa.Table | None]:
+    def _segment_rows(self, landed: Landed) -> tuple[SegmentRows, SegmentRows] | None:
         """The segment rows of the version before and of the version, where the judge needs them."""
         if landed.note.operation not in REWRITES or landed.before is NO_VERSION:
-            return None, None
-        return self._all(landed.topic, landed.before.files), self._all(landed.topic, landed.made.files)
+            return None
+        before, after = (self._all(landed.topic, at, schemas.SEGMENT_KIND) for at in (landed.before, landed.made))
+        return before, after
 
-    def _all(self, topic: str, files: Iterable[RowFile], kind: str = SEGMENT_KIND) -> pa.Table:
-        return concat([self._table(topic, file) for file in files if file.kind == kind], kind)
+    def _all(self, topic: str, at: MemoryVersion, kind: str) -> dict[Any, Any]:
+        """The rows of a kind at a version, by what each of them is known by."""
+        found: dict[Any, Any] = {}
+        count = 0
+        for file in at.files:
+            if file.kind == kind:
+                rows = self._content(topic, file)
+                count += len(rows)
+                found |= rows
+        assert len(found) == count, "a row is there twice"
+        return found
 
-    def _table(self, topic: str, file: RowFile) -> pa.Table:
-        if file.path not in self._tables:
+    def _content(self, topic: str, file: RowFile) -> dict[Any, Any]:
+        if file.path not in self._contents:
             assert self.log is not None
             key = (self.log.uri, f"{MANIFEST_DIRECTORY}/{topic}", file.path)
             rows = next((rows for cache in self.caches if (rows := cache.get(key)) is not None), None)
             if rows is None:
                 data = self.store.files[f"{self.root}/{key[1]}/{file.path}"].data
-                rows = rows_in_file(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), file.kind)
-            self._tables[file.path] = rows
-        return self._tables[file.path]
+                rows = schemas.rows_in_file(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), file.kind)
+            content = self._contents[file.path] = _by_identity(rows, file.kind)
+            assert len(content) == rows.num_rows or file.kind == schemas.TOPIC_KIND, "a row is there twice"
+        return self._contents[file.path]
 
-    def _moved(self, landed: Landed, new: Bounds, before: pa.Table | None, after: pa.Table | None) -> Bounds:
+    def _moved(self, landed: Landed, new: Bounds, rows: tuple[SegmentRows, SegmentRows] | None) -> Bounds:
         """The bounds of the partitions that the commit changes."""
         old = self._bounds_before.get(landed.topic, {})
         if landed.note.operation in ("create", "restore"):
@@ -144,29 +159,17 @@ class Judge:
             assert old == new, "it moves no offset"
             return {}
         changed = {number for number, row in new.items() if old.get(number) != row}
-        if before is not None and after is not None:
-            differ = _by_identity(before).items() ^ _by_identity(after).items()
-            changed |= {identity[1] for identity, _ in differ}
+        if rows is not None:
+            changed |= {identity[1] for identity, _ in rows[0].items() ^ rows[1].items()}
         return {number: new[number] for number in sorted(changed)}
-
-    def _bounds(self, topic: str, files: Iterable[RowFile]) -> Bounds:
-        rows = self._all(topic, files, PARTITION_KIND)
-        names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset")
-        values = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
-        return {number: [start, end, dirty] for number, start, end, dirty in values}
 
     def _transactions(self, landed: Landed) -> dict[str, int]:
         """The transactions of the commit, by Delta's log; where the format has rows of them, these say the same."""
-        found = {
-            action["txn"]["appId"].rpartition("@")[0]: action["txn"]["version"]
-            for action in landed.made.commit
-            if "txn" in action
-        }
-        rows = self._all(landed.topic, landed.made.files, TRANSACTION_KIND)
-        by_rows = dict(zip(*(rows.column(name).to_pylist() for name in ("application_id", "version")), strict=True))
+        found = {action["txn"]["appId"]: action["txn"]["version"] for action in landed.made.commit if "txn" in action}
         if landed.change.format_version > FIRST_FORMAT_VERSION:
+            by_rows = self._all(landed.topic, landed.made, schemas.TRANSACTION_KIND)
             assert found.items() <= by_rows.items(), f"the rows have {by_rows}, the log {found}"
-        return found
+        return {name.rpartition("@")[0]: version for name, version in found.items()}
 
     # Reads
 
@@ -249,19 +252,29 @@ def _forget(partition: PartitionModel, there: Collection[int], keys: Collection[
         partition.horizons.pop(offset, None)
 
 
-def _by_identity(rows: pa.Table) -> dict[tuple[str, int, int], tuple[Any, ...]]:
+def _by_identity(rows: pa.Table, kind: str) -> dict[Any, Any]:
+    """The rows of a file of the manifest, by what each is known by: see `Bounds` and `SegmentRows`; of transactions
+    {application and topic id, as Delta's log has them: version}, of the topic its settings.
+    """
+
+    def values(*names: str) -> Iterable[tuple[Any, ...]]:
+        return zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+
+    match kind:
+        case schemas.TOPIC_KIND:
+            return dict(topic_of(rows).config)
+        case schemas.PARTITION_KIND:
+            names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset")
+            return {number: bounds for number, *bounds in values(*names)}
+        case schemas.TRANSACTION_KIND:
+            found = values("application_id", "topic_id", "version")
+            return {f"{application}@{topic_id}": version for application, topic_id, version in found}
     names = ("path", "partition", "position", "base_offset", "next_offset", "state", "log_bytes", "topic_id")
-    values = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
-    return {row[:3]: row[3:] for row in values}
+    return {row[:3]: row[3:] for row in values(*names)}
 
 
-def _sorted(rows: pa.Table | None) -> list[Any]:
-    return [] if rows is None else sorted(_by_identity(rows).items())
-
-
-def _segments(before: pa.Table, after: pa.Table, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
+def _segments(old: SegmentRows, new: SegmentRows, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
     """By partition, what a commit does to the rows of the log, in the words of the model of the long runs."""
-    old, new = _by_identity(before), _by_identity(after)
     live = {key: row for key, row in old.items() if row[2] not in OUT_OF_LOG}
     kept = {key: row for key, row in new.items() if row[2] not in OUT_OF_LOG}
     _check_apart(kept)

@@ -232,7 +232,7 @@ def attempt_import(simulation: Simulation, process: Process, work: Callable[[], 
         return "overtaken"
     if isinstance(error, LogDirError | MissingFileError) and (process.flips or process.stale):
         return "failed"  # the directory looked damaged
-    simulation.check_cause(process, error)
+    simulation.check_cause(process, error, ())
     return "failed"
 
 

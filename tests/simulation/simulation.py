@@ -97,7 +97,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
     violation: str | None = None
     try:
-        with simulated(world):
+        with simulated(world, store):
             judge.log = simulation.open()
             judge.caches = [host.cache for host in hosts]
             simulation.follower = Follower(simulation)
