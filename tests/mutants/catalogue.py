@@ -501,7 +501,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a jump takes the place of a follower's own records",
-        "maintenance/mirroring/topic_mirror.py",
+        "maintenance/promotion/divergence.py",
         "        if others is not None and ours.difference(",
         "        if False and ours.difference(",
         "tests/maintenance/promotion/test_demote.py::"
@@ -510,7 +510,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a leader that was demoted and cut is known by its epochs alone",
-        "maintenance/mirroring/topic_mirror.py",
+        "maintenance/promotion/divergence.py",
         "    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)\n",
         "    return False\n",
         "tests/maintenance/promotion/test_demote.py::test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch",
@@ -519,8 +519,8 @@ MUTANTS = (
         "mirror",
         "a leader whose log of commits is gone is believed",
         "maintenance/mirroring/topic_mirror.py",
-        "(lineage is not None and not lineage.is_certain) or ",
-        "",
+        "is_past = lineage.is_certain and not (",
+        "is_past = not (",
         "tests/maintenance/mirroring/test_refusals.py::"
         "test_a_leader_that_went_back_is_refused_though_it_has_forgotten_which_commits_it_had",
     ),

@@ -33,7 +33,6 @@ from spark_segments.log.manifest.states import (
     REBUILT_FROM,
     ROLE,
     SOURCE_URI,
-    role_epoch_of,
     role_of,
 )
 from spark_segments.log.manifest.topic_log import TableState
@@ -49,7 +48,13 @@ from spark_segments.maintenance.mirroring.copies import (
 )
 from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
-from spark_segments.maintenance.promotion.divergence import Copy, diverged, foreign_tails
+from spark_segments.maintenance.promotion.divergence import (
+    Copy,
+    diverged,
+    foreign_tails,
+    has_new_role,
+    tails_of_follower,
+)
 from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:
@@ -215,8 +220,7 @@ class TopicMirror:
         if here is None or not follower.is_there:
             return
         same_topic = here.topic_id == leader.topic_id
-        is_doubtful = (lineage is not None and not lineage.is_certain) or (is_jump and _has_new_role(here, leader))
-        if follower.is_follower and not (same_topic and (is_doubtful or _has_parted(here, leader))):
+        if follower.is_follower and not same_topic:
             return
         hint = "Mirror into another log directory"
         if same_topic:
@@ -225,7 +229,12 @@ class TopicMirror:
             leader_uri = leader.states.get(SOURCE_URI, self.source.uri)
             hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {leader_uri}"
             copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
-            if tails := foreign_tails(*copies, self.spark):
+            if lineage is None:
+                tails = foreign_tails(*copies, self.spark)
+            else:
+                is_past = lineage.is_certain and not (is_jump and has_new_role(here, leader))
+                tails = tails_of_follower(*copies, self.spark, is_past=is_past)
+            if tails:
                 raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
             if follower.is_follower:
                 return
@@ -289,30 +298,6 @@ class TopicMirror:
         except CommitConflictError:
             return None
         return None if done.change is None else done.version
-
-
-def _has_new_role(follower: Snapshot, leader: Snapshot) -> bool:
-    """Whether a leader may have been demoted since the follower mirrored it, and its log cut and filled again. Two
-    forced promotions may have given the same leader epoch to other records, so epochs alone do not tell.
-    """
-    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)
-
-
-def _has_parted(follower: Snapshot, leader: Snapshot) -> bool:
-    """Whether a follower seems to have records that its leader does not have: above the leader's log end, or in another
-    leader epoch. Their files have the answer.
-    """
-    ends = offset_bounds(leader)
-    if any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items()):
-        return True
-    if follower.partitions.column("leader_epochs").equals(leader.partitions.column("leader_epochs")):
-        return False
-    theirs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(leader.partitions)}
-    for row in partitions_of(follower.partitions):
-        ours, others = LeaderEpochs.of(row), theirs.get(row.partition)
-        if others is not None and ours.difference(others, row.log_start_offset, row.log_end_offset) is not None:
-            return True
-    return False
 
 
 def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, lineage: Lineage | None) -> frozenset[str]:

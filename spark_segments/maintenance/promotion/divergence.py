@@ -11,6 +11,9 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.difference import History, first_foreign_offset
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import FOLLOWER, role_epoch_of, role_of
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -61,6 +64,37 @@ def foreign_tails(copy: Copy, leader: Copy, spark: SparkSession | None = None) -
         for row, first in zip(rows, found, strict=True)
         if first is not None
     ]
+
+
+def tails_of_follower(follower: Copy, leader: Copy, spark: SparkSession | None = None, *, is_past: bool) -> list[Tail]:
+    """As `foreign_tails` of a follower. No file is read for a past state of the leader's manifest (`is_past`) whose
+    offsets the leader has in the same leader epochs.
+    """
+    if is_past and not _seems_parted(follower.snapshot, leader.snapshot):
+        return []
+    return foreign_tails(follower, leader, spark)
+
+
+def has_new_role(follower: Snapshot, leader: Snapshot) -> bool:
+    """Whether a leader may have been demoted since the follower mirrored it, and its log cut and filled again. Two
+    forced promotions may have given the same leader epoch to other records, so epochs alone do not tell.
+    """
+    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)
+
+
+def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
+    """Whether a follower has offsets above its leader's log end, or in another leader epoch."""
+    ends = offset_bounds(leader)
+    if any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items()):
+        return True
+    if follower.partitions.column("leader_epochs").equals(leader.partitions.column("leader_epochs")):
+        return False
+    theirs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(leader.partitions)}
+    for row in partitions_of(follower.partitions):
+        ours, others = LeaderEpochs.of(row), theirs.get(row.partition)
+        if others is not None and ours.difference(others, row.log_start_offset, row.log_end_offset) is not None:
+            return True
+    return False
 
 
 def check_same_topic(one: Snapshot, other: Snapshot) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_segments.errors import (
     CorruptBatchError,
+    DivergedLogError,
     LogDirError,
     NotLeaderError,
     SegmentsError,
@@ -43,7 +44,15 @@ from spark_segments.log.manifest.states import (
 )
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
+from spark_segments.maintenance.promotion.divergence import (
+    Copy,
+    Tail,
+    check_same_topic,
+    diverged,
+    foreign_tails,
+    has_new_role,
+    tails_of_follower,
+)
 from spark_segments.maintenance.promotion.group_positions import copy_positions
 from spark_segments.maintenance.promotion.role_changes import (
     begun,
@@ -157,9 +166,9 @@ class _Promotion:
             if role_epoch_of(here) > role_epoch_of(there):
                 return self._fence_late(here, there)
         tails, is_copied = [], False
-        if there is not None and role_of(here) == FOLLOWER:
-            is_copied = there.deleted_ms is None and self._can_be_copied(here, there)
-        elif there is not None:
+        if there is not None and role_of(here) == FOLLOWER and there.deleted_ms is None:
+            is_copied = self._can_be_copied(here, there)
+        if there is not None and not is_copied and (role_of(here) != FOLLOWER or there.deleted_ms is None):
             tails = self._left_behind(there)
         if self.dry_run:
             epochs = new_leader_epochs(there if is_copied and there is not None else here, _least_epochs(here, there))
@@ -228,18 +237,26 @@ class _Promotion:
         return LogDir.open(self._former_uri(here), self.storage_options, defaults=self.log.defaults)
 
     def _can_be_copied(self, here: Snapshot, there: Snapshot) -> bool:
-        """Whether the follower is a past state of the former leader. Raises LogDirError where it is not, unless that is
-        forced: nothing can be copied then.
+        """Whether the follower is a past state of the former leader. Raises LogDirError or DivergedLogError where it is
+        not, unless that is forced: nothing can be copied then.
         """
         assert isinstance(self.former, LogDir)
+        hint = (
+            f"To follow the leader there first: segments demote {self.log.uri} {self.topic} --leader "
+            f"{self.former.uri}. To leave behind what only it has: --force"
+        )
         try:
-            Leader(self.former.manifest(self.topic), self.former.uri).check_lineage(here.states, here, there)
-        except LogDirError as error:
+            lineage = Leader(self.former.manifest(self.topic), self.former.uri).check_lineage(here.states, here, there)
+            copies = Copy(here, self.log.storage), self._copy_of_former(there)
+            is_past = lineage.is_certain and not has_new_role(here, there)
+            tails = self._within_reach(lambda: tails_of_follower(*copies, self.spark, is_past=is_past))
+            if tails is None:  # nobody knows what would be overwritten
+                return False
+            if tails:
+                raise diverged(self.topic, tails, self.log.uri, self.former.uri, hint)
+        except (LogDirError, DivergedLogError) as error:
             if not self.force:
-                error.hint = (
-                    f"To follow the leader there first: segments demote {self.log.uri} {self.topic} --leader "
-                    f"{self.former.uri}. To leave behind what only it has: --force"
-                )
+                error.hint = hint
                 raise
             self.warnings.append(f"Nothing can be copied from the former leader: {error}")
             return False
@@ -291,7 +308,8 @@ class _Promotion:
         """What the former leader has and this topic does not. Raises DivergedLogError unless that is forced."""
         here = self.log.snapshot(self.topic)
         former = self._copy_of_former(there)
-        tails = foreign_tails(former, Copy(here, self.log.storage), self.spark)
+        found = self._within_reach(lambda: foreign_tails(former, Copy(here, self.log.storage), self.spark))
+        tails = found or []
         if tails and not self.force:
             hint = (
                 "To keep those records, leave the role to that topic, and cut this one: segments demote. To leave them "

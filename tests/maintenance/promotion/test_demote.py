@@ -218,6 +218,23 @@ def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, fo
     assert numbers(further) == [*range(10), 88, 89]
 
 
+def test_a_follower_that_has_parted_from_its_leader_is_not_promoted_and_nothing_is_fenced(parted):
+    leader, new = parted
+    further = followed(leader, "further")
+    demote(leader, TOPIC, new, cut=True)
+    promote(leader, TOPIC)
+    add(leader, range(90, 99))
+    with pytest.raises(DivergedLogError, match=rf"from offset 10 of orders-0 on.*demote {further.uri} .*--force"):
+        promote(further, TOPIC)
+    add(leader, [99])
+    assert [tail.first_offset for tail in promote(further, TOPIC, force=True, dry_run=True).left_behind] == [10]
+    done = promote(further, TOPIC, force=True)
+    assert done.is_fenced and [tail.first_offset for tail in done.left_behind] == [10]
+    assert numbers(further) == [*range(10), 77, 78, 79]
+    with pytest.raises(NotLeaderError):
+        add(leader, [100])
+
+
 def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(leader, follower, monkeypatch):
     lagging = followed(leader, "lagging")
     away = taken_away(leader)
