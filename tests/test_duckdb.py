@@ -61,7 +61,8 @@ def test_only_the_columns_of_a_query_are_read(log, monkeypatch):
         lambda storage, snapshot, wanted, **more: asked.append(wanted) or reader(storage, snapshot, wanted, **more),
     )
     rows(log, "SELECT max(timestamp) FROM orders WHERE partition = 1")
-    assert set(asked[-1].columns) == {"timestamp", "partition"}
+    read = [wanted for wanted in asked if wanted.offsets is None]  # and not for a schema
+    assert [set(wanted.columns) for wanted in read] == [{"timestamp", "partition"}]
 
 
 @pytest.mark.slow
@@ -77,6 +78,52 @@ def test_a_limit_does_not_read_the_whole_topic(tmp_path):
     assert len(rows(log, "SELECT value FROM t LIMIT 3", threads=2)) == 3
     with pytest.raises(SegmentsError, match="t-1"):
         rows(log, "SELECT count(value) FROM t", threads=2)
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ("SELECT * FROM orders LIMIT 0", 8),
+        ("SELECT value, key FROM orders WHERE false", 2),
+        ("SELECT * EXCLUDE (value) FROM orders LIMIT 1", 7),
+        ('SELECT a.value, b.* FROM orders a LEFT JOIN "odd-name.1" b ON false LIMIT 1', 9),
+        ("SELECT count(*) AS n FROM orders a JOIN orders b USING (partition)", 1),
+    ],
+)
+def test_columns_that_no_row_needs_are_in_the_result(log, query, columns):
+    with TopicDatabase(log) as database:
+        schema, batches = database.sql(query)
+        assert len(schema) == len(set(schema.names)) == columns
+        assert all(batch.schema == schema for batch in batches)
+
+
+def test_the_columns_of_a_topic_are_described(log):
+    assert [row[0] for row in rows(log, "DESCRIBE orders")] == log.reader("orders").schema.names
+    assert ("odd-name.1$latest",) in rows(log, "SHOW TABLES")
+
+
+def test_topics_whose_names_differ_by_case_are_told_apart_or_refused(log):
+    log.create_topic("Orders")
+    log.append("Orders", [{"value": "one"}])
+    for name, count in [('"Orders"', 1), ("orders", 100), ('"Orders$latest"', 0)]:
+        assert rows(log, f"SELECT count(*) FROM {name}") == [(count,)]
+    for query in ['SELECT * FROM orders, "Orders"', "SELECT * FROM ORDERS"]:
+        with pytest.raises(InvalidOptionError, match="found Orders, orders"):
+            rows(log, query)
+
+
+def test_several_statements_give_the_result_of_the_last(log):
+    query = "CREATE TABLE kept AS SELECT * FROM orders; SELECT count(DISTINCT value) FROM kept"
+    assert rows(log, query) == [(100,)]
+    with pytest.raises(InvalidOptionError, match="no statement"):
+        rows(log, " ; ")
+
+
+def test_a_view_of_a_topic_has_what_is_there_now(log):
+    with TopicDatabase(log) as database:
+        database.sql("CREATE VIEW counted AS SELECT count(*) AS n FROM orders")
+        log.append("orders", [{"key": "k", "value": "v"}])
+        assert next(database.sql("SELECT n FROM counted")[1]).to_pylist() == [{"n": 101}]
 
 
 def test_queries_see_what_is_appended_between_them(log):
@@ -105,6 +152,8 @@ def test_avro_has_the_columns_of_its_schema_in_a_directory(log, tmp_path):
 def test_a_wrong_query_is_one_clear_error(log):
     with pytest.raises(InvalidOptionError, match="nothere"):
         rows(log, "SELECT nothere FROM orders")
+    with pytest.raises(InvalidOptionError, match=r"statement does not exist.*The topics are: odd-name.1, orders"):
+        rows(log, "SELECT * FROM statement")  # a variable of the module
 
 
 def run(capsysbinary, *arguments: str) -> bytes:
@@ -136,6 +185,13 @@ def test_the_command_prints_rows_in_every_output(log, capsysbinary):
     ]
     parquet = run(capsysbinary, log.uri, QUERY, "--output", "parquet")
     assert pa.parquet.read_table(io.BytesIO(parquet)).column("least").to_pylist() == [b"0", b"1"]
+
+
+def test_every_row_is_json_with_all_of_its_columns(log, capsysbinary):
+    query = """SELECT 'nan'::DOUBLE AS x, ['-inf'::DOUBLE] AS x, INTERVAL '1 month 2 days 1500 ms' AS gap, a.value,
+               b.value FROM orders a JOIN orders b USING (partition, "offset") ORDER BY a.value LIMIT 1"""
+    row = json.loads(run(capsysbinary, log.uri, query, "--output", "json"), parse_constant=pytest.fail)
+    assert row == {"x": "NaN", "x_1": ["-Infinity"], "gap": "P1M2DT1.5S", "value": "0", "value_1": "0"}
 
 
 def test_without_duckdb_the_error_names_the_extra(log, monkeypatch, capsys):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.log.reading.latest import LATEST
 from spark_segments.log.reading.records import BINARY, BINARY_VIEW, Wanted, check_reading, record_reader
+from spark_segments.log.topics import NAMED_TOPICS
 from spark_segments.log.typed.columns import Columns
 
 try:
@@ -24,47 +26,76 @@ except ImportError as error:
 
 _LATEST_SUFFIX = f"${LATEST}"
 _ARROW_SCAN = "PYTHON_ARROW_SCAN"
+_ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _BATCH_ROWS = 16384
 
 
 class TopicTable:
     """A topic, or its latest view, as DuckDB scans it: an Arrow stream that can be had again and again.
 
-    All streams are of one snapshot, of the moment when the first was made. A stream is read as far as the query goes.
+    All streams of a statement are of one snapshot, of the moment when the first was made. A stream is read as far as
+    the query goes.
     """
 
     def __init__(
         self, log: LogDir, topic: str, typed: Columns | None, *, latest: bool, isolation_level: str, threads: int | None
     ) -> None:
-        self._log, self._topic, self._typed, self._threads = log, topic, typed, threads
+        self.topic = topic
+        self._log, self._threads = log, threads
         names = check_reading(None, isolation_level, LATEST if latest else None, False, True)
         value_type = BINARY_VIEW if typed is None else BINARY
-        self._wanted = Wanted(columns=names, isolation_level=isolation_level, latest=latest, value_type=value_type)
+        self._whole = Wanted(columns=names, isolation_level=isolation_level, latest=latest, value_type=value_type)
+        self._typed = typed
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the snapshot and the columns of the last statement."""
         self._snapshot: Snapshot | None = None
+        self._wanted, self._wanted_typed = self._whole, self._typed
 
     @property
     def columns(self) -> list[str]:
-        return list(self._stream({}).schema.names)
+        return list(self._schema.names)
 
     def project(self, names: frozenset[str]) -> None:
-        """Gives only these columns from now on, where it has any of them."""
+        """Reads only these columns from now on, where it has any of them. All others are null: nobody looks at them."""
         raw = {one.chosen.raw_column: one.chosen.column for one in (self._typed.readers if self._typed else ())}
         wanted = {raw.get(name, name) for name in names}
-        chosen = [name for name in self._wanted.columns if name in wanted] or ["offset"]
-        self._wanted = replace(self._wanted, columns=chosen)
-        self._typed = None if self._typed is None else Columns(chosen, self._typed.readers)
+        chosen = [name for name in self._whole.columns if name in wanted] or ["offset"]
+        self._wanted = replace(self._whole, columns=chosen)
+        self._wanted_typed = None if self._typed is None else Columns(chosen, self._typed.readers)
 
     def __arrow_c_schema__(self) -> object:
-        return self._stream({}).schema.__arrow_c_schema__()
+        return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        return self._stream(None).__arrow_c_stream__(requested_schema)
+        found, schema = self._read(self._wanted, self._wanted_typed), self._schema
+        batches = found if found.schema.equals(schema) else _filled_up(found, schema)
+        return pa.RecordBatchReader.from_batches(schema, batches).__arrow_c_stream__(requested_schema)
 
-    def _stream(self, offsets: Mapping[int, tuple[int, int]] | None) -> pa.RecordBatchReader:
+    @property
+    def _schema(self) -> pa.Schema:
+        return self._read(replace(self._whole, offsets={}), self._typed).schema
+
+    def _read(self, wanted: Wanted, typed: Columns | None) -> pa.RecordBatchReader:
         if self._snapshot is None:
-            self._snapshot = self._log.snapshot(self._topic)
-        wanted = replace(self._wanted, offsets=offsets)
-        return record_reader(self._log.storage, self._snapshot, wanted, typed=self._typed, threads=self._threads)
+            self._snapshot = self._log.snapshot(self.topic)
+        return record_reader(self._log.storage, self._snapshot, wanted, typed=typed, threads=self._threads)
+
+
+def _filled_up(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches in a schema that has further columns, which are null."""
+    nulls = {field.name: pa.nulls(0, field.type) for field in schema}
+    for batch in batches:
+        arrays = []
+        for field in schema:
+            if field.name in batch.schema.names:
+                arrays.append(batch.column(field.name))
+                continue
+            if len(nulls[field.name]) < batch.num_rows:
+                nulls[field.name] = pa.nulls(batch.num_rows, field.type)
+            arrays.append(nulls[field.name].slice(0, batch.num_rows))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class TopicDatabase:
@@ -80,9 +111,12 @@ class TopicDatabase:
     ) -> None:
         """`formats` are options such as value.format, for all topics that a query names."""
         self._log, self._isolation_level, self._formats, self._threads = log, isolation_level, formats, threads
-        # DuckDB's bar of a query of two seconds goes to standard output, into the rows.
+        self._tables: dict[str, TopicTable] = {}
         self._connection = duckdb.connect()
+        # DuckDB's bar of a query of two seconds goes to standard output, into the rows.
         self._connection.execute("SET enable_progress_bar = false")
+        # A name that is no topic would be looked for among the variables of this module.
+        self._connection.execute("SET python_enable_replacements = false")
 
     def __enter__(self) -> TopicDatabase:
         return self
@@ -91,40 +125,46 @@ class TopicDatabase:
         self._connection.close()
 
     def sql(self, query: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """(the schema of the result, its batches as they are made) of a single statement.
+        """(the schema of the result, its batches as they are made) of a statement, or of the last of several.
 
         Only the columns that the statement uses are read, and no more than its LIMIT asks for. Topics are looked at
         afresh. Raises InvalidOptionError with DuckDB's own words where the statement is wrong; errors in the data come
-        while the batches are read.
+        while the batches are read. Columns of the same name get numbers.
         """
-        statement = query.strip().removesuffix(";")
-        tables = self._tables(statement)
         try:
-            self._register(tables)
-            known = {name for table in tables.values() for name in table.columns}
-            names = self._columns_used(statement, known)
+            statements = self._connection.extract_statements(query)
+            if not statements:
+                raise InvalidOptionError("There is no statement", expected="such as SELECT count(*) FROM orders")
+            self._register(query)
+            *before, statement = statements
+            for one in before:
+                self._connection.execute(one)
+            names = self._columns_used(statement.query)
             if names is not None:
-                for table in tables.values():
+                for table in self._tables.values():
                     table.project(names)
-                self._register(tables)
             relation = self._connection.sql(statement)
             if relation is None:  # a statement without a result, such as SET
                 return pa.schema([]), iter(())
             result = relation.to_arrow_reader(_BATCH_ROWS)
+        except duckdb.CatalogException as error:
+            hint = f"The topics are: {', '.join(self._log.topics()[:NAMED_TOPICS]) or 'none'}"
+            raise InvalidOptionError("The query cannot be run", found=str(error), hint=hint) from error
         except duckdb.Error as error:
             raise InvalidOptionError("The query cannot be run", found=str(error)) from error
-        return result.schema, _batches(result)
+        schema = _with_unique_names(result.schema)
+        return schema, _batches(result, schema)
 
-    def _tables(self, statement: str) -> dict[str, TopicTable]:
-        """The views that the statement may name."""
-        text = statement.casefold()
-        found = {}
-        for topic in self._log.topics():
-            if topic.casefold() not in text:
+    def _register(self, query: str) -> None:
+        """Makes views of the topics that the query may name. Views of earlier queries stay, with what is there now."""
+        for table in self._tables.values():
+            table.begin()
+        for topic in self._named(query):
+            if topic in self._tables:
                 continue
             typed = self._typed(topic)
             for name, latest in ((topic, False), (topic + _LATEST_SUFFIX, True)):
-                found[name] = TopicTable(
+                table = TopicTable(
                     self._log,
                     topic,
                     typed,
@@ -132,7 +172,33 @@ class TopicDatabase:
                     isolation_level=self._isolation_level,
                     threads=self._threads,
                 )
-        return found
+                self._connection.register(name, table)
+                self._tables[name] = table
+
+    def _named(self, query: str) -> list[str]:
+        """The topics whose names are in the query; all where it asks for the names of tables.
+
+        DuckDB does not tell names apart by their case. Raises InvalidOptionError where the query does not say which of
+        such topics it means.
+        """
+        topics, text = self._log.topics(), query.casefold()
+        alike: dict[str, list[str]] = {}
+        for topic in topics:
+            if _ASKS_FOR_TABLES.search(text) or topic.casefold() in text:
+                alike.setdefault(topic.casefold(), []).append(topic)
+        named: list[str] = []
+        for name, group in alike.items():
+            known = {topic for topic in group if topic in self._tables}
+            meant = [topic for topic in group if re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", query)]
+            chosen = known.union(meant or ([group[0]] if len(group) == 1 else []))
+            if len(chosen) > 1 or (not chosen and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)):
+                raise InvalidOptionError(
+                    "DuckDB does not tell the names of these topics apart",
+                    expected="the exact name of only one of them",
+                    found=", ".join(group),
+                )
+            named += chosen
+        return named
 
     def _typed(self, topic: str) -> Columns | None:
         if not self._formats:
@@ -140,38 +206,59 @@ class TopicDatabase:
         names = check_reading(None, self._isolation_level, None, False, True)
         return Columns(names, self._log.value_readers(topic, self._formats))
 
-    def _register(self, tables: Mapping[str, TopicTable]) -> None:
-        for name, table in tables.items():
-            self._connection.register(name, table)
-
-    def _columns_used(self, statement: str, known: set[str]) -> frozenset[str] | None:
+    def _columns_used(self, statement: str) -> frozenset[str] | None:
         """The names of the columns that the plan's scans use; None where that is not known, as for all of them."""
         try:
             rows = self._connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()
             plan = json.loads(rows[0][1])
         except (duckdb.Error, IndexError, ValueError):
             return None  # no query, or a wrong one, of which the statement's own error tells
+        known = {name for table in self._tables.values() for name in table.columns}
         used: set[str] = set()
-        for scan in _scans(plan):
-            names = scan.get("extra_info", {}).get("Projections")
+        scans = 0
+        for leaf in _leaves(plan):
+            information = leaf.get("extra_info", {})
+            if information.get("Function", "").upper() != _ARROW_SCAN:
+                if "ARROW" in f"{leaf.get('name')} {information.get('Function')}".upper():
+                    return None
+                continue
+            names = information.get("Projections")
             if not names:
                 return None
+            scans += 1
             used |= {names} if isinstance(names, str) else set(names)
         # A field of a struct is shown as its path.
         columns = {name if name in known else name.partition(".")[0] for name in used}
-        return frozenset(columns) if columns <= known else None
+        return frozenset(columns) if scans and columns <= known else None
 
 
-def _batches(result: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _with_unique_names(schema: pa.Schema) -> pa.Schema:
+    """The schema with numbers behind names that others have, too, as in the result of a join."""
+    taken = set(schema.names)
+    fields, seen = [], set()
+    for field in schema:
+        name, number = field.name, 0
+        while name in seen or (number and name in taken):
+            number += 1
+            name = f"{field.name}_{number}"
+        seen.add(name)
+        fields.append(field.with_name(name))
+    return pa.schema(fields, schema.metadata)
+
+
+def _batches(result: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
-        yield from result
+        for batch in result:
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     except (duckdb.Error, pa.ArrowException, OSError) as error:  # DuckDB has only the text of an error of a topic
         raise SegmentsError("The query failed", found=str(error)) from error
 
 
-def _scans(plan: Any) -> Iterator[dict[str, Any]]:
-    """The scans of topics in a plan."""
+def _leaves(plan: Any) -> Iterator[dict[str, Any]]:
+    """The operators of a plan that read, and do not take from another operator. A scan of a topic is a leaf."""
     for node in plan if isinstance(plan, list) else [plan]:
-        if node.get("extra_info", {}).get("Function", "").upper() == _ARROW_SCAN:
+        children = node.get("children", [])
+        if children:
+            yield from _leaves(children)
+        else:
             yield node
-        yield from _scans(node.get("children", []))

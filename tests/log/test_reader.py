@@ -130,3 +130,11 @@ def test_an_unknown_value_type_is_refused(log):
     log.create_topic("t")
     with pytest.raises(InvalidOptionError, match="binary_view"):
         log.reader("t", value_type="string")
+
+
+@pytest.mark.parametrize("columns", [[], ["value", "offset", "value"]])
+def test_columns_are_at_least_one_and_each_once(log, columns):
+    log.create_topic("t")
+    for read in (log.read, log.reader):
+        with pytest.raises(InvalidOptionError, match="each once"):
+            read("t", columns=columns)

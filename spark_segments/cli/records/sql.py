@@ -10,6 +10,7 @@ import enum
 import io
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, BinaryIO
@@ -93,8 +94,21 @@ def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) 
 
 def _json(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
     for row in _rows(batches):
-        line = json.dumps(dict(zip(schema.names, row, strict=True)), default=_plain, ensure_ascii=False)
+        found = dict(zip(schema.names, row, strict=True))
+        try:
+            line = json.dumps(found, default=_plain, ensure_ascii=False, allow_nan=False)
+        except ValueError:  # JSON has no such numbers
+            line = json.dumps(_finite(found), default=_plain, ensure_ascii=False)
         file.write(line.encode() + b"\n")
+
+
+def _finite(value: Any) -> Any:
+    """A value with NaN, Infinity and -Infinity as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
@@ -136,12 +150,19 @@ _WRITERS: dict[TableOutput, Callable[[pa.Schema, Iterator[pa.RecordBatch], Binar
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
     for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*(_values(column) for column in batch.columns), strict=True)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_interval(column.type):  # a tuple, of which JSON would make a list
+        return [None if value is None else _plain(value) for value in values]
+    return values
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, (dict, list)):
-        return json.dumps(value, default=_plain, ensure_ascii=False)
+        return json.dumps(_finite(value), default=_plain, ensure_ascii=False)
     return value if isinstance(value, (str, int, float, type(None))) else _plain(value)
 
 
@@ -152,6 +173,8 @@ def _plain(value: Any) -> Any:
             return value.decode()
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
+    if isinstance(value, pa.MonthDayNano):
+        return f"P{value.months}M{value.days}DT{decimal.Decimal(value.nanoseconds).scaleb(-9).normalize():f}S"
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
         return value.isoformat()
     return str(value) if isinstance(value, decimal.Decimal) else repr(value)

@@ -53,6 +53,10 @@ def check_reading(
         raise InvalidOptionError(
             "Unknown columns", expected=f"some of {', '.join(RECORD_SCHEMA.names)}", found=", ".join(unknown)
         )
+    if not names or len(set(names)) < len(names):  # Arrow's batches without columns have no rows to count
+        raise InvalidOptionError(
+            "Columns are at least one, and each once", expected="such as offset", found=", ".join(names) or "none"
+        )
     check_isolation_level(isolation_level)
     if view not in (None, LATEST) or (view is not None and include_control):
         message = "Unknown view" if view != LATEST else "A view never contains control records"
