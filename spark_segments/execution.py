@@ -137,6 +137,23 @@ def task_slots(spark: SparkSession | None) -> int:
         return SLOTS_OF_A_CLUSTER
 
 
+def slots_of_a_process(spark: SparkSession) -> int:
+    """How many tasks run at a time in an executor: the cores that a task may use where no other task runs. 1 where
+    that is not known, and where each task's memory is limited by itself.
+    """
+    try:
+        context = spark.sparkContext
+    except AttributeError:  # Spark Connect
+        return 1
+    settings = context.getConf()
+    if settings.get("spark.executor.pyspark.memory"):
+        return 1
+    if (context.master or "").partition("[")[0] == "local":
+        return min(task_slots(spark), task_slots(None))
+    cores = int(settings.get("spark.executor.cores") or 1)
+    return max(1, cores // int(settings.get("spark.task.cpus") or 1))
+
+
 def _in_process(
     function: Callable[[Any], Any], tasks: Sequence[Any], at_a_time: int | None
 ) -> Iterator[tuple[int, Any]]:

@@ -7,15 +7,16 @@ import os
 import pickle
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
+from pyspark import SparkConf, cloudpickle
 
 import spark_segments
 from spark_segments import execution
 from spark_segments.errors import CorruptBatchError, StorageError, VersionMismatchError
-from spark_segments.execution import Versioned, run_tasks, task_slots, try_tasks
+from spark_segments.execution import Versioned, run_tasks, slots_of_a_process, task_slots, try_tasks
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,28 @@ def test_no_more_tasks_run_at_a_time_than_asked_for():
 def test_slots_are_cores_here_and_parallelism_there(spark):
     assert task_slots(None) == os.cpu_count()
     assert task_slots(spark) == spark.sparkContext.defaultParallelism
+    assert slots_of_a_process(spark) == min(spark.sparkContext.defaultParallelism, os.cpu_count())
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "slots"),
+    [
+        ("yarn", {"spark.executor.cores": "4"}, 4),
+        ("yarn", {"spark.executor.cores": "4", "spark.task.cpus": "2"}, 2),
+        ("yarn", {"spark.executor.cores": "4", "spark.executor.pyspark.memory": "2g"}, 1),
+        ("k8s://https://host", {}, 1),
+        ("local-cluster[2,3,1024]", {"spark.executor.cores": "3"}, 3),
+    ],
+)
+def test_an_executor_has_as_many_slots_as_its_settings_say(master, settings, slots):
+    """No cluster is started: a session's settings alone say it."""
+    conf = SparkConf(loadDefaults=False, _jvm=None).setAll(list(settings.items()))
+    session = SimpleNamespace(sparkContext=SimpleNamespace(master=master, getConf=lambda: conf))
+    assert slots_of_a_process(session) == slots
+
+
+def test_a_session_that_does_not_say_its_cluster_has_executors_of_one_slot():
+    assert slots_of_a_process(SimpleNamespace()) == 1
 
 
 class _Message(Versioned):

@@ -1,5 +1,5 @@
 """Compaction and rolling of one partition, against `cp --reflink=never` of the same files; and compaction by two
-threads against one, of two partitions and of one. All warm, in turns.
+threads against one, of two partitions, of one, and of one that is a single group. All warm, in turns.
 
 One record in ten has a key of its own that no later one has; no codec. Ratios are medians of the turns' own ratios:
 what else the machine does hits both of a turn. What a second thread is worth on the machine at all is said by two that
@@ -69,6 +69,7 @@ def measure(
     cases: dict[str, tuple[Path, Callable[[Path], Any]]] = {
         "cp": (one, lambda work: copied(work, "prices-0")),
         "compact": (one, lambda work: compacted(work, threads=1)),
+        "one group by two threads": (one, lambda work: compacted(work, threads=2)),
         "cp of chunks": (chunks, lambda work: copied(work, "prices-0")),
         "roll": (chunks, rolled),
         "one partition by one thread": (many, lambda work: compacted(work, threads=1)),
@@ -87,6 +88,7 @@ def measure(
     pairs = {
         "compact / cp": ("compact", "cp"),
         "roll / cp": ("roll", "cp of chunks"),
+        "two threads / one, one group": ("one group by two threads", "compact"),
         "two threads / one, one partition": ("one partition by two threads", "one partition by one thread"),
         "two threads / one, two partitions": ("two partitions by two threads", "two partitions by one thread"),
         "two threads / one, CRCs": ("CRCs by two threads", "CRCs by one thread"),

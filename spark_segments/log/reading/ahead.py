@@ -1,7 +1,7 @@
 """The read-ahead: pieces of a read are fetched and decoded by threads while the caller uses what came before them.
 
 The results come in the order of the pieces, as if they were made one after another. Kernels, decompression and files
-release the GIL, so threads use the cores there are.
+release the GIL, so threads use the cores there are. Compaction cleans the windows of a large group in the same way.
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from spark_segments.storage import Storage
+
+
+class Batch(Protocol):
+    """A result of a piece: a RecordBatch, or what says as a RecordBatch does how much memory it keeps."""
+
+    def get_total_buffer_size(self) -> int: ...
+
+
+B = TypeVar("B", bound=Batch)
 
 Piece = Callable[[], Iterator[pa.RecordBatch]]
 
@@ -40,19 +50,20 @@ def reading_threads(storage: Storage) -> int:
 
 
 def read_ahead(
-    pieces: Iterable[Piece], threads: int, *, most_bytes: int = MOST_AHEAD_BYTES
-) -> Iterator[pa.RecordBatch]:
+    pieces: Iterable[Callable[[], Iterator[B]]], threads: int, *, most_bytes: int = MOST_AHEAD_BYTES
+) -> Generator[B, None, None]:
     """The batches of all pieces, in the order of the pieces. `threads` threads read them; 1 is the caller's own.
 
-    An error of a piece, and of `pieces` itself, is raised in place of the batches that it stands for. Nothing is read
-    before the first batch is asked for. A caller that closes the iterator, or loses it, ends the threads.
+    `pieces` is asked for one piece after another, by one thread at a time. An error of a piece, and of `pieces` itself,
+    is raised in place of the batches that it stands for. Nothing is read before the first batch is asked for. A caller
+    that closes the iterator, or loses it, ends the threads.
     """
     if threads <= 1:
         return (batch for piece in pieces for batch in piece())
     return _batches(_Ahead(iter(pieces), threads, most_bytes), threads)
 
 
-def _batches(ahead: _Ahead, threads: int) -> Iterator[pa.RecordBatch]:
+def _batches(ahead: _Ahead[B], threads: int) -> Generator[B, None, None]:
     workers = [threading.Thread(target=ahead.work, name="read-ahead", daemon=True) for _ in range(threads)]
     try:
         _running.add(ahead)
@@ -67,29 +78,33 @@ def _batches(ahead: _Ahead, threads: int) -> Iterator[pa.RecordBatch]:
                 worker.join()
 
 
-class _Taken:
+class _Taken(Generic[B]):
     """A piece that a thread has taken: its batches that wait, and how it ended."""
 
     __slots__ = ("batches", "error", "is_done")
 
     def __init__(self) -> None:
-        self.batches: deque[tuple[pa.RecordBatch, int]] = deque()
+        self.batches: deque[tuple[B, int]] = deque()
         self.error: BaseException | None = None
         self.is_done = False
 
 
-class _Ahead:
+class _Ahead(Generic[B]):
     """What the threads and the caller share. All fields are changed under the lock of `_changed` alone.
+
+    `_asking` is held by the thread that asks for the next piece, so that pieces are taken in their order. Asking may
+    take long: the caller and the other threads go on meanwhile.
 
     The first of `_taken` is the piece whose batches the caller gets next. Its thread may always have a batch waiting.
     So the pieces behind it never keep it from going on, however much they hold.
     """
 
-    def __init__(self, pieces: Iterator[Piece], threads: int, most_bytes: int) -> None:
+    def __init__(self, pieces: Iterator[Callable[[], Iterator[B]]], threads: int, most_bytes: int) -> None:
         self._pieces = pieces
+        self._asking = threading.Lock()
         self._most_bytes, self._most_pieces = most_bytes, threads * _MOST_PIECES_PER_THREAD
         self._changed = threading.Condition()
-        self._taken: deque[_Taken] = deque()
+        self._taken: deque[_Taken[B]] = deque()
         self._waiting_bytes = 0
         self._no_more = self._closed = False
 
@@ -107,7 +122,7 @@ class _Ahead:
                 taken.is_done = True
                 self._changed.notify_all()
 
-    def take(self) -> pa.RecordBatch | None:
+    def take(self) -> B | None:
         """The next batch, None after the last. Raises what a piece raised."""
         with self._changed:
             while True:
@@ -133,25 +148,25 @@ class _Ahead:
             self._taken.clear()
             self._changed.notify_all()
 
-    def _next(self) -> tuple[_Taken, Piece] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._no_more or len(self._taken) < self._most_pieces)
-            if self._closed or self._no_more:
-                return None
-            taken = _Taken()
+    def _next(self) -> tuple[_Taken[B], Callable[[], Iterator[B]]] | None:
+        with self._asking:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._no_more or len(self._taken) < self._most_pieces)
+                if self._closed or self._no_more:
+                    return None
+            taken: _Taken[B] = _Taken()
             try:
                 piece = next(self._pieces, None)
             except BaseException as error:
                 piece, taken.error, taken.is_done = None, error, True
-                self._taken.append(taken)
-            if piece is None:
-                self._no_more = True
+            with self._changed:
+                if piece is not None or taken.error is not None:
+                    self._taken.append(taken)
+                self._no_more = piece is None
                 self._changed.notify_all()
-                return None
-            self._taken.append(taken)
-            return taken, piece
+                return None if piece is None or self._closed else (taken, piece)
 
-    def _put(self, taken: _Taken, batch: pa.RecordBatch) -> bool:
+    def _put(self, taken: _Taken[B], batch: B) -> bool:
         """Hands a batch over once there is room; False where the caller wants no more."""
         size = batch.get_total_buffer_size()
 
@@ -169,7 +184,7 @@ class _Ahead:
             return True
 
 
-_running: weakref.WeakSet[_Ahead] = weakref.WeakSet()
+_running: weakref.WeakSet[_Ahead[Any]] = weakref.WeakSet()
 
 
 @atexit.register

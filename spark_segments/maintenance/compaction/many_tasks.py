@@ -2,7 +2,8 @@
 
 In a first stage each task puts a slice of the dirty head into a map. Merged, these maps are the map that one task would
 build. In a second stage each task rewrites some groups of segments. In this process all tasks share one map; on Spark
-the maps go from task to task as files.
+the maps go from task to task as files. A group is one file, which one task writes. So a large group is cleaned by
+several threads of its task: in this process by all, on Spark by as many as an executor has slots.
 
 Transactions can only be followed through a whole log, in the order of its batches. Where a partition has transactions,
 a stage between the two reads what headers and markers say of them, and each task of the second stage begins with the
@@ -12,13 +13,14 @@ state of the log before its groups.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
-from spark_segments.execution import try_tasks
+from spark_segments.execution import slots_of_a_process, try_tasks
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions, TransactionalBatches, WholeLogNeededError
@@ -29,6 +31,7 @@ from spark_segments.log.segment.reader import locate, locate_position, windows
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup, named
 from spark_segments.maintenance.compaction.map_file import MapFile, merge_file, read_map, write_map
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
+from spark_segments.maintenance.compaction.plan import count_large
 from spark_segments.maintenance.compaction.round import (
     ByteRange,
     MapNotes,
@@ -128,13 +131,13 @@ class ManyTasks:
     def _follow_transactions(
         self, storage: Storage, work: RoundPlan, groups: Sequence[Sequence[Segment]], aborted: AbortedTransactions
     ) -> _States:
-        """The state of the partition's transactions before each group. Read in waves, so that a log with more of them
-        than memory is given for does not fill it first.
+        """The state of the partition's transactions before each group: what the last group has is not asked for. Read
+        in waves, so that a log with more of them than memory is given for does not fill it first.
         """
-        read, wave = _ReadTransactions(storage), self.slots * TASKS_PER_SLOT
+        read, wave, before = _ReadTransactions(storage), self.slots * TASKS_PER_SLOT, groups[:-1]
         parts: list[TransactionalBatches] = []
-        for start in range(0, len(groups), wave):
-            found = try_tasks(read, groups[start : start + wave], self.spark, at_a_time=self.slots)
+        for start in range(0, len(before), wave):
+            found = try_tasks(read, before[start : start + wave], self.spark, at_a_time=self.slots)
             if error := _first_error(found):
                 raise error
             parts += [one for one in found if isinstance(one, TransactionalBatches)]
@@ -143,10 +146,10 @@ class ManyTasks:
                 raise WholeLogNeededError("The log has very many batches of transactions", path=partition)
         transactions = CleanedTransactions()
         transactions.add_aborted(aborted)
-        states = []
+        states = [transactions.copy()]
         for part in parts:
-            states.append(transactions.copy())
             transactions.follow(part)
+            states.append(transactions.copy())
         return states
 
     def _merged_map(
@@ -222,23 +225,44 @@ class ManyTasks:
             task_bytes = sum(map(_log_bytes, groups)) // (self.slots * TASKS_PER_SLOT)
         else:
             shared = work.record_filter(offset_map)
-        tasks, first = [], 0
-        for mine in rewriting_tasks(groups, task_bytes):
-            transactions = CleanedTransactions(whole_log=False) if states is None else states[first]
-            tasks.append(_GroupsTask(mine, noted.of(segment for group in mine for segment in group), transactions))
-            first += len(mine)
-        largest_first = sorted(range(len(tasks)), key=lambda number: -sum(map(_log_bytes, tasks[number].groups)))
+        tasks = self._rewriting_tasks(groups, task_bytes, noted, states)
         rewrite = _RewriteGroups(storage, dataclasses.replace(work, live=()), shared)
+        largest_first = sorted(tasks, key=lambda task: -sum(map(_log_bytes, task.groups)))
+        done: dict[int, list[tuple[RewrittenGroup, CleanerStats]]] = {}
         try:
-            found = try_tasks(rewrite, [tasks[number] for number in largest_first], self.spark, at_a_time=self.slots)
+            # A task of several threads has the threads of this process to itself.
+            for in_threads, at_a_time in ((True, 1), (False, self.slots)):
+                mine = [task for task in largest_first if (task.threads > 1) == in_threads]
+                found = try_tasks(rewrite, mine, self.spark, at_a_time=at_a_time)
+                done |= {task.first: one for task, one in zip(mine, found, strict=True) if isinstance(one, list)}
+                if error := _first_error(found):
+                    discard_groups(storage, [one for rewritten in done.values() for one in rewritten])
+                    raise error
         finally:
             if isinstance(shared, MapFile):
                 storage.delete(shared.path)
-        done = {number: one for number, one in zip(largest_first, found, strict=True) if isinstance(one, list)}
-        if error := _first_error(found):
-            discard_groups(storage, [one for rewritten in done.values() for one in rewritten])
-            raise error
-        return [one for number in range(len(tasks)) for one in done[number]]
+        return [one for first in sorted(done) for one in done[first]]
+
+    def _rewriting_tasks(
+        self,
+        groups: Sequence[Sequence[Segment]],
+        task_bytes: int,
+        noted: NotedBatches,
+        states: _States | None,
+    ) -> list[_GroupsTask]:
+        """The tasks of the second stage, in the order of their groups. A large group is a task by itself."""
+        by_size = sorted(range(len(groups)), key=lambda number: -_log_bytes(groups[number]))
+        large = set(by_size[: count_large([_log_bytes(groups[number]) for number in by_size], self.slots)])
+        threads = self.slots if self.spark is None else slots_of_a_process(self.spark) // max(1, len(large))
+        tasks, first = [], 0
+        for is_large, neighbours in itertools.groupby(range(len(groups)), lambda n: threads > 1 and n in large):
+            mine = [groups[number] for number in neighbours]
+            for some in rewriting_tasks(mine, 0 if is_large else task_bytes):
+                transactions = CleanedTransactions(whole_log=False) if states is None else states[first]
+                notes = noted.of(segment for group in some for segment in group)
+                tasks.append(_GroupsTask(first, some, notes, transactions, threads if is_large else 1))
+                first += len(some)
+        return tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +315,16 @@ class _BuildMap:
 
 @dataclass(frozen=True, slots=True)
 class _GroupsTask:
-    """Neighbouring groups, the notes of their segments, and the state of the transactions before the first of them."""
+    """Neighbouring groups, the notes of their segments, and the state of the transactions before the first of them.
 
+    `first`: the number of the first group. `threads`: how many threads clean them.
+    """
+
+    first: int
     groups: list[Sequence[Segment]]
     noted: NotedBatches
     transactions: CleanedTransactions
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +355,9 @@ class _RewriteGroups:
             offset_map = read_map(self.storage, record_filter, settings.map_bytes, settings.load_factor)
             record_filter = self.work.record_filter(offset_map)
         transactions = task.transactions.copy()  # threads share the task's own
-        return rewrite_groups(self.storage, self.work, task.groups, record_filter, transactions, task.noted)
+        return rewrite_groups(
+            self.storage, self.work, task.groups, record_filter, transactions, task.noted, task.threads
+        )
 
 
 def _merge(

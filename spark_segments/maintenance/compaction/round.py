@@ -7,20 +7,20 @@ commit, which partition_cleaner.py makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clean_batches
+from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
 from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.format.window import Window
 from spark_segments.log.appending.record_rules import compression
 from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
 from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
@@ -28,16 +28,11 @@ from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import locate, windows
-from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
-from spark_segments.maintenance.compaction.noted_batches import (
-    NotedBatches,
-    memory_for_notes,
-    parts_to_read,
-    plain_batches,
-)
+from spark_segments.maintenance.compaction.noted_batches import NotedBatches, memory_for_notes
 from spark_segments.maintenance.compaction.plan import groups
+from spark_segments.maintenance.compaction.second_pass import clean_group
 from spark_segments.storage import Storage
 
 
@@ -246,12 +241,13 @@ def rewrite_groups(
     record_filter: RecordFilter,
     transactions: CleanedTransactions,
     noted: NotedBatches,
+    threads: int = 1,
 ) -> list[tuple[RewrittenGroup, CleanerStats]]:
     """`rewrite_group` of each group. If one fails, the files of the others are deleted: no commit can name them."""
     done: list[tuple[RewrittenGroup, CleanerStats]] = []
     try:
         for group in groups:
-            done.append(rewrite_group(storage, work, group, record_filter, transactions, noted))
+            done.append(rewrite_group(storage, work, group, record_filter, transactions, noted, threads))
     except BaseException:
         discard_groups(storage, done)
         raise
@@ -272,42 +268,24 @@ def rewrite_group(
     record_filter: RecordFilter,
     transactions: CleanedTransactions,
     noted: NotedBatches,
+    threads: int = 1,
 ) -> tuple[RewrittenGroup, CleanerStats]:
-    """Writes what cleaning leaves of a group. Returns its new files and what became of its records."""
+    """Writes what cleaning leaves of a group, which `threads` threads clean. Returns its new files and what became of
+    its records.
+    """
     settings = work.settings
     stats = CleanerStats()
-    with GroupRewrite(storage, settings.topic, work.config, group, LeaderEpochs.of(work.partition)) as rewrite:
-        for segment in group:
-            for window, plain, passed in _second_pass(storage, segment, record_filter.live, noted):
-                if passed.records_read:
-                    rewrite.drop()
-                    stats += passed
-                if window is not None:
-                    for cleaned in clean_batches(named(window, segment), record_filter, transactions, plain):
-                        rewrite.add(segment, cleaned)
-                        stats += cleaned.stats
+    with (
+        GroupRewrite(storage, settings.topic, work.config, group, LeaderEpochs.of(work.partition)) as rewrite,
+        contextlib.closing(clean_group(storage, group, record_filter, transactions, noted, threads=threads)) as parts,
+    ):
+        for part in parts:
+            if part.cleaned is None:
+                rewrite.drop()
+            else:
+                rewrite.add(part.segment, part.cleaned)
+            stats += part.stats
         return rewrite.close(), stats
-
-
-def _second_pass(
-    storage: Storage, segment: Segment, live: LiveRecords, noted: NotedBatches
-) -> Iterator[tuple[Window | None, np.ndarray | None, CleanerStats]]:
-    """(a window of a segment, its plain batches, the batches passed over before it), in order."""
-    notes = noted.whole(segment) if live.end_offset >= segment.next_offset else None
-    if notes is None:
-        for window in windows(storage, segment):
-            yield window, None, CleanerStats()
-        return
-    for part in parts_to_read(notes, live):
-        if part.passed.records_read:
-            yield None, None, part.passed
-        for window in windows(
-            storage,
-            replace(segment, log_bytes=part.end_position),  # a batch ends there: nothing beyond it is read
-            part.start_position,
-            first_window_bytes=WINDOW_BYTES,
-        ):
-            yield window, plain_batches(notes, window.batches), CleanerStats()
 
 
 def aborted_transactions(storage: Storage, segments: Sequence[Segment]) -> AbortedTransactions:
