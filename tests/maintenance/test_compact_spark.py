@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,7 @@ from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
 from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.storage import Storage
-from tests.maintenance.appending import contents
+from tests.maintenance.appending import contents, live
 
 NOW_MS = 1_700_000_000_000
 
@@ -88,4 +90,29 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     compact(copy, now_ms=NOW_MS)
     assert contents(log, "prices") == contents(copy, "prices")
     assert not [info.path for info in log.storage.list("", recursive=True) if info.path.endswith(SUFFIX)]
+    assert verify(log, deep=True).ok
+
+
+def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spark, log, tmp_path, monkeypatch):
+    """The session has two slots: the partition is one group of several segments."""
+    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    threads: list[int] = []
+    planned = ManyTasks._rewriting_tasks
+
+    def noted(*arguments: Any) -> Any:
+        tasks = planned(*arguments)
+        threads.extend(task.threads for task in tasks)
+        return tasks
+
+    monkeypatch.setattr(ManyTasks, "_rewriting_tasks", noted)
+    copy = appended(log, tmp_path, "prices", 1)
+    for one in (log, copy):
+        one.alter_topic("prices", {"segment.bytes": "1000000"})
+    there = compact(log, spark, now_ms=NOW_MS)
+    assert threads == [min(spark.sparkContext.defaultParallelism, os.cpu_count() or 1)] == [2]
+    assert there.partitions == compact(copy, now_ms=NOW_MS).partitions
+    assert there.partitions[0]["segments_in"] > there.partitions[0]["segments_out"] == 1
+    assert contents(log, "prices") == contents(copy, "prices")
+    sealed = [one.storage.read(live(one, "prices")[0].path) for one in (log, copy)]
+    assert sealed[0] == sealed[1]
     assert verify(log, deep=True).ok
