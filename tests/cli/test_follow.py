@@ -12,7 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
-from spark_segments.errors import CommitConflictError, LogDirError, OffsetOutOfRangeError
+from spark_segments.errors import CommitConflictError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.maintenance import compact, retain, roll, vacuum
 
 
@@ -69,6 +69,31 @@ def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
     assert taken(reader) == []
     append(orders, "f")
     assert taken(reader) == ["f"]
+
+
+def test_a_round_that_vacuum_overtakes_goes_on_in_the_newest_version(orders):
+    orders.alter_topic("orders", {"file.delete.delay.ms": "0"}, partitions=2)
+    append(orders, "x", partition=1)
+    append(orders, "y", partition=1)
+    reader = follower(orders)
+    batches = reader.round()
+    found = next(batches).column("value").to_pylist()
+    roll(orders, now_ms=10**15)
+    vacuum(orders, now_ms=10**15)
+    append(orders, "d")
+    found += [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert found == [b"a", b"b", b"c", b"d", b"x", b"y"]
+    assert reader.positions == {0: 4, 1: 2} and taken(reader) == []
+
+
+def test_a_file_that_is_lost_is_an_error_of_the_round(orders):
+    reader = follower(orders)
+    os.remove(f"{orders.uri}/{orders.snapshot('orders').live_of(0)[0].path}")
+    with pytest.raises(MissingFileError):
+        taken(reader)
+    append(orders, "d")
+    with pytest.raises(MissingFileError):
+        taken(reader)
 
 
 def test_compacted_away_records_are_no_loss(orders):

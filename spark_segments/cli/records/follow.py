@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError, LogDirError, OffsetOutOfRangeError
+from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.log.groups.positions import Committed, check_position
 
 if TYPE_CHECKING:
@@ -80,12 +80,38 @@ class Follower:
         self._all_partitions, self._committed = all_partitions, committed
         self._topic_id: str | None = None
         self._version = -1
+        self._gone_at: dict[int, int] | None = None  # the positions of the last try that found files gone
 
     def round(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The records since the last round, at most `most`. Raises OffsetOutOfRangeError where some are gone."""
-        snapshot = self._log.snapshot(self._topic)
-        if snapshot.version == self._version:
-            return
+        """The records since the last round, at most `most`. Raises OffsetOutOfRangeError where some are gone.
+
+        A round that takes longer than file.delete.delay.ms can find files, or its version, gone to vacuum. It then goes
+        on in the newest version, where jobs have put the same records into other files.
+        """
+        while True:
+            snapshot = self._log.snapshot(self._topic)
+            if snapshot.version == self._version:
+                return
+            begun = dict(self.positions)
+            try:
+                for number, batch in self._records(snapshot):
+                    if most is not None:
+                        batch = batch.slice(0, most)
+                        most -= batch.num_rows
+                    yield batch
+                    if batch.num_rows:
+                        self.positions[number] = batch.column("offset")[-1].as_py() + 1
+                    if most == 0:
+                        return
+                self._version = snapshot.version
+                return
+            except (InvalidOptionError, MissingFileError):
+                if begun == self._gone_at or self._log.snapshot(self._topic).version == snapshot.version:
+                    raise
+                self._gone_at = begun
+
+    def _records(self, snapshot: Snapshot) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(partition, records) of a version from the positions on. A partition that is done is at its end."""
         if self._topic_id not in (None, snapshot.topic_id):
             raise OffsetOutOfRangeError(
                 f"Topic {self._topic} was deleted and made again",
@@ -102,17 +128,9 @@ class Follower:
             start = self.positions.setdefault(number, log_start)
             if start < log_start:
                 raise _gone(self._topic, number, start, log_start)
-            for batch in self._read(number, start, end, snapshot.version) if start < end else ():
-                if most is not None:
-                    batch = batch.slice(0, most)
-                    most -= batch.num_rows
-                yield batch
-                if batch.num_rows:
-                    self.positions[number] = batch.column("offset")[-1].as_py() + 1
-                if most == 0:
-                    return
+            if start < end:
+                yield from ((number, batch) for batch in self._read(number, start, end, snapshot.version))
             self.positions[number] = max(start, end)
-        self._version = snapshot.version
 
 
 def consume_rounds(
