@@ -2,7 +2,8 @@
 
 Each update merges the records appended since the last update. The commit of the merge carries the table's position in
 the log, so an update that is killed, repeated or run beside another leaves the table as a single update would. Where
-the log cannot tell every change, as when tombstones may be gone, an update compares the table with the whole view.
+the log cannot tell every change, as after a restore or when tombstones may be gone, an update compares the table with
+the whole view.
 
 Where the Spark session has Delta, delta-spark's MERGE does the work; else delta-rs does it without Spark. The two can
 take turns on the same table.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from pyspark.errors import PySparkException
 from spark_segments.errors import CommitConflictError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.change import DEMOTE, RESTORE
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import READ_COMMITTED
@@ -47,9 +50,14 @@ TRIES = 5
 NO_POSITION = "the table has no position"
 OTHER_TOPIC = "the topic was made anew"
 LOG_START = "the log start moved"
+REWRITTEN = "a restore or an erasure may have taken records out of the log"
 LATE = "tombstones may be gone"
 
+_REWRITES = frozenset((RESTORE, DEMOTE, "erase"))
+"""Commits after which records that a table has may not be in the log, although the log start did not move."""
+
 _RECENT_COMMITS = 10
+_THREADS = 16  # a commit is a small file to read
 _SAME_KEY = "t.partition = s.partition AND t.key = s.key"
 _NEWER = "s.offset > t.offset"
 _ALIVE = "s.value IS NOT NULL"
@@ -61,17 +69,20 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 class Position:
     """A table's position in its topic: {partition: (log start offset, next offset)}, at a time by the storage's clock.
 
-    Records behind the last stable offset wait for the end of their transaction.
+    Records behind the last stable offset wait for the end of their transaction. `version`: of the topic's manifest;
+    None where there is none, or where an older version of this package wrote the position.
     """
 
     topic_id: str
     offsets: dict[int, tuple[int, int]]
     at_ms: int
+    version: int | None = None
 
     def to_json(self) -> str:
         """The text that a commit keeps."""
         offsets = {str(partition): list(bounds) for partition, bounds in sorted(self.offsets.items())}
-        return json.dumps({"segments": {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms}})
+        said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
+        return json.dumps({"segments": said})
 
     @staticmethod
     def from_json(text: str) -> Position | None:
@@ -81,7 +92,7 @@ class Position:
         except (ValueError, KeyError, TypeError):
             return None
         offsets = {int(partition): (bounds[0], bounds[1]) for partition, bounds in said["offsets"].items()}
-        return Position(said["topic_id"], offsets, said["at_ms"])
+        return Position(said["topic_id"], offsets, said["at_ms"], said.get("version"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,8 @@ def update_table(
         table = _open(table_uri, table_options)
         at_ms = log.storage.now_ms()
         snapshot = log.snapshot(topic)
-        position = Position(snapshot.topic_id, readable_bounds(snapshot, READ_COMMITTED), at_ms)
+        version = None if log.is_kafka else snapshot.version
+        position = Position(snapshot.topic_id, readable_bounds(snapshot, READ_COMMITTED), at_ms, version)
         before = last_position(table)
         whole = _why_whole(log, snapshot, before, at_ms)
         changed = {
@@ -192,12 +204,26 @@ def _why_whole(log: LogDir, snapshot: Snapshot, before: Position | None, now_ms:
     bounds = offset_bounds(snapshot)
     if any(bounds.get(partition, (-1, -1))[0] != start for partition, (start, _) in before.offsets.items()):
         return LOG_START
+    if before.version is not None and _may_be_rewritten(log, snapshot, before.version):
+        return REWRITTEN
     first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
     cleaned = any(first_dirty[partition] > following for partition, (_, following) in before.offsets.items())
     # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
     if cleaned and now_ms - before.at_ms > log.config(snapshot.topic).delete_retention_ms:
         return LATE
     return None
+
+
+def _may_be_rewritten(log: LogDir, snapshot: Snapshot, since: int) -> bool:
+    """Whether any commit after the version `since` is one of _REWRITES, or is not known any more."""
+    if since > snapshot.version:
+        return True
+    with ThreadPoolExecutor(_THREADS) as pool:
+        operations = pool.map(log.manifest(snapshot.topic).log.operation, range(since + 1, snapshot.version + 1))
+        try:
+            return any(operation in _REWRITES for operation in operations)
+        except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one
+            return True
 
 
 def _merge_by_delta_rs(

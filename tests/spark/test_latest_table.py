@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
@@ -9,9 +11,18 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import compact, restore, roll
+from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.spark import latest_table
-from spark_segments.spark.latest_table import LATE, LOG_START, NO_POSITION, OTHER_TOPIC, Position, update_table
+from spark_segments.spark.latest_table import (
+    LATE,
+    LOG_START,
+    NO_POSITION,
+    OTHER_TOPIC,
+    REWRITTEN,
+    Position,
+    update_table,
+)
 from tests.golden_files import GOLDEN
 from tests.log.test_latest import COLUMNS, Histories, newest, rows
 from tests.spark.changelog_kills import killed_and_ended
@@ -88,6 +99,36 @@ def test_a_log_that_lost_its_start_is_compared_whole(orders, uri):
     assert content(uri) == alive(orders) and len(alive(orders)) == 1
 
 
+def test_a_log_whose_last_records_a_restore_took_is_compared_whole(orders, uri):
+    version = orders.snapshot("orders").version
+    append(orders, (b"a", b"2"), (b"d", b"2"))
+    update_table(orders, "orders", uri)
+    restore(orders, "orders", version)
+    assert update_table(orders, "orders", uri).whole == REWRITTEN
+    assert content(uri) == alive(orders) and b"2" not in [record[3] for record in content(uri)]
+    assert update_table(orders, "orders", uri).whole is None
+
+
+def test_keys_that_were_erased_leave_the_table(log, uri):
+    log.create_topic("orders")
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    update_table(log, "orders", uri)
+    erase(log, "orders", [b"a"])
+    assert update_table(log, "orders", uri).whole == REWRITTEN
+    assert content(uri) == alive(log) and len(content(uri)) == 1
+
+
+def test_commits_that_are_not_known_any_more_may_have_been_a_restore(orders, uri):
+    update_table(orders, "orders", uri)
+    append(orders, (b"d", b"1"))
+    append(orders, (b"d", b"2"))
+    commit = orders.snapshot("orders").version - 1
+    orders.manifest("orders").keep_for_rebuild()  # a checkpoint, before which vacuum takes commits
+    (Path(orders.uri) / f"_manifest/orders/_delta_log/{commit:020d}.json").rename(Path(uri) / "away")
+    assert update_table(orders, "orders", uri).whole == REWRITTEN
+    assert content(uri) == alive(orders)
+
+
 def test_a_topic_made_anew_is_compared_whole(orders, uri):
     update_table(orders, "orders", uri)
     orders.delete_topic("orders")
@@ -140,8 +181,10 @@ def test_a_table_that_others_commit_to_all_the_time_is_an_error(orders, uri, mon
 
 
 def test_a_position_is_the_same_after_json():
-    position = Position("id", {0: (1, 5), 12: (0, 7)}, 99)
-    assert Position.from_json(position.to_json()) == position
+    for version in (None, 7):
+        position = Position("id", {0: (1, 5), 12: (0, 7)}, 99, version)
+        assert Position.from_json(position.to_json()) == position
+    assert Position.from_json('{"segments": {"topic_id": "id", "offsets": {}, "at_ms": 1}}') == Position("id", {}, 1)
     assert Position.from_json("") is None and Position.from_json('{"other": 1}') is None
 
 

@@ -220,6 +220,11 @@ class TopicLog:
         }
         return commit_info(actions).get("change"), mine
 
+    def operation(self, version: int) -> str | None:
+        """The operation of a commit. Raises FileNotFoundError where the log does not have that version (any more)."""
+        found: str | None = commit_info(self.delta.actions(version)).get("change")
+        return found
+
     def find(self, commit_id: str, versions: Iterable[int]) -> tuple[int, int] | None:
         """(version, number of the try) of the commit with this id, where it made any of `versions`; else None.
 
