@@ -130,6 +130,8 @@ def test_values_of_json_lines_may_be_json(segments, uri):
         b'{"value": "a", "timestamp": "x"}',
         b'{"value": "a", "partition": 4294967296}',
         b'{"value": "a", "headers": [{"key": 1}]}',
+        b'{"value": [1e999]}',
+        b'{"value": ' + b"[" * 100_000,
         b'{"value": "a", "headers": 3}',
         b'{"key": "a", "Value": "b"}',
     ],
@@ -261,6 +263,7 @@ def test_read_committed_leaves_aborted_transactions_out(segments):
     [
         ("-1", "5"), ("latest", "5"), ("-2", "1"), ("earliest", "1"),
         (START_MS + 150, "2"), ("2023-11-14T22:13:20.4Z", "4"), (START_MS + 9999, ""),
+        (10**20, ""), (-(10**20), "1"),
     ],
 )  # fmt: skip
 def test_offsets(segments, uri, time, offsets):

@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
+from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest.delta.delta_log import VersionTakenError
 from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
@@ -70,6 +72,18 @@ def test_an_append_has_forced_every_file_when_it_returns(root, config):
     log.create_topic("orders", 1, config)
     log.append("orders", rows("a"))
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
+
+
+def test_chunks_that_were_written_before_the_setting_are_forced_by_their_commit(root):
+    log, disk = open_watched(root)
+    log.create_topic("orders", 1)
+    target = log.target("orders")
+    with Appender(log.storage, lambda _: target, topic="orders") as appender:
+        appender.write(pa.record_batch({"value": ["a"]}))
+        written = appender.close()
+    log.alter_topic("orders", FORCED)
+    log.commit_chunks(written)
+    assert {path for path in files_of(root) if path.startswith("orders-0/")} <= set(disk.forced)
 
 
 def test_without_the_setting_nothing_is_forced(root):
@@ -149,7 +163,7 @@ def test_the_alter_that_sets_it_is_forced_with_all_before_it(root):
 def test_a_disk_that_fails_before_the_commit_adds_nothing(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
-    for call in (1, 2, 3):  # the chunk, the rows of the base, the new rows
+    for call in (1, 2, 3, 4):  # the chunk, twice; the rows of the base, the new rows
         disk.calls, disk.fails = 0, call
         with pytest.raises(StorageError, match="disk failed"):
             log.append("orders", rows("a"))
@@ -159,7 +173,7 @@ def test_a_disk_that_fails_before_the_commit_adds_nothing(root):
 def test_a_disk_that_fails_after_the_commit_is_no_success(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
-    disk.calls, disk.fails = 0, 5
+    disk.calls, disk.fails = 0, 6
     with pytest.raises(UnknownOutcomeError, match="nobody knows whether it has reached the disk"):
         log.append("orders", rows("a"))
     assert log.offsets("orders") == {0: (0, 1)}

@@ -187,7 +187,7 @@ def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, A
             "partition": _integer(row, "partition"),
             "timestamp": None if timestamp_ms is None else timestamp_ms * 1000,
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidOptionError(
             f"Line {number} is not a record",
             expected='a JSON object such as {"key": "a", "value": "b", "headers": [{"key": "h", "value": "1"}]}',
@@ -215,7 +215,7 @@ def _bytes(row: dict[str, Any], name: str) -> bytes | None:
     value = row.get(name)
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[str]) -> bytes:

@@ -61,6 +61,8 @@ def commit_append(
         # Vacuum deletes files before their rows: after this snapshot, a file without a row was never committed.
         if replayed:
             check_files(manifest.storage, chunks)
+        if manifest.log.is_forced(snapshot.config):  # it may not have been when the chunks were written
+            manifest.storage.force(_files(chunks))
         return plan_append(snapshot, chunks)
 
     done = manifest.commit(plan, txn=txn, state=state)
@@ -89,6 +91,10 @@ def commit_written(
         state=state,
         replayed=replayed,
     )
+
+
+def _files(chunks: Sequence[Segment]) -> list[str]:
+    return list({path for chunk in chunks for path in (chunk.path, chunk.index_path, chunk.time_index_path)})
 
 
 def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config.values import LONG_MAX
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -34,6 +35,7 @@ def offsets_for_times(
     found = {}
     for partition, target_ms in targets_ms.items():
         check_partition(snapshot, partition)
+        target_ms = min(max(target_ms, -LONG_MAX), LONG_MAX)  # beyond is no time that a record can have
         start, end = bounds[partition]
         table = snapshot.live_table(partition)
         late_enough = pc.and_(
