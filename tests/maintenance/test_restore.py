@@ -7,13 +7,15 @@ import sys
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownTopicError
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions
+from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
@@ -46,6 +48,21 @@ def test_records_that_retention_took_are_there_again(orders):
     assert contents(orders, "orders") == before
     assert orders.config("orders").retention_bytes == 0  # settings are not brought back
     assert_sound(orders)
+
+
+def test_a_clock_that_fails_after_the_commit_is_no_error_of_a_restore(orders, monkeypatch):
+    before, wanted = contents(orders, "orders"), version(orders)
+    append_one_by_one(orders, "orders", records(20, first=40))
+    play = Play()
+
+    def failed(storage: Storage) -> int:
+        raise StorageError("The file system failed", path=storage.location("_clock"))
+
+    play.commits(lambda go: (go(), monkeypatch.setattr(Storage, "now_ms", failed))[0])
+    restored = restore(LogDir(Storage(orders.uri), open_delta_log=play), "orders", wanted)
+    assert (dict(restored), restored.leaving) == ({0: (0, 60)}, {0: (40, 60)})
+    monkeypatch.undo()
+    assert contents(orders, "orders") == before
 
 
 def test_rolling_is_undone_and_can_be_done_again(orders):

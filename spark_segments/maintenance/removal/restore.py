@@ -70,6 +70,7 @@ def restore(
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
     undone_transactions: list[UndoneTransactions] = []
+    now_ms = log.storage.now_ms()  # not after the commit: its error would say that nothing was committed
 
     def checked(current: Snapshot) -> pa.Table:
         """The rows of the version. Raises where they cannot be the log of `current`."""
@@ -112,7 +113,7 @@ def restore(
         before = commit.snapshot_before
         restored = Restored(commit.bounds())
     restored.transactions = tuple(undone_transactions)
-    _describe(restored, wanted, before, topic_config(before.config, log.defaults), log.storage.now_ms())
+    _describe(restored, wanted, before, topic_config(before.config, log.defaults), now_ms)
     return restored
 
 
