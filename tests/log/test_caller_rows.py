@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidRecordError
+from spark_segments.errors import InvalidRecordError, SegmentsError
 
 MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 MOMENT_MS = int(MOMENT.timestamp() * 1000)
@@ -137,6 +137,21 @@ def test_views_of_values_can_be_appended(log):
 def test_what_is_no_rows_is_an_error(log, rows):
     with pytest.raises(InvalidRecordError, match="Rows come as Arrow"):
         log.append("orders", rows)
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        (pa.table({"value": ["a"], "timestamp": pa.array([2**62], pa.timestamp("s"))}), "timestamp cannot be written"),
+        (pa.Table.from_arrays([pa.array(["a"])] * 2, names=["value", "value"]), "two columns of the same name"),
+        (pd.DataFrame({"value": ["a", b"b", 1]}), "The rows are no records"),
+    ],
+    ids=["a time beyond 64 bits", "two columns", "values of several types"],
+)
+def test_columns_that_are_no_records_are_an_error(log, rows, message):
+    with pytest.raises(SegmentsError, match=message):
+        log.append("orders", rows)
+    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
 
 
 def test_no_rows_are_an_append_of_nothing(log):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -33,6 +34,20 @@ def test_a_commit_refuses_such_a_version_whoever_makes_it(tmp_path):
     with pytest.raises(InvalidOptionError, match="out of range"):
         commit_append(manifest, [new_chunk()], ("app", LARGEST + 1))
     assert manifest.snapshot().version == 0
+
+
+@pytest.mark.parametrize("txn", [(None, 1), ("", 1), (7, 1), ("app", True), ("app", 1, 2), ("app",)], ids=str)
+def test_what_no_look_up_could_find_again_is_no_transaction(log, txn):
+    log.create_topic("orders")
+    with pytest.raises(InvalidOptionError, match="transaction"):
+        log.append("orders", ROWS, txn=txn)
+    assert log.offsets("orders") == {0: (0, 0)}
+
+
+def test_a_number_of_numpy_is_a_version(log):
+    log.create_topic("orders")
+    assert log.append("orders", ROWS, txn=("app", np.int64(7)))
+    assert log.append("orders", ROWS, txn=("app", 7)) == {}
 
 
 def test_the_smallest_and_the_largest_version_are_versions(log):

@@ -36,7 +36,10 @@ def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordB
         given = {name.lower() for name in formats}
         return [rows_of(data, [name for name in ("key", "value") if f"{name}.format" in given])]
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "itertuples"):
-        return _batches(pa.Table.from_pandas(data, preserve_index=False))
+        try:
+            return _batches(pa.Table.from_pandas(data, preserve_index=False))
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InvalidRecordError(f"The rows are no records: {error}", hint=WRITER_HINT) from error
     if hasattr(data, "__arrow_c_stream__"):
         data = pa.RecordBatchReader.from_stream(data)
     if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__iter__"):

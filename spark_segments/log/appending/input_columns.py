@@ -33,6 +33,9 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
         raise InvalidOptionError(
             "The data has no column to write", expected="a column named value", found=schema.names, hint=WRITER_HINT
         )
+    twice = [name for name in WRITER_SCHEMA.names if schema.names.count(name) > 1]
+    if twice:
+        raise InvalidOptionError("The data has two columns of the same name", found=", ".join(twice))
     if not topic_given and "topic" not in schema.names:
         raise InvalidOptionError("The write names no topic", hint="Give the option topic, or a column of that name")
     for field in schema:
@@ -113,7 +116,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         if pa.types.is_dictionary(column.type):  # Arrow cannot take from a dictionary of views
             return column.dictionary.cast(field.type).take(column.indices)
-        return column.cast(field.type, safe=not pa.types.is_timestamp(column.type))
+        # Parts of a microsecond are cut. A time that 64 bits of microseconds do not hold is an error.
+        return column.cast(field.type, safe=not (pa.types.is_timestamp(column.type) and column.type.unit == "ns"))
     except pa.ArrowInvalid as error:
         raise InvalidOptionError(
             f"Column {field.name} cannot be written as {field.type}: {error}", hint=WRITER_HINT

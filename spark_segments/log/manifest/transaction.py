@@ -7,6 +7,7 @@ commits as well, and serve the topics of version 1. Kafka's transactions, which 
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,22 +50,29 @@ AnyTransaction = Transaction | tuple[str, int]
 
 
 def checked(txn: AnyTransaction) -> Transaction:
-    """The transaction. Raises InvalidOptionError for a version that is negative or does not fit the 64 bits of Delta's
-    log.
+    """The transaction. Raises InvalidOptionError for an application without a name, and for a version that is negative
+    or does not fit the 64 bits of Delta's log.
     """
-    txn = txn if isinstance(txn, Transaction) else Transaction(*txn)
+    if not isinstance(txn, Transaction):
+        if len(txn) != 2:
+            raise InvalidOptionError("A transaction has two parts", expected="(application id, version)", found=txn)
+        txn = Transaction(*txn)
+    if not isinstance(txn.application, str) or not txn.application:  # no look-up would ever find it
+        raise InvalidOptionError(
+            "The application id of a transaction is no name", expected="text", found=repr(txn.application)
+        )
     try:
-        fits = 0 <= operator.index(txn.version) < 1 << 63
+        version = -1 if isinstance(txn.version, bool) else operator.index(txn.version)
     except TypeError:
-        fits = False
-    if not fits:
+        version = -1
+    if not 0 <= version < 1 << 63:
         raise InvalidOptionError(
             f"The version of a transaction of {txn.application} is out of range",
             expected=f"a whole number from 0 to {(1 << 63) - 1}",
             found=txn.version,
             hint="Number an application's writes from 0 on, or by a batch id or a time in ms",
         )
-    return txn
+    return dataclasses.replace(txn, version=version)
 
 
 def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:
