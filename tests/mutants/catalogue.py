@@ -304,6 +304,22 @@ MUTANTS = (
         "tests/maintenance/test_compact_races.py::test_files_that_are_too_old_by_the_commit_are_not_named",
     ),
     Mutant(
+        "compact",
+        "a thread is given the transactions behind its window",
+        "maintenance/compaction/second_pass.py",
+        "                before = transactions.copy()\n",
+        "                before = transactions\n",
+        "tests/maintenance/test_second_pass.py::test_threads_leave_the_bytes_of_one_thread",
+    ),
+    Mutant(
+        "compact",
+        "nobody checks the CRCs of what threads clean",
+        "maintenance/compaction/second_pass.py",
+        "    if check_crc:\n",
+        "    if False:\n",
+        "tests/maintenance/test_second_pass.py::test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread",
+    ),
+    Mutant(
         "vacuum",
         "files go at once",
         "maintenance/removal/vacuum.py",
