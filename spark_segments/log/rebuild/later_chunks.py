@@ -1,7 +1,7 @@
 """Which files without offsets of the log are added to a partition, and in which order.
 
 A chunk that was written twice, rolled, or merged with others is there as a file as well, and its records would be there
-twice. Its batches tell: see `LaterFile.keys`.
+twice. The keys of its batches tell.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.rebuild.anchors import Batches
 from spark_segments.log.rebuild.later_files import LaterFile
 
 COPY = "its records are in the log, or in a file before it"
@@ -18,28 +19,23 @@ PART_COPY = "a part of its records is in the log, or in a file before it"
 
 
 def chunks_to_add(
-    chunks: Iterable[LaterFile],
-    rows: Iterable[Segment],
-    keys_of: Callable[[Segment], set[int]],
+    chunks: Sequence[LaterFile],
     seen: set[int],
+    damage: str | None,
     named: Callable[[LaterFile], bool],
     left_out: dict[tuple[str, int], str],
 ) -> list[LaterFile]:
-    """The chunks to add, in the order of writing; why the others are not goes to `left_out`, by path and position.
+    """The chunks to add, in the order given; why the others are not goes to `left_out`, by path and position.
 
-    `rows`: what is known, and there. `seen`: keys of the files that are added already. A chunk that the user `named` is
-    added even if it is a copy.
+    `seen`: keys of what is in the log already; where a part of that cannot be read, `damage` says so. A chunk that the
+    user `named` is added even if it is a copy.
     """
-    ordered = sorted(chunks, key=lambda one: (one.made_ms, one.path, one.position))
-    if not ordered:
-        return []
-    known, damage = _known_keys(rows, keys_of, min(one.written_ms for one in ordered))
-    seen = seen | known
-    merged = _needed_merges(ordered, seen)
+    seen = set(seen)
+    merged = _needed_merges(chunks, seen)
     for one in merged:
         seen |= keys_in(one)
     added = []
-    for one in ordered:
+    for one in chunks:
         keys = keys_in(one)
         if named(one) or one in merged:
             added.append(one)
@@ -53,6 +49,21 @@ def chunks_to_add(
             added.append(one)
         seen |= keys
     return added
+
+
+def in_order_of_writing(chunks: Sequence[LaterFile]) -> list[LaterFile]:
+    """By time, then by the time of their records, then the larger first: an append fills a chunk before the next.
+
+    Object stores tell whole seconds, in which many files are written.
+    """
+    resolution_ms = 1 if any(one.written_ms % 1000 for one in chunks) else 1000
+
+    def key(one: LaterFile) -> tuple[int, int, int, int, str, int]:
+        assert one.row is not None
+        first_ms, last_ms = one.row.first_batch_max_timestamp_ms, one.row.max_timestamp_ms
+        return one.made_ms // resolution_ms, first_ms, last_ms, -one.row.log_bytes, one.path, one.position
+
+    return sorted(chunks, key=key)
 
 
 def fitting_run(chunks: Sequence[LaterFile], offsets: int, before_ms: int) -> range:
@@ -74,23 +85,26 @@ def fitting_run(chunks: Sequence[LaterFile], offsets: int, before_ms: int) -> ra
 
 def keys_in(file: LaterFile) -> set[int]:
     """The file's keys as a set."""
-    assert file.keys is not None
-    return set(file.keys.tolist())
+    assert file.batches is not None
+    return file.batches.key_set
 
 
-def _known_keys(
-    rows: Iterable[Segment], keys_of: Callable[[Segment], set[int]], oldest_ms: int
-) -> tuple[set[int], str | None]:
-    """The keys of known rows that a file written at `oldest_ms` or later may be a copy of, and the first damage.
+def twins(
+    chunks: Sequence[LaterFile], rows: Iterable[Segment], batches_of: Callable[[Segment], Batches]
+) -> tuple[list[tuple[Segment, Batches]], str | None]:
+    """The known rows that chunks may be copies of, with their batches; and the first damage that is met.
 
     A sealed segment is as old as its newest chunk, and nobody writes a chunk twice more than ORPHAN_AGE_MS apart.
     """
-    found: set[int] = set()
+    found: list[tuple[Segment, Batches]] = []
     damage: str | None = None
+    if not chunks:
+        return found, damage
+    oldest_ms = min(one.written_ms for one in chunks)
     for row in rows:
         if row.state == CHUNK or row.created_ms >= oldest_ms - ORPHAN_AGE_MS:
             try:
-                found |= keys_of(row)
+                found.append((row, batches_of(row)))
             except CorruptBatchError as error:
                 damage = damage or str(error)
     return found, damage

@@ -12,9 +12,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.errors import CorruptBatchError, MissingFileError
 from spark_segments.format.batches import BatchTable
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.manifest.rows import (
     BASE_OFFSET_DIGITS,
@@ -26,9 +29,11 @@ from spark_segments.log.manifest.rows import (
     Segment,
 )
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.rebuild.anchors import Batches
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.figures import SegmentBuilder
 from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.reader import read_segment
 from spark_segments.log.segment.shared_object import read_footer, shared_directory
 from spark_segments.log.segment.walk import walk
 from spark_segments.log.segment.writer import count_tombstones
@@ -45,7 +50,7 @@ class LaterFile:
     `made_ms`: when the writer or job made it, by its own word where it says so. `row`: what a row says of it, at the
     offsets in its bytes; None where it can be in no log, for the reason `problem`. `is_chunk`: its offsets begin at 0
     and are not those of the log. `is_merged`: such a chunk, that a roll made of others. `is_earlier`: it has an id that
-    the topic had before an earlier rebuild. `keys`: uint64[batches], the same for a copy of a batch at other offsets.
+    the topic had before an earlier rebuild.
     """
 
     path: str
@@ -59,7 +64,7 @@ class LaterFile:
     is_chunk: bool = False
     is_merged: bool = False
     is_earlier: bool = False
-    keys: np.ndarray | None = None
+    batches: Batches | None = None
 
 
 def later_files(
@@ -89,21 +94,37 @@ def later_files(
                 yield _file(storage, info, topic_ids[0], int(directory.rpartition("-")[2]), partitions, listing, limits)
 
 
-def batch_keys(storage: Storage, row: Segment) -> set[int]:
-    """The `LaterFile.keys` of the batches in the file of a row. Raises CorruptBatchError where it is damaged or cut."""
-    found: set[int] = set()
+def batches_in(storage: Storage, row: Segment) -> Batches:
+    """The batches in the file of a row. Raises CorruptBatchError where it is damaged or cut."""
+    found: list[BatchTable] = []
     at = row.position
     with fetch_ahead(storage, row.path, row.end_position) as read:
         for step in walk(read, row.path, row.end_position, start_position=row.position, check_crc=False):
             if step.error is not None:
                 raise step.error
-            found.update(_keys(step.window.batches).tolist())
+            found.append(step.window.batches)
             at = step.end_position
     if at < row.end_position:
         raise CorruptBatchError(
             "The file is cut", path=row.path, position=at, expected=f"batches up to {row.end_position}", found="none"
         )
-    return found
+    return _facts(found)
+
+
+def has_records_of(storage: Storage, topic: str, chunk: Segment, segment: Segment, start: int, end: int) -> bool:
+    """See `anchors.SameRecords`."""
+    names = ("offset", "timestamp", "key", "value")
+
+    def records(row: Segment) -> pa.Table:
+        found = list(read_segment(storage, row, topic, start_offset=start, end_offset=end, columns=names))
+        return pa.Table.from_batches(found, None if found else pa.schema([RECORD_SCHEMA.field(name) for name in names]))
+
+    try:
+        whole, left = records(chunk), records(segment)
+    except (CorruptBatchError, MissingFileError):
+        return False
+    rows = whole.filter(pc.is_in(whole.column("offset"), left.column("offset")))
+    return left.num_rows > 0 and bool(rows.equals(left))
 
 
 def _directories(storage: Storage, topic: str) -> list[str]:
@@ -209,7 +230,7 @@ def _scanned(
         row=row,
         is_chunk=is_run or (run.name_offset == 0 and is_appended),
         is_merged=is_run and not is_appended,
-        keys=_keys(batches),
+        batches=_facts(tables),
     )
 
 
@@ -245,9 +266,15 @@ def _in_window(batches: BatchTable, position: int) -> BatchTable:
     return dataclasses.replace(batches, position=batches.position - position)
 
 
-def _keys(batches: BatchTable) -> np.ndarray:
-    keys: np.ndarray = (batches.crc.astype(np.uint64) << np.uint64(32)) | batches.size.astype(np.uint64)
-    return keys
+def _facts(tables: list[BatchTable]) -> Batches:
+    batches = BatchTable.concatenate(tables)
+    return Batches(
+        (batches.crc.astype(np.uint64) << np.uint64(32)) | batches.size.astype(np.uint64),
+        batches.base_offset,
+        batches.last_offset + 1,
+        batches.base_timestamp,
+        batches.max_timestamp,
+    )
 
 
 def _first_line(error: CorruptBatchError) -> str:

@@ -2,8 +2,9 @@
 
 A file that a job wrote has the offsets of the log. It fills the place of known rows whose files are gone, alone or in a
 chain of such files, or goes on behind the log end. Known rows whose files are there stay. A chunk has no offsets: it
-goes between those files where it fits exactly, else behind the log end, in the order of writing. A copy of batches that
-are in the log already is left out, so that no record is there twice.
+stands where a segment that was made of it says (anchors.py), or between such files where it fits exactly, else behind
+the log end, in the order of writing. A copy of batches that are in the log already is left out, so that no record is
+there twice.
 """
 
 from __future__ import annotations
@@ -15,13 +16,24 @@ from dataclasses import dataclass, field
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
+from spark_segments.log.rebuild.anchors import Anchors, Batches, SameRecords
 from spark_segments.log.rebuild.coverage import Piece, cover
-from spark_segments.log.rebuild.later_chunks import COPY, chunks_to_add, fitting_run, keys_in
+from spark_segments.log.rebuild.later_chunks import (
+    COPY,
+    chunks_to_add,
+    fitting_run,
+    in_order_of_writing,
+    keys_in,
+    twins,
+)
 from spark_segments.log.rebuild.later_files import LaterFile
 
 BELOW_START = "its offsets are below the log start offset"
 TOO_OLD = "it was written before records that are in the log at its offsets or ahead of them"
 OTHER_RECORDS = "the log has other records at its offsets"
+OUTDATED = (
+    "it is older than chunks that were compacted: its records may have been, too, and would come back as the newest"
+)
 
 CLOCKS_MS = 60_000
 """A file counts as older than a row from this difference on: their times are those of several clocks."""
@@ -54,7 +66,8 @@ class KnownLog:
     """A partition as it is known: live rows in log order, log start and end, and rows `out` of the log.
 
     `is_there`: whether the file of a row is there and as long as the row says. `is_gone`: whether there is no such
-    file. `keys_of`: `LaterFile.keys` of the batches of a row that is there; raises CorruptBatchError.
+    file. `batches_of`: the batches of a row that is there; raises CorruptBatchError. `same_records`: see `Anchors`.
+    `is_compacted`: whether the last record of a key stands for it.
     """
 
     rows: Sequence[Segment]
@@ -62,8 +75,10 @@ class KnownLog:
     log_end_offset: int
     is_there: Callable[[Segment], bool]
     is_gone: Callable[[Segment], bool]
-    keys_of: Callable[[Segment], set[int]]
+    batches_of: Callable[[Segment], Batches]
+    same_records: SameRecords
     out: Sequence[Segment] = ()
+    is_compacted: bool = False
 
 
 def place(known: KnownLog, later: Sequence[LaterFile], named: Callable[[LaterFile], bool]) -> PlacedLog:
@@ -96,14 +111,23 @@ class _Placing:
 
     def run(self, later: Sequence[LaterFile], named: Callable[[LaterFile], bool]) -> PlacedLog:
         placed, known = self._placed, self._known
-        path = self._path([file for file in later if not file.is_chunk])
-        seen: set[int] = set()
+        segments = [file for file in later if not file.is_chunk]
+        offsetless = in_order_of_writing([file for file in later if file.is_chunk])
+        there = [*self._there.values(), *(row for row in known.out if offsetless and known.is_there(row))]
+        found, damage = twins(offsetless, there, known.batches_of)
+        anchored = self._anchored(segments, offsetless, found)
+        path = self._path([*segments, *anchored])
+        seen = {key for _, batches in found for key in batches.keys.tolist()}
         for piece, _ in path:
             if isinstance(piece.owner, LaterFile):
                 seen |= keys_in(piece.owner)
-        offsetless = [file for file in later if file.is_chunk]
-        twins = [*self._there.values(), *(row for row in known.out if offsetless and known.is_there(row))]
-        chunks = chunks_to_add(offsetless, twins, known.keys_of, seen, named, placed.left_out)
+        standing = {(file.path, file.position) for file in anchored}
+        for file in offsetless:
+            if named(file) and placed.left_out.get((file.path, file.position)) == COPY:
+                standing.discard((file.path, file.position))
+                del placed.left_out[file.path, file.position]
+        rest = [file for file in offsetless if (file.path, file.position) not in standing]
+        chunks = chunks_to_add(rest, seen, damage, named, placed.left_out)
         at = self._start
         for piece, entry in path:
             if entry > at:
@@ -112,8 +136,12 @@ class _Placing:
             self._add(piece, entry)
             at = piece.end
         self._pass(at, known.log_end_offset)
+        outdated = self._outdated(offsetless, anchored)
         for chunk in chunks:
-            self._append(chunk)
+            if (chunk.path, chunk.position) in outdated and not named(chunk):
+                placed.left_out[chunk.path, chunk.position] = OUTDATED
+            else:
+                self._append(chunk)
         placed.rows = _in_order([*placed.rows, *self._empty])
         if placed.rows:
             placed.log_end_offset = max(placed.log_end_offset, placed.rows[-1].next_offset)
@@ -124,6 +152,23 @@ class _Placing:
         return placed
 
     # Files with offsets of the log
+
+    def _anchored(
+        self,
+        segments: Sequence[LaterFile],
+        chunks: Sequence[LaterFile],
+        known: Sequence[tuple[Segment, Batches]],
+    ) -> list[LaterFile]:
+        """The chunks that segments were made of, at their offsets of the log."""
+        if not chunks:
+            return []
+        anchors = Anchors([*known, *((_row(file), _batches(file)) for file in segments)], self._known.same_records)
+        found = []
+        for chunk in chunks:
+            base = anchors.find(_row(chunk), _batches(chunk))
+            if base is not None:
+                found.append(dataclasses.replace(chunk, row=_row(chunk).at(base)))
+        return found
 
     def _path(self, files: Sequence[LaterFile]) -> list[tuple[Piece[Segment | LaterFile], int]]:
         pieces: list[Piece[Segment | LaterFile]] = [
@@ -138,7 +183,8 @@ class _Placing:
                 continue
             usable.append(file)
             span = row.next_offset - row.base_offset
-            pieces.append(Piece(row.base_offset, row.next_offset, file, False, span - min(row.records, span)))
+            passed_over = span - min(row.records, span)
+            pieces.append(Piece(row.base_offset, row.next_offset, file, False, passed_over, file.is_chunk))
         path = cover(pieces, self._start)
         used = {id(piece.owner) for piece, _ in path}
         self._placed.left_out |= {(file.path, file.position): COPY for file in usable if id(file) not in used}
@@ -152,17 +198,29 @@ class _Placing:
         inside = self._rows[first:last]
         goes_on = row.next_offset > self._known.log_end_offset
         newest_ms = max((one.created_ms for one in (self._rows if goes_on else inside)), default=0)
+        if file.is_chunk:
+            return None  # its records say where it stood
         if file.written_ms + CLOCKS_MS < newest_ms:
             return TOO_OLD
-        if goes_on and inside and all(one.identity in self._there for one in inside):
-            keys = keys_in(file)
-            if not any(self._keys_or_none(one) & keys for one in reversed(inside)):
-                return OTHER_RECORDS
+        if goes_on and all(one.identity in self._there for one in inside) and not self._is_kin(file, row, inside):
+            return OTHER_RECORDS
         return None
 
-    def _keys_or_none(self, row: Segment) -> set[int]:
+    def _is_kin(self, file: LaterFile, row: Segment, inside: Sequence[Segment]) -> bool:
+        """Whether a file has batches of the known rows in its offsets, or records of them; or none in their place."""
+        keys, batches = keys_in(file), _batches(file)
+        if any(self._keys(one) & keys for one in reversed(inside)):
+            return True
+        for one in inside:
+            places = (batches.starts >= one.base_offset) & (batches.ends <= one.next_offset) & (batches.last_ms >= 0)
+            for start, end in zip(batches.starts[places].tolist(), batches.ends[places].tolist(), strict=True):
+                return self._known.same_records(one, row, start, end)
+        return True
+
+    def _keys(self, row: Segment) -> set[int]:
+        """The keys of a known row, none where its file is damaged."""
         try:
-            return self._known.keys_of(row)
+            return self._known.batches_of(row).key_set
         except CorruptBatchError:
             return set()
 
@@ -187,7 +245,7 @@ class _Placing:
             if row.next_offset != at or self._there.get(row.identity) != row:
                 return entry
             first, at = first - 1, row.base_offset
-        if at != start or not all(keys and keys <= keys_in(file) for keys in map(self._keys_or_none, rows[first:])):
+        if at != start or not all(keys and keys <= keys_in(file) for keys in map(self._keys, rows[first:])):
             return entry
         del rows[first:]
         return start
@@ -233,6 +291,14 @@ class _Placing:
         self._moved -= stop - at
 
     # Chunks
+
+    def _outdated(self, chunks: Sequence[LaterFile], anchored: Sequence[LaterFile]) -> set[tuple[str, int]]:
+        """The chunks of a compacted topic that were written before another, later one that has its place in the log."""
+        end = self._known.log_end_offset
+        rolled = {(file.path, file.position) for file in anchored if _row(file).base_offset >= end}
+        places = [(file.path, file.position) for file in chunks]
+        newest = max((at for at, place in enumerate(places) if place in rolled), default=0)
+        return set(places[:newest]) if self._known.is_compacted else set()
 
     def _append(self, chunk: LaterFile) -> None:
         """Puts a chunk behind the log end."""
@@ -323,6 +389,11 @@ def _part(row: Segment, first: int, following: int) -> Segment:
         return row
     file_base_offset = row.file_base_offset + first - row.base_offset
     return dataclasses.replace(row, base_offset=first, next_offset=following, file_base_offset=file_base_offset)
+
+
+def _batches(file: LaterFile) -> Batches:
+    assert file.batches is not None
+    return file.batches
 
 
 def _row(file: LaterFile) -> Segment:

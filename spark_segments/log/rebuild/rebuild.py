@@ -12,6 +12,7 @@ import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,8 +51,9 @@ from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
+from spark_segments.log.rebuild.anchors import Batches
 from spark_segments.log.rebuild.known import KnownTopic, known_topic
-from spark_segments.log.rebuild.later_files import LaterFile, batch_keys, later_files
+from spark_segments.log.rebuild.later_files import LaterFile, batches_in, has_records_of, later_files
 from spark_segments.log.rebuild.loss import check_lost
 from spark_segments.log.rebuild.placing import KnownLog, PlacedLog, place
 from spark_segments.log.rebuild.report import RebuildReport, described
@@ -127,7 +129,8 @@ class _RebuildPlan:
 
 def _plan(log: LogDir, known: KnownTopic, add: Sequence[str]) -> _RebuildPlan:
     snapshot, storage = known.snapshot, log.storage
-    limits = SegmentLimits.of(topic_config(snapshot.config, log.defaults))
+    config = topic_config(snapshot.config, log.defaults)
+    limits = SegmentLimits.of(config)
     named = set(snapshot.source.read(None).column("path").to_pylist())
     count = snapshot.partitions.num_rows
     ids = [snapshot.topic_id, *filter(None, snapshot.states.get(REBUILT_FROM, "").split(","))]
@@ -136,7 +139,7 @@ def _plan(log: LogDir, known: KnownTopic, add: Sequence[str]) -> _RebuildPlan:
     wanted = _wanted(usable, add)
     sizes = _sizes(storage, snapshot)
     placed, possible, partitions = {}, {}, []
-    keys: dict[tuple[str, int, int], set[int]] = {}
+    read: dict[tuple[str, int, int], Batches] = {}
     out = _out_of_log(snapshot)
 
     def is_there(segment: Segment) -> bool:
@@ -145,21 +148,33 @@ def _plan(log: LogDir, known: KnownTopic, add: Sequence[str]) -> _RebuildPlan:
     def is_gone(segment: Segment) -> bool:
         return segment.path not in sizes
 
-    def keys_of(segment: Segment) -> set[int]:
-        if segment.identity not in keys:
-            keys[segment.identity] = batch_keys(storage, segment)
-        return keys[segment.identity]
+    def batches_of(segment: Segment) -> Batches:
+        if segment.identity not in read:
+            read[segment.identity] = batches_in(storage, segment)
+        return read[segment.identity]
+
+    same_records = partial(has_records_of, storage, snapshot.topic)
 
     for row in partitions_of(snapshot.partitions):
         live = snapshot.live_of(row.partition)
         gone = out.get(row.partition, ())
-        of_row = KnownLog(live, row.log_start_offset, row.log_end_offset, is_there, is_gone, keys_of, gone)
+        of_row = KnownLog(
+            live,
+            row.log_start_offset,
+            row.log_end_offset,
+            is_there,
+            is_gone,
+            batches_of,
+            same_records,
+            gone,
+            config.compact,
+        )
         mine = [file for file in usable if file.partition == row.partition]
         chosen = [file for file in mine if (file.path, file.position) in wanted]
         possible[row.partition] = place(of_row, mine, lambda file: file.path in add)
         placed[row.partition] = place(of_row, chosen, lambda file: file.path in add)
         partitions.append(_partition(row, placed[row.partition]))
-        keys.clear()
+        read.clear()
     unchanged = all(log.rows == snapshot.live_of(number) and not log.missing for number, log in placed.items())
     is_exact = known.is_whole and not later and unchanged
     return _RebuildPlan(later, placed, possible, partitions, is_exact)

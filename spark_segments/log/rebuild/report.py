@@ -149,13 +149,18 @@ def _not_known(known: KnownTopic, later: Sequence[LaterFile], report: RebuildRep
     found = [
         f"Commits after version {version}"
         + (f", at least {known.lost_versions} of them" if known.lost_versions else "")
-        + ": appends, settings, new partitions, and what retention, delete-records, compaction and erase took. What "
-        "they took is in the log again where its file is still there."
+        + ": appends, settings, new partitions, what a restore took or brought back, and what retention, "
+        "delete-records, compaction and erase took. What they took is in the log again where its file is still there."
     ]
     if later:
         found.append(
             "Whether a file that no known row names was committed. A task that failed, or that Spark ran twice, leaves "
             "such files too: adding them may bring records twice. Vacuum deletes them once they are 7 days old."
+        )
+    if any(file.is_chunk for file in later):
+        found.append(
+            "The order of chunks that were written in the same moment of the store's clock, which on an object store "
+            "is a second: the time of their records decides, and nothing where that is the same."
         )
     if later and REBUILT_FROM in known.snapshot.states:
         found.append(

@@ -26,12 +26,19 @@ def new_log(root: Path, partitions: int = 2, **config: str) -> LogDir:
 
 
 def append(
-    log: LogDir, first: int, count: int = 10, txn: tuple[str, int] | None = None, *, batch_bytes: int = 131072
+    log: LogDir,
+    first: int,
+    count: int = 10,
+    txn: tuple[str, int] | None = None,
+    *,
+    batch_bytes: int = 131072,
+    keys: int = 1 << 30,
 ) -> None:
-    """Records whose values are the numbers from `first` on, over all partitions."""
+    """Records whose values are the numbers from `first` on, over all partitions, with so many different keys."""
     partitions = log.snapshot(TOPIC).partitions.num_rows
     numbers = range(first, first + count)
     columns = {
+        "key": pa.array([str(number % keys).encode() for number in numbers], pa.binary()),
         "value": pa.array([str(number).encode() for number in numbers], pa.binary()),
         "partition": pa.array([number % partitions for number in numbers], pa.int32()),
         "timestamp": pa.array([1_700_000_000_000_000 + number for number in numbers], pa.timestamp("us", "UTC")),

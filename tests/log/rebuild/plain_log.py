@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
+from spark_segments.log.rebuild.anchors import Batches
 from spark_segments.log.rebuild.later_files import LaterFile
 from spark_segments.log.rebuild.placing import KnownLog, PlacedLog
 
@@ -63,7 +64,7 @@ class PlainFiles:
         file = LaterFile(
             path, 0, 0, len(batches), written_ms, written_ms, row_of(path, batches, base),
             is_chunk=not base and not batches[0].offset and path in self.chunks,
-            keys=np.array(self.keys(path), np.uint64),
+            batches=self.facts(path),
         )  # fmt: skip
         return dataclasses.replace(file, **more)  # type: ignore[arg-type]
 
@@ -76,9 +77,21 @@ class PlainFiles:
             end,
             lambda row: row.path in self.there,
             lambda row: row.path not in self.there,
-            lambda row: set(self.keys(row.path)),
+            lambda row: self.facts(row.path),
+            self.same_records,
             out,
         )
+
+    def facts(self, path: str) -> Batches:
+        batches = self.batches[path]
+        numbers, starts, sizes = (
+            np.array([getattr(batch, name) for batch in batches]) for name in ("number", "offset", "offsets")
+        )
+        return Batches(numbers.astype(np.uint64), starts, starts + sizes, numbers, numbers)
+
+    def same_records(self, chunk: Segment, segment: Segment, start: int, end: int) -> bool:
+        inside = [one for one in self.read([segment]) if start <= one[0] < end]
+        return bool(inside) and set(inside) <= set(self.read([chunk]))
 
     def read(self, rows: Iterable[Segment]) -> list[tuple[int, int]]:
         """(offset of the log, number) of all batches that the rows give, in the order of the rows."""

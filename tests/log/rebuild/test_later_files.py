@@ -11,11 +11,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, StorageError
-from spark_segments.log.rebuild.later_files import batch_keys
+from spark_segments.log.rebuild.later_files import batches_in
 from spark_segments.log.rebuild.rebuild import ALL, open_damaged, rebuild_manifest
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance import compact, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.rebuild.lost import (
     TOPIC,
@@ -292,16 +292,42 @@ def test_a_store_that_fails_leaves_out_no_file(tmp_path, monkeypatch):
     assert all_files(log) == before
 
 
+def test_chunks_that_were_compacted_since_bring_back_no_old_value(tmp_path, monkeypatch):
+    """They were sealed by their rows, so that no segment has their batches as they were; vacuum has not taken them."""
+    log = new_log(tmp_path, partitions=1, cleanup_policy="compact", segment_bytes="300")
+    append(log, 0, keys=7)
+    first_ten = records(log)
+    copy(log)
+    kept = shutil.copytree(tmp_path / "_recovery", tmp_path.parent / f"{tmp_path.name}-copy")
+    for first in (10, 60, 110):
+        append(log, first, 50, keys=7)
+    roll(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    assert not compact(log, topic=TOPIC, force=True).failed
+    append(log, 160, 3, keys=7)  # active: nothing but its file has it
+    cleaned = records(log)
+    assert len(cleaned) < 30
+    lose_manifest(log)
+    shutil.rmtree(tmp_path / "_recovery")
+    shutil.copytree(kept, tmp_path / "_recovery")
+    log = again(log, monkeypatch)
+    rebuild_manifest(log, TOPIC, add=[ALL])
+    found = records(log)
+    assert len({value for *_, value in found}) == len(found)
+    assert found[:10] == first_ten and set(cleaned) <= set(found)
+    assert {int(value) % 7: value for *_, value in found} == {int(value) % 7: value for *_, value in cleaned}
+    assert verify(again(log, monkeypatch), TOPIC, deep=True).findings == []
+
+
 @pytest.mark.parametrize("damage", ["header", "cut"])
-def test_keys_of_a_damaged_file_are_an_error(tmp_path, damage):
+def test_the_batches_of_a_damaged_file_are_an_error(tmp_path, damage):
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
     [row] = log.snapshot(TOPIC).live_of(0)
     path = tmp_path / row.path
-    assert len(batch_keys(log.storage, row)) == 1
+    assert len(batches_in(log.storage, row).keys) == 1
     content = bytearray(path.read_bytes())
     if damage == "header":
         content[16] = 9  # the magic byte
     path.write_bytes(content if damage == "header" else content[:-1])
     with pytest.raises(CorruptBatchError):
-        batch_keys(log.storage, row)
+        batches_in(log.storage, row)

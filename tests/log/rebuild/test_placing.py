@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.manifest.rows import CHUNK, SEALED
-from spark_segments.log.rebuild.placing import BELOW_START, OTHER_RECORDS, TOO_OLD, PlacedLog, place
+from spark_segments.log.rebuild.placing import BELOW_START, OTHER_RECORDS, OUTDATED, TOO_OLD, PlacedLog, place
 from tests.log.rebuild.plain_log import Batch, PlainFiles, PlainPartition, check_sound, row_of
 
 STEPS = st.lists(
@@ -280,7 +280,7 @@ def test_where_the_log_is_damaged_a_chunk_is_added_only_by_its_name(named):
     def damaged(row):
         raise CorruptBatchError("The CRC is wrong", path=row.path, position=7)
 
-    known = dataclasses.replace(log.files.known(log.rows, 0, 10), keys_of=damaged)
+    known = dataclasses.replace(log.files.known(log.rows, 0, 10), batches_of=damaged)
     path = log.files.write(0, [Batch(100, 0, 5)])
     log.files.chunks.add(path)
     placed = place(known, [log.files.later(path)], lambda file: named)
@@ -288,6 +288,81 @@ def test_where_the_log_is_damaged_a_chunk_is_added_only_by_its_name(named):
         assert list(placed.added) == [(path, 0)]
     else:
         assert "is not known: The CRC is wrong" in placed.left_out[path, 0]
+
+
+def test_a_chunk_stands_where_a_segment_that_was_made_of_it_says():
+    """The segment that has its other half is gone."""
+    log = log_of(5)
+    before = known_now(log)
+    log.append([7, 8])
+    log.append([3])
+    log.roll([0, 1])  # 0 to 5, 5 to 12, and the rest
+    [lost] = [row.path for row in log.rows if row.base_offset == 12]
+    log.files.there.discard(lost)
+    placed = place_all(log, before)
+    assert log.files.read(placed.rows) == log.log
+
+
+@pytest.mark.parametrize("whole_seconds", [False, True])
+def test_chunks_that_were_written_at_the_same_time_are_in_the_order_of_their_records(whole_seconds):
+    """An object store tells whole seconds: several appends have the same time, and names say nothing."""
+    log = log_of(5)
+    files = log.files
+    written = [files.later(files.write(0, [Batch(number, 0, 2)])) for number in (100, 101, 102)]
+    later = [
+        dataclasses.replace(
+            file,
+            is_chunk=True,
+            written_ms=5000 if whole_seconds else 5001,
+            made_ms=5000 + (9 - place if whole_seconds else 0),  # by its footer: within the same second
+            row=dataclasses.replace(file.row, first_batch_max_timestamp_ms=70 - place, max_timestamp_ms=80),
+        )
+        for place, file in enumerate(written)
+    ]
+    placed = place(files.known(log.rows, 0, 5), later, lambda file: False)
+    assert [number for _, number in files.read(placed.rows)] == [0, 102, 101, 100]
+
+
+def test_of_chunks_of_the_same_append_the_full_comes_first():
+    log = log_of(5)
+    files = log.files
+    small, full = (files.write(0, [Batch(number, 0, 2)]) for number in (100, 101))
+    later = [
+        dataclasses.replace(
+            files.later(path), is_chunk=True, written_ms=7, made_ms=7,
+            row=dataclasses.replace(files.later(path).row, log_bytes=size),
+        )
+        for path, size in ((small, 10), (full, 90))
+    ]  # fmt: skip
+    placed = place(files.known(log.rows, 0, 5), later, lambda file: False)
+    assert [number for _, number in files.read(placed.rows)] == [0, 101, 100]
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_chunks_older_than_a_compacted_one_do_not_become_the_newest(is_compacted):
+    """Of three chunks, compaction left a batch of the last. Where the first was 4 offsets longer, nobody knows."""
+    log = log_of(5)
+    files = log.files
+    for number in (100, 101, 102):
+        files.chunks.add(files.write(0, [Batch(number, 0, 10)]))
+    cleaned = files.write(5, [Batch(200, 29, 10)])
+    files.chunks.add(files.write(0, [Batch(103, 0, 3)]))
+    known = dataclasses.replace(
+        files.known(log.rows, 0, 5),
+        same_records=lambda chunk, *_: files.keys(chunk.path) == [102],
+        is_compacted=is_compacted,
+    )
+    later = [files.later(path) for path in sorted(files.there - {log.rows[0].path})]
+    later = [
+        dataclasses.replace(one, row=dataclasses.replace(one.row, records=1))
+        if one.path == cleaned
+        else dataclasses.replace(one, batches=dataclasses.replace(one.batches, last_ms=one.batches.last_ms + 100))
+        for one in later
+    ]
+    placed = place(known, later, lambda file: False)
+    numbers = [number for _, number in files.read(placed.rows)]
+    assert numbers == ([0, 200, 103] if is_compacted else [0, 200, 100, 101, 103])
+    assert list(placed.left_out.values()).count(OUTDATED) == (2 if is_compacted else 0)
 
 
 def test_rows_before_a_sealed_segment_are_sealed():
