@@ -142,6 +142,23 @@ def test_rows_of_parquet_are_json_or_records(segments, uri, tmp_path):
     assert third == (b"k", b"\xff")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["a", "b"]).dictionary_encode(),
+        pa.array(["a", "b"], pa.string_view()),
+        pa.array([b"a", b"b"], pa.binary(1)),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_values_of_parquet_are_text_or_bytes_in_whatever_layout(segments, uri, tmp_path, values):
+    pq.write_table(pa.table({"key": ["k", "l"], "value": values}), tmp_path / "a.parquet")
+    segments(
+        "append", uri, "orders", "--partitions", 1, "--format", "parquet", "--input", tmp_path / "a.parquet"
+    )  # fmt: skip
+    assert records(uri) == [(b"k", b"a"), (b"l", b"b")]
+
+
 def test_typed_rows_are_encoded(segments, uri, tmp_path):
     (tmp_path / "a.json").write_text('{"id": 7, "name": "x"}\n{"id": 8, "name": "y"}\n')
     segments(

@@ -20,6 +20,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.appending.input_columns import is_bytes
 from spark_segments.values.text.json_write import write_json
 
 BLOCK_BYTES = 8 << 20
@@ -58,7 +59,7 @@ class Input:
                 with pq.ParquetFile(file) as opened:
                     self._check(opened.schema_arrow.names)
                     for batch in opened.iter_batches():
-                        yield self._record(batch)
+                        yield self._record(_without_dictionaries(batch))
             except pa.ArrowException as error:
                 raise _unreadable(file, error) from error
 
@@ -112,7 +113,7 @@ class Input:
     @staticmethod
     def _is_record(schema: pa.Schema) -> bool:
         """Whether rows are records already, with their parts as columns."""
-        return "value" in schema.names and _is_bytes(schema.field("value").type)
+        return "value" in schema.names and is_bytes(schema.field("value").type)
 
     def _refuse_late_parts(self, file: str, block: bytes, schema: pa.Schema) -> None:
         """Raises InvalidOptionError for a part of a record that the lines before had none of: it would be left out."""
@@ -217,8 +218,14 @@ def _parsed(block: bytes, schema: pa.Schema | None, *, whole: bool = False) -> p
     return pj.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
 
 
+def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their values in place, as of a data frame's categories."""
+    columns = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
 def _as_bytes(array: pa.Array) -> pa.Array:
-    if _is_bytes(array.type):
+    if is_bytes(array.type):
         return array
     if pa.types.is_nested(array.type):
         return pc.if_else(array.is_valid(), write_json(array), pa.scalar(None, pa.string()))
@@ -248,11 +255,6 @@ def _as_timestamp(array: pa.Array, name: str) -> pa.Array:
         raise InvalidOptionError(
             f"Column {name} cannot be a timestamp: {error}", expected="a timestamp, a date, text or milliseconds"
         ) from error
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(check(kind) for check in checks)
 
 
 def _unreadable(file: str, why: object) -> InvalidOptionError:

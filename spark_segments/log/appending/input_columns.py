@@ -76,7 +76,7 @@ def _accepted(field: pa.Field) -> bool:
     if pa.types.is_null(kind):
         return True
     if field.name in ("key", "value"):
-        return _is_bytes(kind)
+        return is_bytes(kind)
     if field.name == "topic":
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
     if field.name == "partition":
@@ -90,10 +90,11 @@ def _accepted(field: pa.Field) -> bool:
     if not pa.types.is_struct(kind.value_type):
         return False
     names = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]
-    return names == ["key", "value"] and all(_is_bytes(kind.value_type.field(name).type) for name in names)
+    return names == ["key", "value"] and all(is_bytes(kind.value_type.field(name).type) for name in names)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether this is text or bytes, in whatever of Arrow's layouts."""
     return any(
         check(kind)
         for check in (
