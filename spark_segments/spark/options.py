@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.spark.option_values import (
@@ -92,6 +93,14 @@ WRITER_OPTIONS = (
     "includeHeaders",
     *VALUE_OPTIONS,
 )
+
+
+# Who gives flush.messages to a writer relies on it.
+_TOPIC_SETTINGS = {
+    name: f"It is a setting of the topic: segments topic alter LOG_DIR TOPIC --config {name}=…"
+    for name in KEYS
+    if name not in WRITER_OPTIONS
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +256,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
     given = OptionValues(options, WRITER_OPTIONS, "writer")
     _refuse_unsupported(given, _UNSUPPORTED_BY_WRITER)
+    _refuse_unsupported(given, _TOPIC_SETTINGS)
     app_id, version = given.text("txnAppId"), given.number("txnVersion", at_least=0)
     if (app_id is None) != (version is None):
         raise InvalidOptionError(

@@ -186,6 +186,22 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file_and_appends_nothing
     assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
 
 
+def test_a_file_of_defaults_counts_where_no_spark_appends(run, segments, uri, tmp_path):
+    segments("topic", "create", uri, "orders")
+    (tmp_path / "small.properties").write_text("message.max.bytes=10\n")
+    (tmp_path / "a.txt").write_text("a\n")
+    for command in (["append", "--format", "text", "--input"], ["produce", "--file"]):
+        arguments = [command[0], uri, "orders", *command[1:], tmp_path / "a.txt"]
+        ran = run(*arguments, "--defaults", tmp_path / "small.properties")
+        assert ran.code == 1 and "max.message.bytes" in ran.error
+        segments(*arguments)
+    ran = run(
+        "append", uri, "orders", "--format", "csv", "--input", tmp_path / "a.txt",
+        "--defaults", tmp_path / "small.properties",
+    )  # fmt: skip
+    assert ran.code == 1 and "no file of defaults" in ran.error
+
+
 def test_a_repeated_transaction_is_said_in_text_and_json(segments, uri, tmp_path):
     (tmp_path / "a.txt").write_text("a\n")
     arguments = ["append", uri, "orders", "--partitions", 1, "--format", "text", "--input", tmp_path / "a.txt"]

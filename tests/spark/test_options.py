@@ -208,6 +208,11 @@ def test_kafkas_configuration_keys_work_with_their_prefix():
     assert options.compression_type == "lz4" and options.batch_bytes == 1000
 
 
+@pytest.mark.parametrize("name", ["flush.messages", "flush.ms", "retention.ms", "cleanup.policy"])
+def test_a_setting_of_the_topic_is_no_option_of_a_writer(name):
+    assert f"segments topic alter LOG_DIR TOPIC --config {name}=" in refusal(write, **{name: "1"})
+
+
 def test_a_key_that_contradicts_its_prefixed_form_is_refused():
     message = refusal(write, **{"kafka.compression.type": "lz4", "compression.type": "zstd"})
     assert "compression.type and kafka.compression.type contradict" in message

@@ -16,7 +16,7 @@ import typer
 from spark_segments.cli.options import (
     CompressionOption,
     ConfigOption,
-    LogOptions,
+    ConfiguredLogOptions,
     MetricsOption,
     OutputOption,
     SparkOptions,
@@ -61,7 +61,7 @@ _SPARKS_OWN = (Format.CSV, Format.DELTA)
 
 @with_options
 def append(
-    location: LogOptions,
+    location: ConfiguredLogOptions,
     spark: SparkOptions,
     topic: TopicArgument,
     paths: Annotated[
@@ -156,6 +156,13 @@ def append(
     """
     started = time.monotonic()
     txn = _transaction(txn_app_id, txn_version)
+    by_spark = spark.is_wanted or file_format in _SPARKS_OWN or bool(reader_option) or schema is not None
+    if by_spark and location.defaults is not None:
+        raise InvalidOptionError(
+            "Spark's tasks take no file of defaults",
+            found="--defaults",
+            hint="Set on the topic what its writers must heed: segments topic alter --config",
+        )
     log = location.create()
     formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if unknown:
@@ -170,7 +177,7 @@ def append(
         "timestamp": timestamp_column,
         "partition": partition_column,
     }
-    if spark.is_wanted or file_format in _SPARKS_OWN or reader_option or schema is not None:
+    if by_spark:
         repeated = txn is not None and _is_repeated(log, topic, txn)
         frame = _read_with_spark(spark, topic, paths, file_format, parse_overrides(reader_option or []), schema)
         options: dict[str, str | None] = {f"storage.{name}": value for name, value in location.storage_options.items()}

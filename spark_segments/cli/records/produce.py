@@ -9,7 +9,13 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from spark_segments.cli.options import CompressionOption, LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import (
+    CompressionOption,
+    ConfiguredLogOptions,
+    OutputOption,
+    TopicArgument,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.records.appended import Appended
 from spark_segments.cli.records.record_text import LineFormat, Properties, PropertyOption, read_lines
@@ -28,7 +34,7 @@ from spark_segments.log.manifest.transaction import checked
 
 @with_options
 def produce(
-    location: LogOptions,
+    location: ConfiguredLogOptions,
     topic: TopicArgument,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="The file to read; standard input by default.")
