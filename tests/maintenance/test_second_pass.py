@@ -42,8 +42,12 @@ from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
 from tests.format.test_clean_model import RETENTION_MS, START_MS, batches_of_a_round, extend
 from tests.format.written_log import Log
+from tests.log.overlapping import TOPIC as KAFKA_TOPIC
+from tests.log.overlapping import SegmentOf, write_partition
+from tests.log.test_overlaps import each
 from tests.maintenance.appending import contents, live
 from tests.maintenance.rows import TOPIC_ID, run
+from tests.maintenance.test_compact_directories import keyed
 
 TOPIC = "prices"
 MIB = 1 << 20
@@ -137,6 +141,25 @@ def test_threads_leave_the_bytes_of_one_thread(
             rows += [one for one in work.live if one.base_offset >= rows[-1].next_offset] if rows else work.live
             dirty = found.end_offset
     assert not [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
+
+
+@pytest.mark.parametrize("window_bytes", [150, 400, 1000])
+@pytest.mark.parametrize("codec", [0, 1], ids=["plain", "nested"])
+def test_threads_put_messages_of_the_old_magics_into_the_batches_of_one_thread(log, tmp_path, codec, window_bytes):
+    """Which messages become a batch depends on the window that they are read with."""
+    parts = [(base, "abcdefgh"[base % 5 :] + "aab", base // 10 % 3) for base in range(0, 600, 11)]
+    batches = [keyed(base, keys, magic, codec if magic < 2 else 0) for base, keys, magic in parts]
+    segments = [SegmentOf(some[0].first, tuple(some)) for some in (batches[:30], batches[30:])]
+    write_partition(tmp_path / "kafka", [*segments, each(700, [700])])
+    log.import_kafka(str(tmp_path / "kafka"), config={"cleanup.policy": "compact"})
+    snapshot = log.snapshot(KAFKA_TOPIC)
+    cleaning = CleanerSettings(KAFKA_TOPIC, snapshot.topic_id, {}, START_MS, MIB, 0.9)
+    rows = live(log, KAFKA_TOPIC)[:-1]
+    work = RoundPlan(cleaning, log.config(KAFKA_TOPIC), snapshot.partition(0), rows, 0, 700)
+    with small_windows(window_bytes):
+        found, expected = ManyTasks(3, MIB, MIB)(log.storage, work), clean_in_one_task(log.storage, work)
+    assert described(log.storage, found) == described(log.storage, expected)
+    assert found.stats.superseded > 0 and len(found.groups[0].outputs) == 1
 
 
 @pytest.fixture
