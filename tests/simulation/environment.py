@@ -98,8 +98,20 @@ class Inline:
         return future
 
     def map(self, function: Callable[..., Any], *values: Iterable[Any], **_: object) -> Iterator[Any]:
-        futures = [self.submit(function, *each) for each in zip(*values, strict=False)]
-        return (future.result() for future in futures)
+        done: list[tuple[Any, Exception | None]] = []
+        for each in zip(*values, strict=False):
+            try:
+                done.append((function(*each), None))
+            except Exception as error:
+                done.append((None, error))
+        return _results(done)
+
+
+def _results(done: list[tuple[Any, Exception | None]]) -> Iterator[Any]:
+    for result, error in done:
+        if error is not None:
+            raise error
+        yield result
 
 
 def in_order(futures: Iterable[Future[Any]], timeout: float | None = None) -> Iterator[Future[Any]]:
