@@ -108,6 +108,36 @@ class Anchors:
         return first, stop
 
 
+def merged_base(rows: Sequence[Segment], batches: Batches) -> int | None:
+    """The offset of the log where a merged chunk began, by the known rows that it was made of; None where the figures
+    of no rows fit, or those of several.
+
+    `rows`: in log order. The chunk may go on behind the last of them. Merging copies batches as they are.
+    """
+    sizes = np.concatenate(([0], np.cumsum((batches.keys & np.uint64(0xFFFFFFFF)).astype(np.int64))))
+    found = [row.base_offset for number, row in enumerate(rows) if _is_made_of(rows, number, batches, sizes)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_made_of(rows: Sequence[Segment], number: int, batches: Batches, sizes: np.ndarray) -> bool:
+    at = 0
+    while number < len(rows) and at < len(batches.keys):
+        row, stop = rows[number], at + rows[number].batches
+        if not row.batches or stop > len(batches.keys):
+            return False
+        figures = (
+            int(sizes[stop] - sizes[at]),
+            int(batches.ends[stop - 1] - batches.starts[at]),
+            int(batches.last_ms[at]),
+            int(batches.last_ms[at:stop].max()),
+        )
+        span = row.next_offset - row.base_offset
+        if figures != (row.log_bytes, span, row.first_batch_max_timestamp_ms, row.max_timestamp_ms):
+            return False
+        number, at = number + 1, stop
+    return at > 0
+
+
 def _joined(parts: Sequence[np.ndarray], dtype: type = np.int64) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *parts])
 

@@ -42,6 +42,8 @@ from spark_segments.storage import FileInfo, Storage
 _NAME = re.compile(rf"\d{{{BASE_OFFSET_DIGITS}}}\.[A-Za-z0-9_-]+\.log")
 _GONE = "The file is gone"
 
+IMPORTED = "It was imported from Kafka: import it again"
+
 
 @dataclass(frozen=True, slots=True)
 class LaterFile:
@@ -50,7 +52,7 @@ class LaterFile:
     `made_ms`: when the writer or job made it, by its own word where it says so. `row`: what a row says of it, at the
     offsets in its bytes; None where it can be in no log, for the reason `problem`. `is_chunk`: its offsets begin at 0
     and are not those of the log. `is_merged`: such a chunk, that a roll made of others. `is_earlier`: it has an id that
-    the topic had before an earlier rebuild.
+    the topic had before an earlier rebuild. `has_transactions`: it has batches of Kafka's transactions.
     """
 
     path: str
@@ -64,6 +66,7 @@ class LaterFile:
     is_chunk: bool = False
     is_merged: bool = False
     is_earlier: bool = False
+    has_transactions: bool = False
     batches: Batches | None = None
 
 
@@ -225,10 +228,15 @@ def _scanned(
     batches = BatchTable.concatenate(tables)
     is_appended = bool((batches.leader_epoch == NO_LEADER_EPOCH).all())
     is_run = run.index_position is not None
+    has_transactions = bool((batches.is_transactional | batches.is_control).any())
+    is_chunk = is_run or (run.name_offset == 0 and is_appended)
+    if is_chunk and has_transactions:
+        return dataclasses.replace(file, problem=IMPORTED)
     return dataclasses.replace(
         file,
         row=row,
-        is_chunk=is_run or (run.name_offset == 0 and is_appended),
+        is_chunk=is_chunk,
+        has_transactions=has_transactions,
         is_merged=is_run and not is_appended,
         batches=_facts(tables),
     )
@@ -258,8 +266,8 @@ def _check(batches: BatchTable, next_offset: int) -> None:
     rises = np.append(batches.base_offset, np.iinfo(np.int64).max)[1:] > batches.last_offset
     if int(batches.base_offset[0]) < next_offset or not rises.all():
         raise CorruptBatchError("Offsets do not rise")
-    if (batches.magic != 2).any() or batches.is_transactional.any() or batches.is_control.any():
-        raise CorruptBatchError("It was imported from Kafka: import it again")
+    if (batches.magic != 2).any():
+        raise CorruptBatchError(IMPORTED)
 
 
 def _in_window(batches: BatchTable, position: int) -> BatchTable:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
-from spark_segments.log.rebuild.anchors import Anchors, Batches, SameRecords
+from spark_segments.log.rebuild.anchors import Anchors, Batches, SameRecords, merged_base
 from spark_segments.log.rebuild.coverage import Piece, cover
 from spark_segments.log.rebuild.later_chunks import (
     COPY,
@@ -26,7 +26,8 @@ from spark_segments.log.rebuild.later_chunks import (
     keys_in,
     twins,
 )
-from spark_segments.log.rebuild.later_files import LaterFile
+from spark_segments.log.rebuild.later_files import IMPORTED, LaterFile
+from spark_segments.log.rebuild.returning import with_returned
 
 BELOW_START = "its offsets are below the log start offset"
 TOO_OLD = "it was written before records that are in the log at its offsets or ahead of them"
@@ -94,10 +95,8 @@ class _Placing:
     def __init__(self, known: KnownLog) -> None:
         self._known = known
         self._placed = PlacedLog([], known.log_start_offset, known.log_end_offset)
-        returned = {row.base_offset: row for row in rows_again(known)}
-        gone_again = list(_without(known, returned.values()))
-        filled = sorted([*gone_again, *returned.values()], key=lambda row: row.base_offset)
-        self._returned = {row.identity for row in returned.values()}
+        filled, returned = with_returned(known.rows, known.out, known.is_there)
+        self._returned = {row.identity for row in returned}
         self._empty = [row for row in filled if row.next_offset == row.base_offset and known.is_there(row)]
         self._rows = [row for row in filled if row.next_offset > row.base_offset]
         self._starts = [row.base_offset for row in self._rows]
@@ -159,13 +158,16 @@ class _Placing:
         chunks: Sequence[LaterFile],
         known: Sequence[tuple[Segment, Batches]],
     ) -> list[LaterFile]:
-        """The chunks that segments were made of, at their offsets of the log."""
+        """The chunks that segments were made of, or that were made of known rows, at their offsets of the log."""
         if not chunks:
             return []
         anchors = Anchors([*known, *((_row(file), _batches(file)) for file in segments)], self._known.same_records)
+        active = [row for row in self._rows if row.state == CHUNK]
         found = []
         for chunk in chunks:
             base = anchors.find(_row(chunk), _batches(chunk))
+            if base is None and chunk.is_merged:
+                base = merged_base(active, _batches(chunk))
             if base is not None:
                 found.append(dataclasses.replace(chunk, row=_row(chunk).at(base)))
         return found
@@ -200,6 +202,8 @@ class _Placing:
         newest_ms = max((one.created_ms for one in (self._rows if goes_on else inside)), default=0)
         if file.is_chunk:
             return None  # its records say where it stood
+        if goes_on and file.has_transactions:
+            return IMPORTED  # which of them are open there, nobody knows
         if file.written_ms + CLOCKS_MS < newest_ms:
             return TOO_OLD
         if goes_on and all(one.identity in self._there for one in inside) and not self._is_kin(file, row, inside):
@@ -314,73 +318,6 @@ class _Placing:
         kept = {row.identity for row in placed.rows}
         placed.returned = [row for row in placed.rows if row.identity in self._returned]
         placed.replaced = [row for row in self._known.rows if row.identity not in kept and not self._known.is_gone(row)]
-
-
-def rows_again(known: KnownLog) -> list[Segment]:
-    """Rows out of the log that hold exactly the records of live rows whose files are gone or cut: a restore may have
-    taken them back after the last known version. The figures of the rows tell.
-    """
-    out = [row for row in known.out if _is_whole(row) and row.next_offset > row.base_offset and known.is_there(row)]
-    if not out:
-        return []
-    found: list[Segment] = []
-    for run in _lost_runs(known):
-        again = _tiling(run, out) or [row for one in run for row in _tiling([one], out)]
-        found += again
-    return found
-
-
-def _lost_runs(known: KnownLog) -> list[list[Segment]]:
-    """The live rows whose files are gone or cut, neighbours together."""
-    runs: list[list[Segment]] = []
-    for row in known.rows:
-        if row.next_offset == row.base_offset or known.is_there(row):
-            continue
-        if runs and runs[-1][-1].next_offset == row.base_offset:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
-    return runs
-
-
-def _tiling(run: Sequence[Segment], out: Sequence[Segment]) -> list[Segment]:
-    """Rows of `out` that cover the rows of `run` without a gap and have as many records, in order; [] if there are
-    none.
-    """
-    start, end = run[0].base_offset, run[-1].next_offset
-    if not all(map(_is_whole, run)):
-        return []
-    most: dict[int, tuple[int, Segment | None]] = {end: (0, None)}  # from an offset on: records, the row there
-    inside = (row for row in out if start <= row.base_offset and row.next_offset <= end)
-    for row in sorted(inside, key=lambda row: (row.base_offset, row.next_offset), reverse=True):
-        if row.next_offset in most:
-            records = most[row.next_offset][0] + row.records
-            if row.base_offset not in most or records > most[row.base_offset][0]:
-                most[row.base_offset] = records, row
-    if start not in most or most[start][0] != sum(row.records for row in run):
-        return []
-    found: list[Segment] = []
-    following = most[start][1]
-    while following is not None:
-        found.append(dataclasses.replace(following, state=CHUNK, removed_ms=None))
-        following = most[following.next_offset][1]
-    return found
-
-
-def _without(known: KnownLog, returned: Iterable[Segment]) -> Iterable[Segment]:
-    """The live rows but those whose offsets `returned` has."""
-    again = sorted(returned, key=lambda row: row.base_offset)
-    starts = [row.base_offset for row in again]
-    for row in known.rows:
-        at = bisect_right(starts, row.base_offset) - 1
-        is_again = at >= 0 and row.base_offset < again[at].next_offset
-        if not (is_again and row.next_offset > row.base_offset):
-            yield row
-
-
-def _is_whole(row: Segment) -> bool:
-    """Whether the row names its file from its first batch on: its figures are those of its offsets then."""
-    return row.file_base_offset == row.name_offset
 
 
 def _part(row: Segment, first: int, following: int) -> Segment:

@@ -17,6 +17,7 @@ from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll, vacuum
 from spark_segments.storage import Storage
+from tests.golden_files import golden_dir
 from tests.log.rebuild.lost import (
     TOPIC,
     WEEKS_MS,
@@ -251,6 +252,59 @@ def test_objects_with_an_id_from_before_an_earlier_rebuild_can_be_added(tmp_path
     assert any("earlier rebuild" in sentence for sentence in second.not_known)
     assert numbers(log) == [*range(160)]
     is_usable(log, monkeypatch)
+
+
+def test_merged_runs_stand_where_the_chunks_stood_that_they_were_made_of(tmp_path, monkeypatch):
+    """The chunks were in shared objects, and so are the merged ones: nothing in them has offsets of the log."""
+    log = new_log(tmp_path, partitions=12)
+    for first in range(0, 40 * 12, 4 * 12):
+        append(log, first, 4 * 12)
+    copy(log)
+    kept = shutil.copytree(tmp_path / "_recovery", tmp_path.parent / f"{tmp_path.name}-copy")
+    append(log, 480, 24)
+    roll(log, topic=TOPIC, now_ms=0)
+    assert all(row.is_shared for number in range(12) for row in log.snapshot(TOPIC).live_of(number))
+    vacuum(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    append(log, 504, 24)
+    expected = records(log)
+    lose_manifest(log)
+    shutil.rmtree(tmp_path / "_recovery")
+    shutil.copytree(kept, tmp_path / "_recovery")
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC, add=[ALL])
+    assert report.missing_files == [] and records(log) == expected
+    is_usable(log, monkeypatch)
+
+
+def test_a_compacted_segment_with_transactions_fills_the_place_of_those_that_were_imported(tmp_path, monkeypatch):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.import_kafka(str(golden_dir("txn-compact/dirty")), config={"cleanup.policy": "compact"})
+    [topic] = log.topics()
+    log.manifest(topic).merge_files()
+    kept = shutil.copytree(tmp_path / "log" / "_recovery", tmp_path / "copy")
+    later_ms = log.storage.now_ms() + WEEKS_MS
+    roll(log, now_ms=later_ms)
+    assert not compact(log, now_ms=later_ms, force=True).failed
+    vacuum(log, now_ms=later_ms + WEEKS_MS)
+    expected = {level: read_all(log, topic, level) for level in ("read_committed", "read_uncommitted")}
+    assert log.snapshot(topic).version > 1
+    shutil.rmtree(tmp_path / "log" / "_manifest" / topic)
+    shutil.rmtree(tmp_path / "log" / "_recovery")
+    shutil.copytree(kept, tmp_path / "log" / "_recovery")
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, topic, add=[ALL])
+    assert {one["status"] for one in report.later_files} >= {"added"}
+    for level, there in expected.items():
+        assert read_all(log, topic, level) == there
+
+
+def read_all(log: LogDir, topic: str, level: str) -> list[tuple[int, bytes | None]]:
+    batches = log.read(topic, isolation_level=level, include_control=level == "read_uncommitted")
+    return [
+        row
+        for batch in batches
+        for row in zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+    ]
 
 
 def test_a_twin_of_a_chunk_that_was_rolled_is_left_out(tmp_path, monkeypatch):
