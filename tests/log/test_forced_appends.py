@@ -74,6 +74,18 @@ def test_an_append_has_forced_every_file_when_it_returns(root, config):
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
 
 
+def test_a_task_has_forced_its_chunks_when_it_hands_them_over(root):
+    """Its machine is another than that of the commit, which cannot force what waits in the memory of the first."""
+    log, disk = open_watched(root)
+    log.create_topic("orders", 1, FORCED)
+    target = log.target("orders")
+    with Appender(log.storage, lambda _: target, topic="orders") as appender:
+        appender.write(pa.record_batch({"value": ["a"]}))
+        appender.close()
+        chunk = {path for path in files_of(root) if path.startswith("orders-0/")}
+        assert chunk and chunk <= set(disk.forced)
+
+
 def test_chunks_that_were_written_before_the_setting_are_forced_by_their_commit(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1)

@@ -612,7 +612,15 @@ MUTANTS = (
         "log/segment/writer.py",
         "        if self._forced:\n",
         "        if False:\n",
-        "tests/log/test_forced_appends.py::test_an_append_has_forced_every_file_when_it_returns",
+        "tests/log/test_forced_appends.py::test_a_task_has_forced_its_chunks_when_it_hands_them_over",
+    ),
+    Mutant(
+        "durability",
+        "files of an append that were written before the setting are not forced",
+        "log/appending/offset_assignment.py",
+        "        if manifest.log.is_forced(snapshot.config):",
+        "        if False:",
+        "tests/log/test_forced_appends.py::test_chunks_that_were_written_before_the_setting_are_forced_by_their_commit",
     ),
     Mutant(
         "durability",
