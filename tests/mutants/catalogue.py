@@ -517,9 +517,9 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a jump takes the place of a follower's own records",
-        "maintenance/promotion/divergence.py",
-        "        if others is not None and ours.difference(",
-        "        if False and ours.difference(",
+        "maintenance/mirroring/topic_mirror.py",
+        "            if tails:\n",
+        "            if tails and not is_jump:\n",
         "tests/maintenance/promotion/test_demote.py::"
         "test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_grown_beyond_them",
     ),
