@@ -194,6 +194,14 @@ def test_every_row_is_json_with_all_of_its_columns(log, capsysbinary):
     assert row == {"x": "NaN", "x_1": ["-Infinity"], "gap": "P1M2DT1.5S", "value": "0", "value_1": "0"}
 
 
+@pytest.mark.parametrize("output", ["text", "json", "csv"])
+def test_a_time_after_the_year_9999_is_printed(log, capsysbinary, output):
+    log.create_topic("far")
+    log.append("far", [{"value": "microseconds as ms", "timestamp": 1_700_000_000_000_000}, {"value": "b"}])
+    printed = run(capsysbinary, log.uri, "SELECT timestamp FROM far", "--output", output).decode()
+    assert "55840-11-08" in printed
+
+
 def test_without_duckdb_the_error_names_the_extra(log, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "duckdb", None)
     for name in ("spark_segments.duckdb", "spark_segments.duckdb.topic_database"):

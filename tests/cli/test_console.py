@@ -275,6 +275,12 @@ def test_offsets(segments, uri, time, offsets):
     assert shown == {"topic": "orders", "partitions": expected}
 
 
+@pytest.mark.parametrize("time", ["-3", "max-timestamp", "-5"])
+def test_offsets_that_only_kafka_has_are_refused(run, uri, time):
+    ran = run("offsets", uri, "orders", "--time", time)
+    assert ran.code == 1 and "is not there" in ran.error
+
+
 def test_offsets_of_some_partitions(segments, tmp_path):
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders", "--partitions", 3)

@@ -12,6 +12,12 @@ from spark_segments.cli.output import Output, print_json
 from spark_segments.cli.records.group_offsets import print_positions, reset
 from spark_segments.errors import InvalidOptionError
 
+_KAFKAS_OWN = {
+    text: name
+    for number, name in ((-3, "max-timestamp"), (-4, "earliest-local"), (-5, "latest-tiered"))
+    for text in (str(number), name)
+}
+
 
 @with_options
 def offsets(
@@ -62,6 +68,12 @@ def offsets(
         found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
     elif time in ("earliest", "-2"):
         found = {number: start for number, (start, _) in bounds.items()}
+    elif time in _KAFKAS_OWN:
+        raise InvalidOptionError(
+            f"Kafka's --time {_KAFKAS_OWN[time]} is not there",
+            expected="latest (-1), earliest (-2), ms since 1970 or an ISO time",
+            found=time,
+        )
     else:
         answers = location.open().offsets_for_times(topic, timestamp_ms(time))
         found = {number: answer[0] if answer else None for number, answer in answers.items()}

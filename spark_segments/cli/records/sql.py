@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import typer
@@ -154,10 +155,23 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # a time that Python does not have, such as microseconds written as ms
+        if not pa.types.is_timestamp(column.type):
+            raise
+        values = [_moment(value) for value in column]
     if pa.types.is_interval(column.type):  # a tuple, of which JSON would make a list
         return [None if value is None else _plain(value) for value in values]
     return values
+
+
+def _moment(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        # Arrow's own text has years of 16 bits.
+        return f"{np.datetime64(value.value, value.type.unit)}{'' if value.type.tz is None else '+00:00'}"
 
 
 def _cell(value: Any) -> Any:
