@@ -34,7 +34,7 @@ def rebase(
     _rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)
 
 
-@njit(_nrt=False)
+@njit
 def _rebase(out: Any, starts: Any, shift: int, with_epoch: bool, leader_epoch: int) -> None:
     for batch in range(len(starts)):
         start = starts[batch]

@@ -258,7 +258,8 @@ def _clean(
     sources.append(out)
     spans = OutputSpans(*(np.empty(len(columns.size), np.int64) for _ in OutputSpans._fields))
     rows = key_rows(max(_GROUP, int(columns.records.max())))
-    used, bad_row, bad_at = filter_batches(columns, rules, rows, address_of(out), spans, tally)
+    ends = np.empty(_GROUP, np.int64)
+    used, bad_row, bad_at = filter_batches(columns, rules, rows, ends, address_of(out), spans, tally)
     if bad_row >= 0:
         raise bad_record(batches.take(slice(part.first, part.last)), part, bad_row, bad_at, path)
     for span in np.flatnonzero(spans.row[:used] >= 0).tolist():

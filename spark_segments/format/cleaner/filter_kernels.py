@@ -128,7 +128,6 @@ def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
 
     Records from `end_offset` on stay, whatever the map says. Rows up to `read` are judged next.
     """
-    # Taken out of the tuple once: numba counts references each time that an array is taken out in a loop.
     offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
     slots = rules.slots
     no_key = superseded = expired = kept = tombstones = 0
@@ -291,16 +290,15 @@ def _put_rebuilt(batches, batch, rows, first, last, kept, horizon_ms, out, spans
 
 
 @njit
-def filter_batches(batches, rules, rows, out, spans, counts):
+def filter_batches(batches, rules, rows, ends, out, spans, counts):
     """Cleans all batches. Returns (how many spans, batch of a bad record or -1, address of a bad record or -1).
 
     At address `out` there is room for all that may be rebuilt and COPY_SLACK bytes more. `rows` has room for _GROUP
-    records and for the records of the largest batch.
+    records and for the records of the largest batch, `ends` (int64[]) for those of _GROUP batches.
     """
     used = 0
     batch = 0
     total = len(batches.address)
-    ends = np.empty(_GROUP + 1, np.int64)
     while batch < total:
         if batches.action[batch] & (KEEP_WHOLE | LIVE_KNOWN):
             if batches.action[batch] & KEEP_WHOLE:

@@ -44,9 +44,7 @@ class LiveRecords:
         """As `counts`, of the ranges of the log [base_offset, last_offset]; int64[n] each."""
         inside = (base_offset >= self.start_offset) & (last_offset < self.end_offset)
         found = np.full(len(base_offset), -1, np.int64)
-        found[inside] = _count_bits(
-            self.bits, base_offset[inside] - self.start_offset, last_offset[inside] - self.start_offset + 1
-        )
+        _count_bits(self.bits, inside, base_offset - self.start_offset, last_offset - self.start_offset + 1, found)
         return found
 
 
@@ -67,10 +65,11 @@ def _set_bits(slots, start_offset, count, bits):
 
 
 @njit
-def _count_bits(bits, starts, ends):
-    """int64[n]: how many bits are set in [start, end) of each range."""
-    found = np.zeros(len(starts), np.int64)
+def _count_bits(bits, wanted, starts, ends, found):
+    """Sets `found` (int64[n]) of each wanted range [start, end) to how many of its bits are set."""
     for row in range(len(starts)):
+        if not wanted[row]:
+            continue
         at, end = starts[row], ends[row]
         count = 0
         while at < end and at & 7:
@@ -86,4 +85,3 @@ def _count_bits(bits, starts, ends):
             count += (bits[at >> 3] >> (at & 7)) & 1
             at += 1
         found[row] = count
-    return found

@@ -263,7 +263,6 @@ def _put_sections(
 
     `is_plain` (uint8[n]) is 1 for each batch read whose records all have a key and a value and the next offset, else 0.
     """
-    # Taken out of the tuple once: numba counts references each time that an array is taken out in a loop.
     offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
     while batch < len(counts):
         read = 0

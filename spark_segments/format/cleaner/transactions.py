@@ -168,7 +168,7 @@ def _rows(aborted: AbortedTransactions, rows: np.ndarray) -> AbortedTransactions
     )
 
 
-@njit
+@njit(_nrt=True)
 def _walk(
     producers,
     base_offsets,

@@ -1,8 +1,4 @@
-"""The kernels of encode.py: records of Arrow's columns to the bytes of record batches, many batches per call.
-
-Counting references to arrays would take longer than the work itself. So kernels take the arrays out of their tuples
-first, and are compiled without reference counts (_nrt=False).
-"""
+"""The kernels of encode.py: records of Arrow's columns to the bytes of record batches, many batches per call."""
 
 from __future__ import annotations
 
@@ -65,12 +61,12 @@ NULL_HEADER_KEY = 4
 TOO_LARGE = 5
 
 
-@njit(forceinline=True, _nrt=False)
+@njit(forceinline=True)
 def _is_null(validity, bit):
     return len(validity) > 0 and (load_u8(validity, bit >> 3) >> (bit & 7)) & 1 == 0
 
 
-@njit(forceinline=True, _nrt=False)
+@njit(forceinline=True)
 def _length(offsets, validity, first_bit, row):
     """Bytes of a row of a BinaryView, -1 where it is null."""
     if _is_null(validity, first_bit + row):
@@ -78,12 +74,12 @@ def _length(offsets, validity, first_bit, row):
     return np.int64(offsets[row + 1]) - offsets[row]
 
 
-@njit(forceinline=True, _nrt=False)
+@njit(forceinline=True)
 def _field_size(length):
     return varint_size(length) + max(length, 0)
 
 
-@njit(forceinline=True, _nrt=False)
+@njit(forceinline=True)
 def _write_field(out, position, data, start, length):
     position = write_varint(out, position, length)
     if length > 0:
@@ -92,7 +88,7 @@ def _write_field(out, position, data, start, length):
     return position
 
 
-@njit(_nrt=False)
+@njit
 def measure(key, value, headers, header_key, header_value, rows, all_rows, run_ends, count, tombstones):
     """An upper bound of all records' bytes, or -1 where `rows` has a number that is no row. Counts each run's
     tombstones.
@@ -127,7 +123,7 @@ def measure(key, value, headers, header_key, header_value, rows, all_rows, run_e
     return record_bytes
 
 
-@njit(_nrt=False)
+@njit
 def write_batches(
     key, value, timestamp, headers, header_key, header_value, rows, all_rows, number, run_ends, shifts, cut_bytes,
     largest_bytes, attributes, is_compressed, out, position, table, leader_epoch,
@@ -241,7 +237,7 @@ def write_batches(
     return number, position, batches, NOTHING, np.int64(0), np.int64(0)
 
 
-@njit(_nrt=False)
+@njit
 def _seal_batch(out, batch, leader_epoch):
     """Writes the header and the CRC of a batch whose records section is already in place."""
     at = batch[POSITION]
@@ -261,7 +257,7 @@ def _seal_batch(out, batch, leader_epoch):
     store_i32(out, at + CRC_POSITION, batch[CRC])
 
 
-@njit(_nrt=False)
+@njit
 def seal(out, table, leader_epoch):
     """Writes header and CRC of each batch of `table`; the records sections are already in place."""
     for number in range(len(table)):

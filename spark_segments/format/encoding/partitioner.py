@@ -48,10 +48,7 @@ def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, 
     return order, starts
 
 
-# _nrt=False: counting references to arrays would take longer than the work of these kernels.
-
-
-@njit(_nrt=False)
+@njit
 def _partitions(offsets: Any, data: Any, validity: Any, first_bit: int, partitions: int, found: Any) -> None:
     for row in range(len(found)):
         bit = first_bit + row
@@ -62,7 +59,7 @@ def _partitions(offsets: Any, data: Any, validity: Any, first_bit: int, partitio
             found[row] = (np.int64(hashed) & 0x7FFFFFFF) % partitions
 
 
-@njit(forceinline=True, _nrt=False)
+@njit(forceinline=True)
 def _murmur2(data: Any, position: int, end: int) -> Any:
     """org.apache.kafka.common.utils.Utils.murmur2 of data[position:end], as uint32."""
     state = _SEED ^ np.uint32(end - position)
@@ -86,7 +83,7 @@ def _murmur2(data: Any, position: int, end: int) -> Any:
     return state ^ (state >> np.uint32(15))
 
 
-@njit(_nrt=False)
+@njit
 def _group(ids: Any, order: Any, starts: Any) -> int:
     """Fills `order` and `starts`. Returns -1, or the first row whose partition does not exist."""
     partitions = len(starts) - 1

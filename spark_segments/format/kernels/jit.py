@@ -35,6 +35,9 @@ _sources: dict[Any, frozenset[str]] = {}
 def njit(*args: Any, **options: Any) -> Any:
     """`numba.njit` with an on-disk cache and without the GIL; use it bare, with a signature, or with options.
 
+    References to arrays are not counted, which would take longer than the work of many a kernel. A kernel that makes
+    an array says `_nrt=True`.
+
     A cached kernel is discarded when its module, or a module whose kernels it calls, has changed. numba alone checks
     only the kernel's module.
     """
@@ -45,7 +48,8 @@ def njit(*args: Any, **options: Any) -> Any:
 
 def _compile(function: Callable[..., Any], signature: tuple[Any, ...], options: dict[str, Any]) -> Any:
     # Nobody passes kernels on as C functions: the wrapper for that would only take time.
-    kernel = Kernel(function, {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options})
+    settings = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+    kernel = Kernel(function, settings | options)
     _watch_sources(kernel, function)
     for one in signature:
         kernel.compile(one)

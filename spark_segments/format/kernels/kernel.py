@@ -18,6 +18,13 @@ import numba.core.sigutils
 import numba.core.typing
 
 from spark_segments.format.kernels.cache import KernelCache, cache_in_private_directory, name_apart
+from spark_segments.format.kernels.compiler import (
+    TARGET,
+    KernelFlags,
+    KernelFunctionCompiler,
+    KernelPasses,
+    collector_paused,
+)
 
 _core: Any = numba.core  # much of it has no types
 _JITCodeLibrary: Any = numba.core.codegen.JITCodeLibrary
@@ -45,8 +52,12 @@ class _Translation:
 class Kernel(_CPUDispatcher):  # type: ignore[misc]
     """A function that is compiled for the types of each call, from Python or from another kernel."""
 
+    targetdescr = TARGET
+
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        super().__init__(function, targetoptions={"nopython": True, "boundscheck": None, **options})
+        options = {"nopython": True, "boundscheck": None, **options}
+        super().__init__(function, targetoptions=options, pipeline_class=KernelPasses)
+        self._compiler = KernelFunctionCompiler(function, TARGET, self.targetoptions, self.locals, KernelPasses)
         self._translations: dict[Any, Any] = {}
         try:
             self._cache = KernelCache(function)
@@ -56,6 +67,11 @@ class Kernel(_CPUDispatcher):  # type: ignore[misc]
             cache_in_private_directory()
             self._cache = KernelCache(function)
         name_apart(self)
+
+    def compile(self, sig: Any) -> Any:
+        """See numba's Dispatcher."""
+        with _core.compiler_lock.global_compiler_lock, collector_paused():
+            return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """See numba's Dispatcher: what the types of a call from another kernel come to."""
@@ -72,7 +88,7 @@ class Kernel(_CPUDispatcher):  # type: ignore[misc]
     def _translated(self, args: tuple[Any, ...]) -> Any:
         with _core.compiler_lock.global_compiler_lock:
             if args not in self._translations:
-                flags = _core.compiler.Flags()
+                flags = KernelFlags()
                 self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
                 flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
                 library = _TranslatedCode(self.targetctx.codegen(), self.py_func.__qualname__)
@@ -86,6 +102,7 @@ class Kernel(_CPUDispatcher):  # type: ignore[misc]
                     flags=flags,
                     locals=self.locals,
                     library=library,
+                    pipeline_class=KernelPasses,
                 )
                 identity = _Translation()
                 self.targetctx.insert_user_function(identity, result.fndesc, [result.library])

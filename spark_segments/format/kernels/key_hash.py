@@ -53,6 +53,9 @@ _TINY_HIGH = _U((_WORDS[1] ^ _WORDS[1] >> 32) & 0xFFFFFFFF)
 _SMALL = _U(_WORDS[2] ^ _WORDS[3])
 _MEDIUM_LOW, _MEDIUM_HIGH = _U(_WORDS[4] ^ _WORDS[5]), _U(_WORDS[6] ^ _WORDS[7])
 
+# What the sums of long keys begin with.
+_SUMS = np.array([_PRIME_32_3, _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_32_2, _PRIME_5, _PRIME_32_1], np.uint64)
+
 _STRIPE = 64
 _STRIPES_PER_BLOCK = 16
 _BLOCK = _STRIPE * _STRIPES_PER_BLOCK
@@ -216,11 +219,11 @@ def _merged(sums, secret, at, start):
     return _avalanche(start)
 
 
-@njit
+@njit(_nrt=True)
 def _hash_above_240(data, position, size, secret):
-    sums = np.array(
-        [_PRIME_32_3, _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_32_2, _PRIME_5, _PRIME_32_1], np.uint64
-    )
+    sums = np.empty(len(_SUMS), np.uint64)
+    for lane in range(len(_SUMS)):
+        sums[lane] = _SUMS[lane]
     # The last 64 bytes are a further stripe, even where earlier stripes cover part of them.
     stripes = (size - 1) // _STRIPE
     for stripe in range(stripes):

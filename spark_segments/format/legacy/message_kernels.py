@@ -47,7 +47,7 @@ def _crc32_range(data, start, end):
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
-@njit
+@njit(_nrt=True)
 def crcs_of(data, starts, ends):
     """int64[]: the CRC-32 of each message that begins at `starts` and ends at `ends`, computed from its bytes."""
     found = np.empty(len(starts), np.int64)

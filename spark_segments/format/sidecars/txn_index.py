@@ -123,7 +123,7 @@ def txn_index_bytes(aborted: AbortedTransactions) -> bytes:
     return entries.tobytes()
 
 
-@njit
+@njit(_nrt=True)
 def _undone(producer_ids, base_offsets, last_offsets, txn_producer_ids, txn_first_offsets, txn_last_offsets):
     """For each batch, whether the producer's last transaction that began at or before its end reaches into it."""
     undone = np.zeros(len(producer_ids), np.bool_)
