@@ -6,16 +6,20 @@ twice. The keys of its batches tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.log.manifest.rows import CHUNK, Segment
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.rebuild.anchors import Batches
 from spark_segments.log.rebuild.later_files import LaterFile
 
 COPY = "its records are in the log, or in a file before it"
 PART_COPY = "a part of its records is in the log, or in a file before it"
+
+TWINS_MS = 24 * 60 * 60 * 1000
+"""How far apart two writers write the same chunk, at most: tasks that Spark runs twice, and a job that is run again."""
 
 
 def chunks_to_add(
@@ -59,9 +63,9 @@ def in_order_of_writing(chunks: Sequence[LaterFile]) -> list[LaterFile]:
     resolution_ms = 1 if any(one.written_ms % 1000 for one in chunks) else 1000
 
     def key(one: LaterFile) -> tuple[int, int, int, int, str, int]:
-        assert one.row is not None
-        first_ms, last_ms = one.row.first_batch_max_timestamp_ms, one.row.max_timestamp_ms
-        return one.made_ms // resolution_ms, first_ms, last_ms, -one.row.log_bytes, one.path, one.position
+        row = _row(one)
+        times = row.first_batch_max_timestamp_ms, row.max_timestamp_ms
+        return one.made_ms // resolution_ms, *times, -row.log_bytes, one.path, one.position
 
     return sorted(chunks, key=key)
 
@@ -90,23 +94,44 @@ def keys_in(file: LaterFile) -> set[int]:
 
 
 def twins(
-    chunks: Sequence[LaterFile], rows: Iterable[Segment], batches_of: Callable[[Segment], Batches]
+    chunks: Sequence[LaterFile],
+    live: Iterable[Segment],
+    out: Iterable[Segment],
+    batches_of: Callable[[Segment], Batches],
 ) -> tuple[list[tuple[Segment, Batches]], str | None]:
     """The known rows that chunks may be copies of, with their batches; and the first damage that is met.
 
-    A sealed segment is as old as its newest chunk, and nobody writes a chunk twice more than ORPHAN_AGE_MS apart.
+    `live`: rows in log order; `out`: rows out of the log. A log may be large: only rows of the chunks' time are read.
+    a segment that holds a chunk's batches has records as young as its, and a sealed segment is as old as its newest
+    chunk. Nobody writes a chunk twice more than TWINS_MS apart.
     """
     found: list[tuple[Segment, Batches]] = []
     damage: str | None = None
-    if not chunks:
-        return found, damage
-    oldest_ms = min(one.written_ms for one in chunks)
-    for row in rows:
-        if row.state == CHUNK or row.created_ms >= oldest_ms - ORPHAN_AGE_MS:
-            try:
-                found.append((row, batches_of(row)))
-            except CorruptBatchError as error:
-                damage = damage or str(error)
+    youngest_ms, written_ms = (
+        np.array([value(one) for one in chunks], np.int64)
+        for value in (lambda one: _row(one).max_timestamp_ms, lambda one: one.written_ms)
+    )
+
+    def may_hold(row: Segment, since_ms: int) -> bool:
+        is_cleaned = row.records < row.next_offset - row.base_offset
+        fits = np.full(len(chunks), True) if is_cleaned else youngest_ms <= row.max_timestamp_ms
+        if row.state == SEALED:
+            fits &= (written_ms <= row.created_ms + TWINS_MS) & (written_ms >= since_ms - TWINS_MS)
+        return bool(fits.any())
+
+    def candidates() -> Iterator[Segment]:
+        since_ms = 0
+        for row in live:
+            if may_hold(row, since_ms):
+                yield row
+            since_ms = max(since_ms, row.created_ms)
+        yield from (row for row in out if may_hold(row, 0))
+
+    for row in candidates():
+        try:
+            found.append((row, batches_of(row)))
+        except CorruptBatchError as error:
+            damage = damage or str(error)
     return found, damage
 
 
@@ -123,5 +148,9 @@ def _needed_merges(chunks: Sequence[LaterFile], seen: set[int]) -> list[LaterFil
 
 
 def _offsets(chunk: LaterFile) -> int:
+    return _row(chunk).next_offset - _row(chunk).base_offset
+
+
+def _row(chunk: LaterFile) -> Segment:
     assert chunk.row is not None
-    return chunk.row.next_offset - chunk.row.base_offset
+    return chunk.row

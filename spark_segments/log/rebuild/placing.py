@@ -112,8 +112,8 @@ class _Placing:
         placed, known = self._placed, self._known
         segments = [file for file in later if not file.is_chunk]
         offsetless = in_order_of_writing([file for file in later if file.is_chunk])
-        there = [*self._there.values(), *(row for row in known.out if offsetless and known.is_there(row))]
-        found, damage = twins(offsetless, there, known.batches_of)
+        out = (row for row in known.out if known.is_there(row))
+        found, damage = twins(offsetless, self._there.values(), out, known.batches_of)
         anchored = self._anchored(segments, offsetless, found)
         path = self._path([*segments, *anchored])
         seen = {key for _, batches in found for key in batches.keys.tolist()}

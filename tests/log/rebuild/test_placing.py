@@ -255,6 +255,29 @@ def test_a_twin_of_a_chunk_that_was_rolled_is_left_out():
     assert placed.added == {} and log.files.read(placed.rows) == log.log
 
 
+def test_only_segments_of_a_chunks_time_are_read():
+    """A log may have terabytes; a chunk that was left a week ago must not have all of it read."""
+    day_ms = 24 * 60 * 60 * 1000
+    files = PlainFiles()
+    rows = []
+    for day in range(8):
+        path = files.write(5 * day, [Batch(day, 5 * day, 5)])
+        more = {"created_ms": day * day_ms, "max_timestamp_ms": day * day_ms}
+        rows.append(row_of(path, files.batches[path], 5 * day, state=SEALED, **more))
+    twin = files.write(0, [Batch(3, 0, 5)])
+    read: list[str] = []
+    plain = files.known(rows, 0, 40)
+    known = dataclasses.replace(plain, batches_of=lambda row: read.append(row.path) or plain.batches_of(row))
+    chunk = files.later(twin)
+    row = dataclasses.replace(chunk.row, max_timestamp_ms=3 * day_ms)
+    chunk = dataclasses.replace(chunk, is_chunk=True, row=row, written_ms=3 * day_ms + 9)
+    assert place(known, [chunk], lambda file: False).added == {}
+    assert read == [row.path for row in rows[3:6]]
+    read.clear()
+    new = dataclasses.replace(chunk, row=dataclasses.replace(row, max_timestamp_ms=9 * day_ms), written_ms=9 * day_ms)
+    assert list(place(known, [new], lambda file: False).added) == [(twin, 0)] and read == []
+
+
 def test_a_merged_run_goes_before_the_chunks_that_are_left_of_it():
     """Of the chunks that were merged, one is still there: its object has runs of other partitions."""
     log = log_of(10)
