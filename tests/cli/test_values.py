@@ -59,6 +59,17 @@ def test_consume_guesses_and_says_what_it_guessed(segments: Segments, uri: str, 
     assert "values look like Confluent's wire format, schema id 1: read as avro" in ran.error
 
 
+def test_json_output_without_formats_is_a_copy_of_the_bytes(segments: Segments, uri: str) -> None:
+    log = LogDir.open(uri)
+    log.append("orders", _values([b"\0\0\0\x07"], [b"\0\0\0\0\0\0\0\x05"]))
+    log.create_topic("copy")
+    ran = segments("consume", uri, "orders", "--output", "json")
+    segments("produce", uri, "copy", "--format", "json", stdin=ran.output)
+    first, second = ([row for batch in log.read(topic, columns=["key", "value"]) for row in batch.to_pylist()]
+                     for topic in ("orders", "copy"))  # fmt: skip
+    assert first == second and ran.error == ""
+
+
 def test_a_guess_holds_for_a_template_and_for_a_reader_that_follows(
     segments: Segments, uri: str, avro: list[str]
 ) -> None:

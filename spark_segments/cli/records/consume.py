@@ -106,7 +106,7 @@ def consume(
     --value-format and --key-format name the formats of the bytes. Without
     them the first records are looked at: numbers and values in Confluent's
     wire format are decoded, other bytes are printed as text. A guess is
-    announced on standard error.
+    announced on standard error. With --output json nothing is guessed.
 
     --follow reads on, round by round, over rolls, compaction and retention,
     and partitions that are added. --group NAME keeps positions: it begins
@@ -134,9 +134,11 @@ def consume(
     if line is not None and (properties or output is Output.JSON):
         raise InvalidOptionError("Two options say how a record is printed", expected="-f, --property or --output json")
     formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
-    formats, guesses = guessed(log, topic, formats)
-    for guess in guesses:
-        print(guess, file=sys.stderr)
+    shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
+    if not shown.flag("print.json"):  # JSON lines may be appended elsewhere: a guess would change their bytes
+        formats, guesses = guessed(log, topic, formats)
+        for guess in guesses:
+            print(guess, file=sys.stderr)
 
     def firsts(time: str) -> dict[int, tuple[int, int] | None]:
         return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time)))
@@ -170,7 +172,6 @@ def consume(
         )
 
     ranges = {number: clipped(number) for number in wanted}
-    shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
     if follow or group is not None:
         if tail is not None or end_offset is not None or to_time or version is not None:
             raise InvalidOptionError(
