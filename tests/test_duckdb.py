@@ -14,7 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase, topic_database
-from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 
 
 @pytest.fixture
@@ -185,6 +185,16 @@ def test_the_command_prints_rows_in_every_output(log, capsysbinary):
     ]
     parquet = run(capsysbinary, log.uri, QUERY, "--output", "parquet")
     assert pa.parquet.read_table(io.BytesIO(parquet)).column("least").to_pylist() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("query", ["SELECT count(key) FROM orders", "SELECT key FROM orders"])
+def test_damage_is_told_as_by_a_read(log, tmp_path, query):
+    for path in (tmp_path / "log" / "orders-1").glob("*.log"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(CorruptBatchError, match="orders-1"):
+        rows(log, query)
 
 
 def test_every_row_is_json_with_all_of_its_columns(log, capsysbinary):

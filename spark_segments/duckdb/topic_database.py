@@ -49,7 +49,8 @@ class TopicTable:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the snapshot and the columns of the last statement."""
+        """Forgets the snapshot, the columns and the error of the last statement."""
+        self.error: SegmentsError | OSError | None = None
         self._snapshot: Snapshot | None = None
         self._wanted, self._wanted_typed = self._whole, self._typed
 
@@ -71,7 +72,15 @@ class TopicTable:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         found, schema = self._read(self._wanted, self._wanted_typed), self._schema
         batches = found if found.schema.equals(schema) else _filled_up(found, schema)
-        return pa.RecordBatchReader.from_batches(schema, batches).__arrow_c_stream__(requested_schema)
+        return pa.RecordBatchReader.from_batches(schema, self._watched(batches)).__arrow_c_stream__(requested_schema)
+
+    def _watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches. An error of them is kept, because DuckDB passes on its text alone."""
+        try:
+            yield from batches
+        except (SegmentsError, OSError) as error:
+            self.error = error
+            raise
 
     @property
     def _schema(self) -> pa.Schema:
@@ -128,8 +137,8 @@ class TopicDatabase:
         """(the schema of the result, its batches as they are made) of a statement, or of the last of several.
 
         Only the columns that the statement uses are read, and no more than its LIMIT asks for. Topics are looked at
-        afresh. Raises InvalidOptionError with DuckDB's own words where the statement is wrong; errors in the data come
-        while the batches are read. Columns of the same name get numbers.
+        afresh. Raises InvalidOptionError with DuckDB's own words where the statement is wrong. Errors of the topics, as
+        CorruptBatchError, come here or while the batches are read. Columns of the same name get numbers.
         """
         try:
             statements = self._connection.extract_statements(query)
@@ -151,9 +160,24 @@ class TopicDatabase:
             hint = f"The topics are: {', '.join(self._log.topics()[:NAMED_TOPICS]) or 'none'}"
             raise InvalidOptionError("The query cannot be run", found=str(error), hint=hint) from error
         except duckdb.Error as error:
+            self._raise_from_topics(error)
             raise InvalidOptionError("The query cannot be run", found=str(error)) from error
         schema = _with_unique_names(result.schema)
-        return schema, _batches(result, schema)
+        return schema, self._batches(result, schema)
+
+    def _batches(self, result: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in result:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            self._raise_from_topics(error)
+            raise SegmentsError("The query failed", found=str(error)) from error
+
+    def _raise_from_topics(self, error: Exception) -> None:
+        """Raises the error of a topic that made the query fail, if it is one."""
+        for table in self._tables.values():
+            if table.error is not None:
+                raise table.error from error
 
     def _register(self, query: str) -> None:
         """Makes views of the topics that the query may name. Views of earlier queries stay, with what is there now."""
@@ -244,14 +268,6 @@ def _with_unique_names(schema: pa.Schema) -> pa.Schema:
         seen.add(name)
         fields.append(field.with_name(name))
     return pa.schema(fields, schema.metadata)
-
-
-def _batches(result: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    try:
-        for batch in result:
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    except (duckdb.Error, pa.ArrowException, OSError) as error:  # DuckDB has only the text of an error of a topic
-        raise SegmentsError("The query failed", found=str(error)) from error
 
 
 def _leaves(plan: Any) -> Iterator[dict[str, Any]]:
