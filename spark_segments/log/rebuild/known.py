@@ -6,7 +6,7 @@ alone (later_files.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -36,8 +36,8 @@ class KnownTopic:
 
     `copy_version`: the version of the recovery copy, and `copied_ms` a time at which all that is in it was committed.
     `last_version`: the largest version that the manifest's files, or the copy, name. `is_whole`: Delta's log lists the
-    commits from the copy's version to its last without a gap, and all are known. `lost_versions`: how many commits up
-    to `last_version` are not known; versions that only a rebuild took are no commits.
+    commits from the copy's version to its last without a gap, all are known, and nothing tells of a later commit.
+    `lost_versions`: how many commits up to `last_version` are not known; versions that only a rebuild took are none.
     """
 
     snapshot: Snapshot
@@ -58,16 +58,19 @@ def known_topic(log: TopicLog) -> KnownTopic:
     copy = read_recovery_copy(log.storage, log.topic)
     listed = log.delta.log_files()
     last_version = max([copy.snapshot.version, *listed.commits, *listed.checkpoints])
-    snapshot, transactions = _replayed(log, copy)
+    snapshot, transactions, named = _replayed(log, copy)
     is_whole = bool(listed.commits) and snapshot.version == last_version == max(listed.commits)
+    is_whole = is_whole and not _has_later_rows(log, named, listed.commits[last_version].mtime_ms)
     # A copy that was itself brought back from elsewhere is younger than what it says.
     copied_ms = min(copy.written_ms, copy.snapshot.committed_ms)
     lost = _lost_versions(log, listed, snapshot.version, last_version)
     return KnownTopic(snapshot, transactions, copy.snapshot.version, copied_ms, last_version, is_whole, lost)
 
 
-def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transaction]]:
-    """The last version that the copy and the commits right after it lead to, with all of its rows."""
+def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transaction], set[str]]:
+    """The last version that the copy and the commits right after it lead to, with all of its rows; and the files of
+    rows that any of these versions names.
+    """
     files = {file.path: file for file in copy.files}
     commits: list[tuple[int, dict[str, RowFile], list[dict[str, Any]]]] = []
     version = copy.snapshot.version + 1
@@ -81,6 +84,7 @@ def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transac
             break
         commits.append((version, files, actions))
         version += 1
+    named = {file.path for file in copy.files}.union(*(files for _, files, _ in commits))
     while commits:
         version, files, _ = commits[-1]
         try:
@@ -92,8 +96,21 @@ def _replayed(log: TopicLog, copy: RecoveryCopy) -> tuple[Snapshot, list[Transac
             continue
         if snapshot.format_version == FIRST_FORMAT_VERSION:
             transactions = _with_actions(copy.transactions, [actions for *_, actions in commits], snapshot.topic_id)
-        return snapshot, transactions
-    return copy.snapshot, copy.transactions
+        return snapshot, transactions, named
+    return copy.snapshot, copy.transactions, named
+
+
+def _has_later_rows(log: TopicLog, named: Collection[str], since_ms: int) -> bool:
+    """Whether there are rows that no known version names and that are not older than the last known commit.
+
+    A commit that was lost has left them, or a writer that failed: nobody can tell.
+    """
+    prefix = f"{log.directory}/"
+    return any(
+        info.mtime_ms >= since_ms and info.path.removeprefix(prefix) not in named
+        for info in log.storage.list(log.directory, recursive=True)
+        if info.path.startswith(f"{prefix}{KIND}=")
+    )
 
 
 def _lost_versions(log: TopicLog, listed: LogFiles, known: int, last: int) -> int:

@@ -102,7 +102,7 @@ def twins(
     """The known rows that chunks may be copies of, with their batches; and the first damage that is met.
 
     `live`: rows in log order; `out`: rows out of the log. A log may be large: only rows of the chunks' time are read.
-    a segment that holds a chunk's batches has records as young as its, and a sealed segment is as old as its newest
+    A segment that holds a chunk's batches has records as young as its, and a sealed segment is as old as its newest
     chunk. Nobody writes a chunk twice more than TWINS_MS apart.
     """
     found: list[tuple[Segment, Batches]] = []

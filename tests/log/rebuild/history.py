@@ -38,7 +38,9 @@ STEPS = ("append", "roll", "compact", "delete", "retain", "vacuum", "restore", "
 
 @dataclass
 class History:
-    """A topic that lives by the dice. `at_copy`, `at_loss`: {place: number} of all records of that moment."""
+    """A topic that lives by the dice. `at_copy`, `at_loss`: {place: number} of all records of that moment;
+    `at_version`: of the version after each step since the copy.
+    """
 
     root: Path
     random: Random
@@ -46,6 +48,7 @@ class History:
     keys: dict[int, bytes] = field(default_factory=dict)
     at_copy: Records = field(default_factory=dict)
     at_loss: Records = field(default_factory=dict)
+    at_version: dict[int, Records] = field(default_factory=dict)
     appended_since: set[int] = field(default_factory=set)
     steps: list[str] = field(default_factory=list)
 
@@ -74,12 +77,31 @@ class History:
         self.at_copy = self.read()
         self.appended_since.clear()
         kept = shutil.copytree(self.root / "_recovery", self.root.with_name(f"{self.root.name}-copy"))
+        copied = self.log.snapshot(TOPIC).version
         for _ in range(after):
+            self.at_version[self.log.snapshot(TOPIC).version] = self.read()
             self.step()
-        self.at_loss = self.read()
-        shutil.rmtree(self.root / "_manifest" / TOPIC)
+        self.at_loss = self.at_version[self.log.snapshot(TOPIC).version] = self.read()
+        self.lose(copied)
         shutil.rmtree(self.root / "_recovery")
         shutil.copytree(kept, self.root / "_recovery")
+
+    def lose(self, copied: int) -> None:
+        """Loses the manifest whole; or its checkpoints, and perhaps a commit since the copy."""
+        directory = self.root / "_manifest" / TOPIC / "_delta_log"
+        if self.random.random() < 0.6:
+            shutil.rmtree(self.root / "_manifest" / TOPIC)
+            self.steps.append("lost")
+            return
+        for path in [*directory.glob("*.parquet"), directory / "_last_checkpoint"]:
+            path.unlink(missing_ok=True)
+        commits = sorted(directory.glob("*.json"))
+        doomed = {path for path in commits if int(path.stem) <= copied}
+        if self.random.random() < 0.5:
+            doomed.add(self.random.choice(commits))
+        for path in doomed:
+            path.unlink()
+        self.steps.append(f"lost {sorted(int(path.stem) for path in doomed)}")
 
     def read(self) -> Records:
         names = ("partition", "offset", "value")
@@ -166,6 +188,8 @@ def check(seed: int, directory: Path) -> Counter[str]:
     found = Counter({"histories": 1}, **Counter(one["status"] for one in report.later_files))
     found.update(one["reads"] for one in report.missing_files)
     found["returned"] += len(report.returned_files)
+    found["exact"] += report.is_exact
+    found["later version"] += report.known_version > report.copy_version
     return found
 
 
@@ -207,11 +231,19 @@ def _unread(report: RebuildReport) -> set[Place]:
 
 
 def _check_plain(history: History, found: Records, report: RebuildReport, there: set[Place]) -> None:
-    """What was live at the copy is there, but what the report says is gone; and nothing else."""
-    assert found.items() <= history.at_copy.items(), "records that were not there at the copy"
-    lost = history.at_copy.keys() - found.keys()
+    """What was live at the last known version is there, but what the report says is gone; and nothing else."""
+    if report.known_version == report.copy_version:
+        then = history.at_copy
+    elif report.known_version in history.at_version:
+        then, there = history.at_version[report.known_version], set()
+    else:  # in the middle of a step
+        return
+    assert found.items() <= then.items(), "records that were not there at the last known version"
+    lost = then.keys() - found.keys()
     assert lost <= _unread(report), "records are gone, and the report does not say so"
     assert not lost & there, "records are gone whose file is there"
+    if report.is_exact:
+        assert found == then == history.at_loss
 
 
 def _check_all(history: History, found: Records, report: RebuildReport) -> None:
@@ -221,6 +253,8 @@ def _check_all(history: History, found: Records, report: RebuildReport) -> None:
     values = set(found.values())
     assert len(values) == len(found), "a record is there twice"
     assert values <= {*history.at_copy.values(), *history.appended_since}, "records from before the copy are back"
+    if report.known_version > report.copy_version:
+        return
     unread = _unread(report)
     wrong = [place for place, number in history.at_copy.items() if found.get(place) not in (None, number)]
     later = set(history.steps[history.steps.index("copy") :])

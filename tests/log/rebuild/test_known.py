@@ -133,3 +133,29 @@ def test_a_topic_of_format_version_1_keeps_its_version_and_transactions(tmp_path
     append(log, 10, txn=("app", 2))
     assert numbers(log) == [*range(20)]
     is_usable(log, monkeypatch)
+
+
+@pytest.mark.parametrize("change", ["delete-records", "alter", "append"])
+def test_a_last_commit_that_is_lost_is_told_of_by_its_rows(tmp_path, monkeypatch, change):
+    """Delta's log ends before it as if it had never been: the topic must not go on as the same."""
+    log = new_log(tmp_path, partitions=1)
+    append(log, 0)
+    copy(log)
+    append(log, 10)
+    before = log.snapshot(TOPIC)
+    if change == "delete-records":
+        log.delete_records(TOPIC, {0: 15})
+    elif change == "alter":
+        log.alter_topic(TOPIC, {"retention.ms": "77"})
+    else:
+        append(log, 20)
+    last = log.snapshot(TOPIC).version
+    for path in (tmp_path / "_manifest" / TOPIC / "_delta_log").glob("*.parquet"):
+        path.unlink()
+    for commit in [*range(before.version - 1), last]:
+        commit_file(log, commit).unlink(missing_ok=True)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert (report.known_version, report.is_exact) == (before.version, False)
+    assert log.snapshot(TOPIC).topic_id != before.topic_id
+    assert numbers(log) == [*range(20)]
