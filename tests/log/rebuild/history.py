@@ -181,7 +181,11 @@ def check(seed: int, directory: Path) -> Counter[str]:
         for offset in range(row.base_offset, row.next_offset)
     }
     other = shutil.copytree(history.root, directory / "other")
-    plain, report = rebuilt(history.root, [])
+    try:
+        plain, report = rebuilt(history.root, [])
+    except LogDirError as error:  # the last commit that is known deletes the topic
+        assert "was deleted" in error.message and "again" in history.steps
+        return Counter({"deleted": 1})
     _check_plain(history, plain, report, there)
     everything, report = rebuilt(other, [ALL])
     _check_all(history, everything, report)
@@ -252,9 +256,9 @@ def _check_all(history: History, found: Records, report: RebuildReport) -> None:
     """
     values = set(found.values())
     assert len(values) == len(found), "a record is there twice"
-    assert values <= {*history.at_copy.values(), *history.appended_since}, "records from before the copy are back"
-    if report.known_version > report.copy_version:
+    if report.known_version > report.copy_version:  # a restore may be among the commits that are known
         return
+    assert values <= {*history.at_copy.values(), *history.appended_since}, "records from before the copy are back"
     unread = _unread(report)
     wrong = [place for place, number in history.at_copy.items() if found.get(place) not in (None, number)]
     later = set(history.steps[history.steps.index("copy") :])
