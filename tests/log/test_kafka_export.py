@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.format.sidecars.checkpoints import (
@@ -24,7 +24,9 @@ from spark_segments.format.sidecars.checkpoints import (
     parse_offsets,
 )
 from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
+from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll
 from spark_segments.storage import Storage
@@ -327,6 +329,60 @@ def test_an_export_killed_between_any_two_files_keeps_the_checkpoints_of_other_t
         }
         changes += 1
     assert changes > 8
+
+
+class Misreading(LocalFiles):
+    """Local files of which a single read of a .log, so many from now, has a wrong bit in its last byte."""
+
+    def __init__(self, reads: int) -> None:
+        self.left = reads
+
+    def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
+        data = super().read(path, offset, length)
+        if not path.endswith(".log") or not data.size:
+            return data
+        self.left -= 1
+        if self.left != -1:
+            return data
+        wrong = bytearray(data)
+        wrong[-1] ^= 1
+        return pa.py_buffer(wrong)
+
+
+def test_a_bit_that_is_read_wrong_never_becomes_a_copys(log, tmp_path):
+    log.create_topic("own", 1, {"segment.bytes": "1000"})
+    for _ in range(3):
+        log.append("own", records(10))
+    roll(log, now_ms=LATER_MS)
+    log.export_kafka(str(tmp_path / "kafka"), "own")
+    snapshots = [(log.snapshot("own"), log.config("own"))]
+    expected = records_of(log.read("own"))
+
+    def exported(files: Misreading, out: Path) -> LogDir:
+        export_topics(Storage(log.uri, filesystem=files), Storage(str(out)), snapshots)
+        return LogDir.open(str(out))
+
+    def imported(files: Misreading, out: Path) -> LogDir:
+        found = LogDir.create(str(out))
+        source = KafkaDirectory(Storage(str(tmp_path / "kafka"), filesystem=files))
+        import_all(source, found.storage, ["own"], found.manifest, {}, {})
+        return found
+
+    for copied in (exported, imported):
+        reads = refused = 0
+        while True:
+            files = Misreading(reads)
+            try:
+                copy = copied(files, tmp_path / f"{copied.__name__}-{reads}")
+            except SegmentsError:
+                assert files.left < 0
+                refused += 1
+            else:
+                assert records_of(copy.read("own")) == expected, (copied, reads)
+            if files.left >= 0:
+                break
+            reads += 1
+        assert refused > 0
 
 
 def test_an_unknown_topic_is_an_error(log, tmp_path):

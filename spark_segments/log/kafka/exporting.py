@@ -46,7 +46,7 @@ from spark_segments.log.manifest.rows import (
     partitions_of,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.copying import copy_batches, copy_file
+from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
@@ -95,7 +95,7 @@ class _Write:
         stem = f"{self.topic}-{row.partition}/{output.base_offset:020d}"
         scan = _look(self.source, output)
         if scan.as_it_is:
-            copy_file(self.source, row.path, self.target, stem + LOG_SUFFIX, row.log_bytes)
+            copy_log(self.source, row, self.target, stem + LOG_SUFFIX)
             copy_file(self.source, row.index_path, self.target, stem + INDEX_SUFFIX, row.index_bytes)
             copy_file(self.source, row.time_index_path, self.target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
             aborted = read_txn_index(self.source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)

@@ -45,7 +45,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
-from spark_segments.log.segment.copying import copy_batches, copy_file, rebased, trimmed
+from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log, rebased, trimmed
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
@@ -367,7 +367,7 @@ class _Landing:
 def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted: AbortedTransactions | None) -> Segment:
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
     stem = segment_stem(topic, row.partition, row.name_offset)
-    copy_file(source, row.path, target, stem + LOG_SUFFIX, row.log_bytes, unique=True)
+    copy_log(source, row, target, stem + LOG_SUFFIX, unique=True)
     copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes, unique=True)
     copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes, unique=True)
     return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), aborted)

@@ -198,6 +198,18 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     return data, batches
 
 
+def copy_log(source: Storage, row: Segment, target: Storage, target_path: str, *, unique: bool = False) -> None:
+    """Copies the .log of a row that is its file's whole log: byte by byte as it is, up to the end of the row.
+
+    Every batch's CRC is checked on the way: a byte that was read wrong does not become the copy's. Raises
+    CorruptBatchError. `unique`: as in `copy_file`.
+    """
+    with target.create(target_path, unique=unique) as stream:
+        for window in windows(source, row, first_window_bytes=WINDOW_BYTES):
+            data, _ = rebased(window)
+            stream.write(data)
+
+
 def copy_file(
     source: Storage, path: str, target: Storage, target_path: str, size: int, *, unique: bool = False
 ) -> None:
