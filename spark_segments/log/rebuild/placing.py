@@ -211,8 +211,13 @@ class _Placing:
         return None
 
     def _is_kin(self, file: LaterFile, row: Segment, inside: Sequence[Segment]) -> bool:
-        """Whether a file has batches of the known rows in its offsets, or records of them; or none in their place."""
+        """Whether a file has batches of the known rows in its offsets, or records of them; or none in their place. No
+        batch of this log lies across the end of a row.
+        """
         keys, batches = keys_in(file), _batches(file)
+        for edge in (one.next_offset for one in inside):
+            if bool(((batches.starts < edge) & (batches.ends > edge)).any()):
+                return False
         if any(self._keys(one) & keys for one in reversed(inside)):
             return True
         for one in inside:

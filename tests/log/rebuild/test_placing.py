@@ -242,6 +242,10 @@ def test_files_of_a_topic_that_was_made_again_stay_out():
     assert place(known, [old], lambda file: False).left_out == {(other, 0): TOO_OLD}
     young = dataclasses.replace(old, written_ms=10**10)
     assert place(known, [young], lambda file: False).left_out == {(other, 0): OTHER_RECORDS}
+    across = log.files.write(0, [Batch(100, 0, 7), Batch(101, 7, 9)])
+    young = dataclasses.replace(log.files.later(across), is_chunk=False, written_ms=10**10)
+    agreeing = dataclasses.replace(known, same_records=lambda *_: True)
+    assert place(agreeing, [young], lambda file: False).left_out == {(across, 0): OTHER_RECORDS}
 
 
 def test_a_twin_of_a_chunk_that_was_rolled_is_left_out():
