@@ -133,7 +133,11 @@ def test_views_of_values_can_be_appended(log):
     assert [row["value"] for row in appended(log)] == [b"more than twelve bytes"] * 2
 
 
-@pytest.mark.parametrize("rows", [{"value": "a"}, b"a", ["a"], iter([{"value": "a"}]), 7], ids=str)
+@pytest.mark.parametrize(
+    "rows",
+    [{"value": "a"}, b"a", ["a"], iter([{"value": "a"}]), 7],
+    ids=["dict", "bytes", "text", "iterator", "number"],
+)
 def test_what_is_no_rows_is_an_error(log, rows):
     with pytest.raises(InvalidRecordError, match="Rows come as Arrow"):
         log.append("orders", rows)
