@@ -12,7 +12,7 @@ import numpy as np
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
 from spark_segments.log.rebuild.anchors import Batches
 from spark_segments.log.rebuild.later_files import LaterFile
-from spark_segments.log.rebuild.placing import KnownLog, PlacedLog
+from spark_segments.log.rebuild.placing import KnownLog, PlacedLog, place
 
 
 @dataclass(frozen=True)
@@ -173,3 +173,24 @@ def check_sound(placed: PlacedLog, files: PlainFiles) -> None:
     assert len(set(numbers)) == len(numbers)
     missing = {row.identity for row in placed.missing}
     assert all(row.path in files.there or row.identity in missing for row in rows)
+
+
+def place_all(log: PlainPartition, before: PlainPartition) -> PlacedLog:
+    """The log as it is made from what `before` says and all files that are there."""
+    named = {row.path for row in [*before.rows, *before.out]}
+    later = [log.files.later(path) for path in sorted(log.files.there - named)]
+    placed = place(log.files.known(before.rows, before.start, before.end, before.out), later, lambda file: False)
+    check_sound(placed, log.files)
+    assert {*placed.added, *placed.left_out} == {(file.path, 0) for file in later}
+    return placed
+
+
+def known_now(log: PlainPartition) -> PlainPartition:
+    return dataclasses.replace(log, rows=list(log.rows), out=list(log.out), log=list(log.log))
+
+
+def log_of(*sizes: int) -> PlainPartition:
+    log = PlainPartition()
+    for size in sizes:
+        log.append([size])
+    return log
