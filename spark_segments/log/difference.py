@@ -6,7 +6,8 @@ Logs differ where their leader epochs do, even if two leaders took the same reco
 sides name are the same. Other record batches are compared by their headers (offsets, CRC, leader epoch), so batches
 that were never cleaned are not decoded. A cleaner keeps a batch's offsets and removes records from it. Where a cleaner
 ran, the records that both sides still have must be equal, and a batch that only one side has must be of the other
-side's leader epoch at its offset. Batches that were converted from magic 0 or 1 are compared record by record.
+side's leader epoch at its offset. So must a batch without records, which a restore puts where several were. Batches
+that were converted from magic 0 or 1 are compared record by record.
 """
 
 from __future__ import annotations
@@ -230,9 +231,12 @@ def _compare_parts(one: _Part, other: _Part, end: int) -> tuple[int | None, bool
 
     mine, theirs_left = one.take(np.flatnonzero(~same)), other.take(np.flatnonzero(rest_of_other))
     for part, against in ((mine, theirs_left), (theirs_left, mine)):
-        across = (part.first < end) & (part.last >= end)
+        has_records = part.batches.count != 0
+        across = has_records & (part.first < end) & (part.last >= end)
         found += [end] if across.any() else []
+        against = against.take(np.flatnonzero(against.batches.count != 0))
         at, meets = _meeting(part, against)
+        meets &= has_records
         alone = part.take(np.flatnonzero(~meets))
         epochs = against.side.epochs_at(alone.first)
         foreign = (alone.batches.leader_epoch >= 0) & (epochs >= 0) & (alone.batches.leader_epoch != epochs)

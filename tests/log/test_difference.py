@@ -10,7 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log import difference
 from spark_segments.log.difference import Comparison, History, compare, first_foreign_offset
-from spark_segments.maintenance import roll
+from spark_segments.maintenance import restore, roll
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.log.kafka_copies import import_golden, topic_of
 from tests.log.kafka_side import TOPIC, KafkaSide
@@ -113,6 +113,22 @@ def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_en
     assert first_foreign_offset(long, short) == 9
     assert first_foreign_offset(long, led_anew(short, (0, 0), (1, 7))) == 7
     assert first_foreign_offset(short, led_anew(long, (0, 0), (1, 9))) is None
+
+
+def test_what_a_restore_took_from_the_leader_is_not_foreign_in_a_copy_from_before(log):
+    """A restore keeps the offsets: a batch without records stands for several, and may reach beyond the copy."""
+    log.create_topic("orders")
+    log.append("orders", pa.table({"value": [b"a"] * 2}))
+    kept = log.snapshot("orders").version
+    copies = []
+    for count in (2, 4, 2):
+        log.append("orders", pa.table({"value": [b"b"] * count}))
+        copies.append(history(log, "orders"))
+    restore(log, "orders", kept)
+    log.append("orders", pa.table({"value": [b"c"]}))
+    leader = history(log, "orders")
+    assert [first_foreign_offset(copy, leader) for copy in copies] == [None] * 3
+    assert compare(copies[0], leader) == compare(leader, copies[0]) == Comparison(None, False)
 
 
 def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
