@@ -364,6 +364,36 @@ def test_a_topic_that_was_compacted_while_it_was_imported_is_left(log, tmp_path,
     assert table_of(log, TOPIC) == table_of(LogDir.open(kafka.write()), TOPIC)
 
 
+@pytest.mark.parametrize(
+    ("cleaned", "stage"),
+    [("after-clean-3", "before-clean-4"), ("after-clean-4", "after-clean-4")],
+    ids=["new records", "nothing new"],
+)
+def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, monkeypatch, cleaned, stage):
+    """The restore brings back what Kafka's cleaner has removed, and the plan of the import knows nothing of it."""
+    from spark_segments.log.kafka import importing
+
+    stages = GOLDEN / "latest-price"
+    log.import_kafka(str(stages / "before-clean"), config=COMPACTED)
+    uncleaned = log.snapshot("latest-price").version
+    log.import_kafka(str(stages / cleaned))
+    plan = importing.plan_import
+
+    def plan_and_restore(*args):
+        plans = plan(*args)
+        restore(log, "latest-price", uncleaned)
+        return plans
+
+    monkeypatch.setattr(importing, "plan_import", plan_and_restore)
+    with pytest.raises(SegmentsError, match="changed while it was imported"):
+        log.import_kafka(str(stages / stage))
+    monkeypatch.undo()
+    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 0
+    log.import_kafka(str(stages / stage))
+    assert log.offsets("latest-price") == LogDir.open(str(stages / stage)).offsets("latest-price")
+    assert verify(log, deep=True).errors == 0
+
+
 def test_records_appended_here_are_found_behind_a_roll(log):
     import_golden(log, "plain-0")
     log.append("plain", records(1))

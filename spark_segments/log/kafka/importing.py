@@ -276,8 +276,10 @@ class _Landing:
             partitions = []
             for theirs in partitions_of(self.found.partitions):
                 mine = [copy for copy in copies if copy[1].partition == theirs.partition]
-                self._land(current, mine, added, replaced)
                 here = current.partition(theirs.partition)
+                if here.first_dirty_offset < self.before.partition(theirs.partition).first_dirty_offset:
+                    raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
+                self._land(current, mine, added, replaced)
                 changed = self._partition(here, theirs, [row for _, row in mine], last)
                 if changed.log_end_offset > here.log_end_offset and not mine:
                     # Kafka has no segment there: the partition lost its files and begins again at its log start.
