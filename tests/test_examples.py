@@ -150,7 +150,7 @@ from airflow.providers_manager import ProvidersManager
 from spark_segments.airflow import operators
 assert "spark-segments" in ProvidersManager().providers
 further = {"append": {"topic": "t", "inputs": ["a", "b"]}, "import": {"kafka_dir": "k", "topic": "t"},
-           "export": {"kafka_dir": "k", "topic": "t"}}
+           "export": {"kafka_dir": "k", "topic": "t"}, "mirror": {"source": "/s"}}
 found = [one for one in vars(operators).values() if isinstance(one, type) and hasattr(one, "job")]
 made = [one(task_id="t", log_dir="/l", storage_options={"A": "b"}, **further.get(one.job, {})) for one in found]
 print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
