@@ -107,4 +107,5 @@ def _until_done(context: Any, random_: random.Random, name: str, old: str, new: 
 
 
 def _roll(log: LogDir) -> None:
-    assert not roll(log, now_ms=log.storage.now_ms() + 2 * LATER_MS).failed
+    report = roll(log, now_ms=log.storage.now_ms() + 2 * LATER_MS)
+    assert not report.failed, report.failed
