@@ -8,6 +8,7 @@ that nothing happened.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 import uuid
@@ -42,6 +43,10 @@ FAILURES = 5
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
 
+LONGEST_TURN_SECONDS = 1.0
+BETWEEN_TURNS_SECONDS = 0.1
+"""How long a writer leaves the log to others after its turn: they have to read it before they can commit."""
+
 Plan = Callable[[Snapshot], Change | None]
 
 
@@ -71,6 +76,27 @@ class Commit:
         if self.change is not None:
             rows += partitions_of(partition_rows(self.change.partitions))
         return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}
+
+
+@dataclass(slots=True)
+class Turn:
+    """A writer's turn: the time in which it commits again and again on what its last commit left.
+
+    Whoever has to read the log first, a job for example, comes too late each time. So a turn ends.
+    """
+
+    began_seconds: float = -math.inf
+    last_seconds: float = -math.inf
+
+    def go_on(self) -> None:
+        """To be called before each commit on what the last one left. Waits where the turn has been long enough."""
+        now = time.monotonic()
+        if now - self.last_seconds >= BETWEEN_TURNS_SECONDS:  # others had time
+            self.began_seconds = now
+        elif now - self.began_seconds >= LONGEST_TURN_SECONDS:
+            time.sleep(BETWEEN_TURNS_SECONDS)
+            now = self.began_seconds = time.monotonic()
+        self.last_seconds = now
 
 
 @dataclass(slots=True)

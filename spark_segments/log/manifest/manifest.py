@@ -28,7 +28,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import CREATE, UPGRADE, Change, ChangeWriter
-from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, commit
+from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, Turn, commit
 from spark_segments.log.manifest.delta.delta_log import (
     MANIFEST_DIRECTORY,
     CommitNote,
@@ -92,6 +92,7 @@ class Manifest:
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
         self._committed: CommittedVersion | None = None  # by the last commit of this object
+        self._turn = Turn()
 
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
@@ -120,9 +121,11 @@ class Manifest:
         """As `state`, for a commit on top of it: where the last commit was made here, the table is not opened again.
 
         Delta's log is asked by two small reads whether that commit is still the latest, and the commit on top of it is
-        a compare-and-swap all the same.
+        a compare-and-swap all the same. A writer that goes on so for long waits a little now and then; see `Turn`.
         """
         committed = self._committed
+        if committed is not None:
+            self._turn.go_on()
         if committed is not None and committed.is_latest():
             state = self.log.state_of(committed)
             if state.snapshot.deleted_ms is None:

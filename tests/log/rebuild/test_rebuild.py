@@ -130,12 +130,8 @@ def test_a_log_directory_that_lost_all_manifests_is_rebuilt_topic_by_topic(tmp_p
     assert log.topics() == [TOPIC] and numbers(log) == [*range(10)]
 
 
-def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
-    log = new_log(tmp_path)
-    append(log, 0)
-    version = copy(log)
-    lose_manifest(log)
-    log = again(log, monkeypatch)
+def kill_a_rebuild(log, monkeypatch) -> None:
+    """Ends a rebuild before its checkpoint is there."""
     publish = type(log.storage).publish
 
     def killed(storage, path, data):
@@ -146,6 +142,15 @@ def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(type(log.storage), "publish", killed)
         rebuild_manifest(log, TOPIC)
+
+
+def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    version = copy(log)
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    kill_a_rebuild(log, monkeypatch)
     log = again(log, monkeypatch)
     with pytest.raises(SegmentsError):
         log.snapshot(TOPIC)
@@ -230,16 +235,7 @@ def test_versions_that_a_killed_rebuild_took_are_no_lost_commits(tmp_path, monke
     version = copy(log)
     lose_manifest(log)
     log = again(log, monkeypatch)
-    publish = type(log.storage).publish
-
-    def killed(storage, path, data):
-        if path.endswith("checkpoint.parquet"):
-            raise KeyboardInterrupt
-        publish(storage, path, data)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(type(log.storage), "publish", killed)
-        rebuild_manifest(log, TOPIC)
+    kill_a_rebuild(log, monkeypatch)
     report = rebuild_manifest(again(log, monkeypatch), TOPIC, dry_run=True)
     assert (report.known_version, report.lost_versions) == (version, 0)
 
