@@ -394,6 +394,18 @@ def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, monkeypatc
     assert verify(log, deep=True).errors == 0
 
 
+def test_segments_that_take_the_place_of_cleaned_ones_are_dirty_where_nothing_says_otherwise(log, tmp_path):
+    """A copy of Kafka's directory without cleaner-offset-checkpoint. The import itself puts the offset back."""
+    log.import_kafka(str(GOLDEN / "latest-price" / "before-clean"), config=COMPACTED)
+    clean_here(log)
+    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 20
+    kafka = shutil.copytree(GOLDEN / "latest-price" / "after-clean-4", tmp_path / "kafka")
+    (kafka / "cleaner-offset-checkpoint").unlink()
+    log.import_kafka(str(kafka))
+    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 0
+    assert table_of(log, "latest-price") == table_of(LogDir.open(str(kafka)), "latest-price")
+
+
 def test_records_appended_here_are_found_behind_a_roll(log):
     import_golden(log, "plain-0")
     log.append("plain", records(1))

@@ -31,7 +31,8 @@ from spark_segments.log.kafka.import_names import check_names
 from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
-from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.change import Change, partition_rows
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
@@ -141,7 +142,8 @@ def import_topic(
         current = manifest.snapshot()
     plans = plan_import(source.storage, current, found, comparisons)
     task_count = sum(len(plan.tasks) for plan in plans.values())
-    landing = _Landing(manifest, found, current, plans)
+    first_dirty = {row.partition: row.first_dirty_offset for row in partitions_of(current.partitions)}
+    landing = _Landing(manifest, found, current, plans, first_dirty)
     copy = _Copy(source.storage, storage, SegmentLimits.of(config))
     done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
     copied_count = 0
@@ -260,12 +262,16 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
 
 @dataclass(slots=True)
 class _Landing:
-    """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints."""
+    """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
+
+    `first_dirty_offsets`: where each partition was clean up to when it was planned, or after the last commit of these.
+    """
 
     manifest: Manifest
     found: KafkaSnapshot
     before: Snapshot
     plans: Mapping[int, PartitionPlan]
+    first_dirty_offsets: dict[int, int]
 
     def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
         """`last`: no more copies follow. Raises SegmentsError where the rows changed since the plan was made."""
@@ -277,7 +283,7 @@ class _Landing:
             for theirs in partitions_of(self.found.partitions):
                 mine = [copy for copy in copies if copy[1].partition == theirs.partition]
                 here = current.partition(theirs.partition)
-                if here.first_dirty_offset < self.before.partition(theirs.partition).first_dirty_offset:
+                if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
                     raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
                 self._land(current, mine, added, replaced)
                 changed = self._partition(here, theirs, [row for _, row in mine], last)
@@ -291,7 +297,10 @@ class _Landing:
                 return None
             return Change(IMPORT, add=added, replace=replaced, partitions=partitions)
 
-        self.manifest.commit(plan)
+        done = self.manifest.commit(plan)
+        if done.change is not None:
+            for row in partitions_of(partition_rows(done.change.partitions)):
+                self.first_dirty_offsets[row.partition] = row.first_dirty_offset
 
     def _land(
         self,
