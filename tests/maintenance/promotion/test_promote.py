@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,13 +21,11 @@ from spark_segments.errors import (
     StorageError,
 )
 from spark_segments.format.batches import scan_batches
-from spark_segments.log.groups.group_table import GroupTable
 from spark_segments.log.groups.positions import check_position
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.group_positions import copy_positions
 from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
 from spark_segments.storage import Storage
 from tests.log.played_log import Play
@@ -288,55 +285,6 @@ def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(le
     add(follower, [10], txn=("app", 3))
     add(follower, [11], txn=("app", 4))
     assert numbers(follower) == list(range(12))
-
-
-def test_groups_go_on_at_the_new_leader(leader, follower):
-    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
-    leader.commit_offsets("billing", {TOPIC: {0: 7}})
-    promote(follower, TOPIC)
-    assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
-    assert follower.committed("billing") == {TOPIC: {0: 7}}
-    check_position(follower.snapshot(TOPIC), 0, follower.committed("audit").positions[TOPIC, 0], "audit")
-
-
-def test_the_position_that_a_group_committed_last_counts(leader, follower):
-    """Also when the role goes back to a place where the group had read before."""
-    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
-    promote(follower, TOPIC)
-    time.sleep(0.002)
-    follower.committed("audit")
-    follower.commit_offsets("audit", {TOPIC: {0: 2}})  # its reader went back
-    demote(leader, TOPIC, follower)
-    promote(leader, TOPIC)
-    assert leader.committed("audit") == {TOPIC: {0: 2, 1: 1}}
-
-
-def test_a_group_that_cannot_be_read_keeps_no_other_from_its_new_leader(leader, follower):
-    leader.commit_offsets("audit", {TOPIC: {0: 4}})
-    leader.commit_offsets("billing", {TOPIC: {0: 7}})
-    for file in Path(leader.uri, "_groups", "audit").glob("*.parquet"):
-        file.write_bytes(b"damaged")
-    [warning] = promote(follower, TOPIC).warnings
-    assert "positions of group audit" in warning
-    assert follower.committed("billing") == {TOPIC: {0: 7}}
-
-
-def test_the_table_of_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
-    follower.commit_offsets("audit", {TOPIC: {0: 2}})
-    time.sleep(0.002)
-    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
-    reads: Counter[str] = Counter()
-    read = GroupTable._read
-
-    def counted(table):
-        reads[table._location] += 1
-        return read(table)
-
-    monkeypatch.setattr(GroupTable, "_read", counted)
-    assert copy_positions(leader, follower, TOPIC) == (2, {})
-    assert sorted(reads.values()) == [1, 1]
-    assert copy_positions(leader, follower, TOPIC) == (0, {})
-    assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
 
 
 def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
