@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from spark_segments.errors import CommitConflictError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.change import DEMOTE, RESTORE
+from spark_segments.log.manifest.change import DEMOTE, MIRROR, RESTORE
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import READ_COMMITTED
@@ -53,8 +53,9 @@ LOG_START = "the log start moved"
 REWRITTEN = "a restore or an erasure may have taken records out of the log"
 LATE = "tombstones may be gone"
 
-_REWRITES = frozenset((RESTORE, DEMOTE, "erase"))
-"""Commits after which records that a table has may not be in the log, although the log start did not move."""
+_REWRITES = frozenset((RESTORE, DEMOTE, MIRROR, "erase"))
+"""Commits after which records that a table has may not be in the log, although the log start did not move. A mirror's
+may be any of the others at its leader."""
 
 _RECENT_COMMITS = 10
 _THREADS = 16  # a commit is a small file to read

@@ -11,7 +11,7 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError
-from spark_segments.maintenance import compact, restore, roll
+from spark_segments.maintenance import compact, mirror, restore, roll
 from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.spark import latest_table
 from spark_segments.spark.latest_table import (
@@ -107,6 +107,19 @@ def test_a_log_whose_last_records_a_restore_took_is_compared_whole(orders, uri):
     assert update_table(orders, "orders", uri).whole == REWRITTEN
     assert content(uri) == alive(orders) and b"2" not in [record[3] for record in content(uri)]
     assert update_table(orders, "orders", uri).whole is None
+
+
+def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, uri, tmp_path):
+    version = orders.snapshot("orders").version
+    append(orders, (b"a", b"2"), (b"d", b"2"))
+    follower = LogDir.create(str(tmp_path / "follower"))
+    mirror(orders, follower)
+    update_table(follower, "orders", uri)
+    restore(orders, "orders", version)
+    mirror(orders, follower)
+    assert update_table(follower, "orders", uri).whole == REWRITTEN
+    assert content(uri) == alive(orders) and b"2" not in [record[3] for record in content(uri)]
+    assert update_table(follower, "orders", uri).version is None
 
 
 def test_keys_that_were_erased_leave_the_table(log, uri):
