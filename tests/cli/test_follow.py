@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.errors import CommitConflictError, LogDirError, MissingFileError, OffsetOutOfRangeError
+from spark_segments.log.manifest.change import Change
 from spark_segments.maintenance import compact, retain, roll, vacuum
 
 
@@ -37,6 +39,12 @@ def follower(log, start=0, *, every=True, committed=False):
 
 def taken(rounds, most=None):
     return [value.decode() for batch in rounds.round(most) for value in batch.column("value").to_pylist()]
+
+
+def follower_that_read(log, most):
+    reader = follower(log)
+    taken(reader, most)
+    return reader
 
 
 def test_each_round_has_what_was_appended_since(orders):
@@ -129,6 +137,17 @@ def test_a_topic_made_again_ends_the_follower(orders):
         taken(reader)
 
 
+def test_a_log_that_another_leader_replaced_below_the_position_ends_the_follower(orders):
+    """A round that began at the position would miss what the new leader has below it."""
+    reader = follower_that_read(orders, 3)
+    row = orders.snapshot("orders").partition(0)
+    row = dataclasses.replace(row, leader_epoch=1, leader_epochs=((0, 0), (1, 2)))
+    orders.manifest("orders").commit(lambda _: Change("promote", partitions=[row]))
+    append(orders, "d")
+    with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 2 on.*Begin again at --offset 2"):
+        taken(reader)
+
+
 def test_a_directory_that_kafka_wrote_is_not_followed(tmp_path):
     (tmp_path / "orders-0").mkdir()
     (tmp_path / "orders-0" / "00000000000000000000.log").touch()
@@ -158,9 +177,23 @@ def test_positions_are_committed_after_what_they_cover_was_written(orders):
 
 def test_the_second_reader_of_a_group_cannot_commit(orders):
     first, second = GroupReader(orders, "orders", "audit"), GroupReader(LogDir.open(orders.uri), "orders", "audit")
-    first.commit({0: 3}, now=True)
+    first.commit(follower_that_read(orders, 3), now=True)
     with pytest.raises(CommitConflictError, match="Another reader"):
-        second.commit({0: 2}, now=True)
+        second.commit(follower_that_read(orders, 2), now=True)
+
+
+def test_a_position_is_one_in_the_log_that_was_read(orders):
+    """The topic is made again, and is as long as the one that was read, before the position is committed."""
+    reader, rounds = GroupReader(orders, "orders", "audit"), follower_that_read(orders, 3)
+    was_read = rounds.snapshot
+    orders.delete_topic("orders")
+    orders.create_topic("orders")
+    append(orders, "x", "y", "z", "z")
+    reader.commit(rounds, now=True)
+    [position] = orders.committed("audit").positions.values()
+    assert (position.offset, position.topic_id) == (3, was_read.topic_id)
+    with pytest.raises(OffsetOutOfRangeError, match="deleted and made again since group audit read it"):
+        GroupReader(orders, "orders", "audit").starts(orders.snapshot("orders"), [0])
 
 
 @pytest.mark.slow

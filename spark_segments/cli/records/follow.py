@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
-from spark_segments.log.groups.positions import Committed, check_position
+from spark_segments.log.groups.positions import Committed
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
@@ -31,21 +33,17 @@ class GroupReader:
         self._due = 0.0
 
     def starts(self, snapshot: Snapshot, partitions: list[int]) -> dict[int, int]:
-        """{partition: offset} of those with a position. Raises OffsetOutOfRangeError where a position is not good."""
-        found = {}
-        for number in partitions:
-            position = self._committed.positions.get((self._topic, number))
-            if position is not None:
-                check_position(snapshot, number, position, self._group)
-                found[number] = position.offset
-        return found
+        """See `Committed.starts`."""
+        return self._committed.starts(snapshot, partitions)
 
-    def commit(self, positions: Mapping[int, int], *, now: bool) -> None:
+    def commit(self, follower: Follower, *, now: bool) -> None:
         """Commits positions that moved, at most every COMMIT_SECONDS save `now`. Raises CommitConflictError."""
         there = self._committed.get(self._topic, {})
-        moved = {number: offset for number, offset in positions.items() if there.get(number) != offset}
-        if moved and (now or time.monotonic() >= self._due):
-            self._committed = self._log.commit_offsets(self._group, {self._topic: moved}, after=self._committed)
+        moved = {number: offset for number, offset in follower.positions.items() if there.get(number) != offset}
+        if moved and follower.snapshot is not None and (now or time.monotonic() >= self._due):
+            self._committed = self._log.commit_offsets(
+                self._group, {self._topic: moved}, after=self._committed, snapshots=[follower.snapshot]
+            )
             self._due = time.monotonic() + COMMIT_SECONDS
 
 
@@ -53,7 +51,8 @@ class Follower:
     """Reads a topic in rounds: first from the starts given to the log end, then whatever was appended since.
 
     A round reads one version of the topic, so rolls, compaction and retention change nothing under it. `positions` are
-    {partition: the next offset}, and include all that a round gave once its next batch, or its end, was asked for.
+    {partition: the next offset}, and include all that a round gave once its next batch, or its end, was asked for;
+    they are offsets of `snapshot`, the version that was read last.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Follower:
         self.positions = dict(positions)
         self._log, self._topic, self._read = log, topic, read
         self._all_partitions, self._committed = all_partitions, committed
-        self._topic_id: str | None = None
+        self.snapshot: Snapshot | None = None
         self._version = -1
         self._gone_at: dict[int, int] | None = None  # the positions of the last try that found files gone
 
@@ -112,14 +111,9 @@ class Follower:
 
     def _records(self, snapshot: Snapshot) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(partition, records) of a version from the positions on. A partition that is done is at its end."""
-        if self._topic_id not in (None, snapshot.topic_id):
-            raise OffsetOutOfRangeError(
-                f"Topic {self._topic} was deleted and made again",
-                expected=f"topic id {self._topic_id}",
-                found=snapshot.topic_id,
-                hint="Begin again to follow the new topic",
-            )
-        self._topic_id = snapshot.topic_id
+        if self.snapshot is not None:
+            _check_same_log(self.snapshot, snapshot, self.positions)
+        self.snapshot = snapshot
         end_column = "last_stable_offset" if self._committed else "log_end_offset"
         for row in snapshot.partitions.to_pylist():
             number, log_start, end = row["partition"], row["log_start_offset"], row[end_column]
@@ -155,13 +149,37 @@ def consume_rounds(
             most = None if most is None else most - written
             last = poll_seconds is None or most == 0
             if group is not None:
-                group.commit(follower.positions, now=last)
+                group.commit(follower, now=last)
             if last:
                 return
             sleep(poll_seconds or 0)
     except KeyboardInterrupt:
         if group is not None:
-            group.commit(follower.positions, now=True)
+            group.commit(follower, now=True)
+
+
+def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int]) -> None:
+    """Raises OffsetOutOfRangeError where a topic is no longer the log that was read up to these positions."""
+    if before.topic_id != now.topic_id:
+        raise OffsetOutOfRangeError(
+            f"Topic {now.topic} was deleted and made again",
+            expected=f"topic id {before.topic_id}",
+            found=now.topic_id,
+            hint="Begin again to follow the new topic",
+        )
+    for number, offset in positions.items():
+        if number not in offset_bounds(before):
+            continue
+        epoch = LeaderEpochs.of(before.partition(number)).before(offset)
+        parting_offset = LeaderEpochs.of(now.partition(number)).parting_offset(offset, epoch)
+        if parting_offset < offset:
+            raise OffsetOutOfRangeError(
+                f"The log of {now.topic}-{number} is another one from offset {parting_offset} on than the one that was "
+                "read: a follower was promoted that lacked the records from there on",
+                expected=f"offset {offset} of leader epoch {epoch}",
+                found=f"a later leader epoch from offset {parting_offset} on",
+                hint=f"Begin again at --offset {parting_offset}",
+            )
 
 
 def _gone(topic: str, partition: int, start: int, log_start: int) -> OffsetOutOfRangeError:

@@ -1,43 +1,47 @@
-"""The Delta table of a group: all positions are rows of a single small file, which every commit replaces.
+"""The table of a group: all positions are rows of a single small file, which every commit replaces.
 
 A commit is a compare-and-swap on the version after the one that was read. The table keeps the versions of an hour, so
-the number of its files is bounded by how often its reader commits.
+the number of its files is bounded by how often its reader commits. group_log.py is the table's log.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
-from deltalake import exceptions as delta_errors
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from spark_segments.errors import CommitConflictError, SegmentsError, StorageError, UnknownOutcomeError
+from spark_segments.log.groups.group_log import (
+    DeltaRsGroupLog,
+    GroupVersion,
+    OpenGroupLog,
+    PositionsFile,
+    group_directory,
+)
 from spark_segments.log.groups.positions import POSITION_SCHEMA, Position, TopicPartition
-from spark_segments.log.manifest.delta.delta_log import commit_info, reason
+from spark_segments.log.manifest.delta.delta_log import (
+    CommitFailedError,
+    VersionTakenError,
+    commit_info,
+    paths_of,
+    reason,
+)
 from spark_segments.storage import FileInfo, Storage
-
-GROUPS_DIRECTORY = "_groups"
 
 CHECKPOINT_VERSIONS = 20
 KEPT_MS = 60 * 60 * 1000
 """How long a version stays readable, by the store's clock: far longer than a commit takes, which looks for its id."""
 
+ORPHANS_KEPT_MS = 7 * 24 * 60 * 60 * 1000
+"""How long a file stays that no version names, by the store's clock: its commit may be under way."""
+
 _TRIES = 30
 _LONGEST_PAUSE_SECONDS = 0.5
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-_PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
-_FAILURES = (delta_errors.DeltaError, OSError, ValueError)
-_NO_VERSION = 10**20
-_VERSION = re.compile(r"^(\d{20})\.(json|checkpoint.*)$")
 
 Rows = dict[TopicPartition, Position]
 Plan = Callable[[Rows], Rows | None]
@@ -45,22 +49,24 @@ Plan = Callable[[Rows], Rows | None]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A version of the table; `table` is None, and the version -1, where there is none yet."""
+    """The latest version, None where there is no table yet, and its positions."""
 
-    table: DeltaTable | None
-    version: int
-    path: str | None
-    size: int
+    latest: GroupVersion | None
     rows: Rows
+
+    @property
+    def version(self) -> int:
+        return -1 if self.latest is None else self.latest.version
 
 
 class GroupTable:
     """The table of a group, whether or not it exists. Holds no state: every call reads the table afresh."""
 
-    def __init__(self, storage: Storage, group: str) -> None:
+    def __init__(self, storage: Storage, group: str, open_log: OpenGroupLog = DeltaRsGroupLog) -> None:
         self._storage = storage
         self._group = group
-        self._directory = f"{GROUPS_DIRECTORY}/{group}"
+        self._directory = group_directory(group)
+        self._log = open_log(storage, group)
 
     def positions(self) -> Rows:
         """The positions as they are now; none where the group never committed."""
@@ -75,14 +81,17 @@ class GroupTable:
         """
         commit_id = uuid.uuid4().hex
         sent: int | None = None  # the version of the first try
+        newest = -1  # the version of the last try
         failure: Exception | None = None
         for attempt in range(_TRIES + 1):
             if attempt:
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.02 * 2**attempt)))
             try:
                 state = self._read()
-                if sent is not None and self._happened(commit_id, range(sent, state.version + 1)):
-                    return self._read().rows
+                if sent is not None:
+                    made = self._made_by(commit_id, range(sent, state.version + 1))
+                    if made is not None:
+                        return made
             except SegmentsError as error:
                 if sent is None:
                     raise
@@ -92,18 +101,25 @@ class GroupTable:
                 break
             rows = plan(state.rows)
             if rows is None:
-                return state.rows
-            first, sent = sent is None, state.version + 1 if sent is None else sent
+                if state.version >= newest:
+                    return state.rows
+                continue  # a try may still happen, and what it would change is there as long as it may
             try:
-                self._send(state, rows, commit_id)
-            except (SegmentsError, *_FAILURES) as error:  # no error of a commit proves that it did not happen
-                if first and isinstance(error, SegmentsError):  # the file of the rows was not written
+                file = self._write(rows)
+                newest = state.version + 1
+                sent = newest if sent is None else sent
+                self._log.commit_on(state.latest, file, commit_id)
+            except SegmentsError as error:
+                if sent is None:
                     raise
                 failure = error
                 continue
-            self._keep_small(state.version + 1)
+            except CommitFailedError as error:  # no error of a commit proves that it did not happen
+                failure = error
+                continue
+            self._keep_small(newest)
             return rows
-        if isinstance(failure, delta_errors.CommitFailedError):
+        if isinstance(failure, VersionTakenError):
             raise CommitConflictError(
                 f"Other commits to group {self._group} came first, {_TRIES} times",
                 path=self._location,
@@ -120,92 +136,70 @@ class GroupTable:
         return self._storage.location(self._directory)
 
     def _read(self) -> _State:
-        uri, options = self._storage.delta_uri(self._directory)
         for _ in range(_TRIES):
+            latest = self._log.open()
+            if latest is None:
+                return _State(None, {})
             try:
-                table = DeltaTable(uri, storage_options=options or None)
-            except delta_errors.TableNotFoundError:
-                return _State(None, -1, None, 0, {})
-            except _FAILURES as error:
-                raise StorageError(
-                    f"The positions of group {self._group} cannot be read: {reason(error)}", path=self._location
-                ) from error
-            actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-            if len(actions) != 1:
-                raise StorageError(
-                    "Not a table of positions", path=self._location, expected="one file", found=len(actions)
-                )
-            path, size = actions[0]["path"], actions[0]["size_bytes"]
-            try:
-                content = self._storage.read(f"{self._directory}/{path}")
+                content = self._storage.read(f"{self._directory}/{latest.file.path}")
             except FileNotFoundError:  # a reader this slow finds that newer versions have taken its place
                 continue
-            return _State(table, table.version(), path, size, _rows_of(content, self._location))
+            return _State(latest, rows_of(content, self._location))
         raise StorageError(f"The positions of group {self._group} are gone as soon as found", path=self._location)
 
-    def _send(self, state: _State, rows: Rows, commit_id: str) -> None:
+    def _write(self, rows: Rows) -> PositionsFile:
         path, content = f"part-{uuid.uuid4().hex}.parquet", _content(rows)
         self._storage.write(f"{self._directory}/{path}", content, unique=True)
-        now_ms = time.time_ns() // 1_000_000
-        statistics = json.dumps({"numRecords": len(rows)})
-        added = AddAction(path, content.size, {}, now_ms, True, statistics)
-        properties = CommitProperties(custom_metadata={"commitId": commit_id}, max_commit_retries=0)
-        schema = Schema.from_arrow(POSITION_SCHEMA)
-        if state.table is None or state.path is None:
-            uri, options = self._storage.delta_uri(self._directory)
-            create_table_with_add_actions(
-                uri,
-                schema,
-                [added],
-                mode="error",
-                name=self._group,
-                configuration=_PROPERTIES,
-                storage_options=options or None,
-                commit_properties=properties,
-                post_commithook_properties=_NO_HOOKS,
-            )
-            return
-        removed = RemoveAction(state.path, True, now_ms, state.size, {})
-        state.table.create_write_transaction(
-            [added, removed],
-            mode="append",
-            schema=schema,
-            commit_properties=properties,
-            post_commithook_properties=_NO_HOOKS,
-        )
+        return PositionsFile(path, content.size, len(rows))
 
-    def _happened(self, commit_id: str, versions: range) -> bool:
-        for version in versions:
-            try:
-                content = self._storage.read(f"{self._directory}/_delta_log/{version:020d}.json").to_pybytes()
-            except FileNotFoundError as error:
-                raise StorageError("A version of the positions is missing", path=str(error.filename)) from error
-            if commit_info(json.loads(line) for line in content.splitlines()).get("commitId") == commit_id:
-                return True
-        return False
+    def _made_by(self, commit_id: str, versions: range) -> Rows | None:
+        """The positions that a commit made; None where it made no version. Others may have moved them since."""
+        try:
+            for version in versions:
+                actions = self._log.actions(version)
+                if commit_info(actions).get("commitId") == commit_id:
+                    [path] = paths_of(actions, "add")
+                    return rows_of(self._storage.read(f"{self._directory}/{path}"), self._location)
+        except FileNotFoundError as error:
+            raise StorageError("A version of the positions is missing", path=str(error.filename)) from error
+        return None
 
     def _keep_small(self, version: int) -> None:
         """Now and then writes a checkpoint and deletes what only versions older than KEPT_MS need."""
         if version % CHECKPOINT_VERSIONS:
             return
-        uri, options = self._storage.delta_uri(self._directory)
         try:
-            DeltaTable(uri, storage_options=options or None).create_checkpoint()
-            self._storage.delete(info.path for info in self._expired(self._storage.now_ms() - KEPT_MS))
-        except (*_FAILURES, SegmentsError):  # the positions stand without it, and a later commit tries again
+            self._log.checkpoint()
+            for rows, log in self._expired(self._storage.now_ms()):
+                self._storage.delete(info.path for info in rows)
+                self._log.delete(log)
+        except (SegmentsError, FileNotFoundError):  # the positions stand without it, and a later commit tries again
             return
 
-    def _expired(self, before_ms: int) -> list[FileInfo]:
-        """Files that versions older than a time alone need, in a safe order of deletion."""
-        rows = [info for info in self._storage.list(self._directory) if info.mtime_ms < before_ms]
-        log = self._storage.list(f"{self._directory}/_delta_log")
-        versions = {info: int(match[1]) for info in log if (match := _VERSION.match(info.path.rpartition("/")[2]))}
-        checkpoints = {version for info, version in versions.items() if ".checkpoint" in info.path}
-        young = min((version for info, version in versions.items() if info.mtime_ms >= before_ms), default=_NO_VERSION)
-        first = max((version for version in checkpoints if version <= young), default=0)
-        expired = sorted((info for info in versions if versions[info] < first), key=lambda info: versions[info])
-        named = self._read().path
-        return [*(info for info in rows if not info.path.endswith(f"/{named}")), *expired]
+    def _expired(self, now_ms: int) -> Iterator[tuple[list[FileInfo], list[FileInfo]]]:
+        """(files of rows, files of the log) to be deleted, in a safe order.
+
+        A file of rows goes with the version that names it, and before the log forgets that it did. A file that no
+        version names may belong to a commit that is under way.
+        """
+        files = {info.path.rpartition("/")[2]: info for info in self._storage.list(self._directory)}
+        log = self._log.log_files()
+        young = min(
+            (version for version, info in log.commits.items() if info.mtime_ms >= now_ms - KEPT_MS),
+            default=max(log.commits, default=0),
+        )
+        first = max((version for version in log.checkpoints if version <= young), default=0)
+        for version in sorted(version for version in log.commits.keys() | log.checkpoints.keys() if version < first):
+            commit = log.commits.get(version)
+            named = [] if commit is None else paths_of(self._log.actions(version), "add")
+            rows = [files.pop(path) for path in named if path in files]
+            yield rows, [*([] if commit is None else [commit]), *log.checkpoints.get(version, [])]
+        old = {path: info for path, info in files.items() if info.mtime_ms < now_ms - ORPHANS_KEPT_MS}
+        if old:
+            for version in log.commits:
+                for path in paths_of(self._log.actions(version), "add") if version >= first else ():
+                    old.pop(path, None)
+            yield [*old.values()], []
 
 
 def _content(rows: Mapping[TopicPartition, Position]) -> pa.Buffer:
@@ -228,7 +222,7 @@ def _content(rows: Mapping[TopicPartition, Position]) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _rows_of(content: pa.Buffer, location: str) -> Rows:
+def rows_of(content: pa.Buffer, location: str) -> Rows:
     try:
         rows = pq.ParquetFile(pa.BufferReader(content)).read(columns=POSITION_SCHEMA.names).to_pylist()
         return {

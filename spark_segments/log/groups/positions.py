@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,6 +55,20 @@ class Committed(dict[str, dict[int, int]]):
         for (topic, partition), position in sorted(self.positions.items()):
             self.setdefault(topic, {})[partition] = position.offset
 
+    def starts(self, snapshot: Snapshot, partitions: Collection[int] | None = None) -> dict[int, int]:
+        """{partition: the next offset to be read} of the partitions of a topic, or of those given, in which the group
+        has a position.
+
+        Raises OffsetOutOfRangeError where a reader that went on at a position would miss records, or read others than
+        those that follow what the group has read.
+        """
+        found = {}
+        for (topic, partition), position in self.positions.items():
+            if topic == snapshot.topic and (partitions is None or partition in partitions):
+                check_position(snapshot, partition, position, self.group)
+                found[partition] = position.offset
+        return found
+
 
 def check_group_name(group: str) -> None:
     """Raises InvalidOptionError unless the name is 1 to 249 of the characters that a topic's name may have."""
@@ -85,7 +99,6 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
     """Raises OffsetOutOfRangeError where a reader that went on at the position would miss records, or read others than
     those that follow what it has read.
     """
-    row = snapshot.partition(partition)
     where = f"{snapshot.topic}-{partition}"
     again = f"Choose where group {group} goes on: segments offsets LOG_DIR {snapshot.topic} --group {group} --reset-to"
     if position.topic_id != snapshot.topic_id:
@@ -95,6 +108,7 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
             found=snapshot.topic_id,
             hint=f"{again} earliest",
         )
+    row = snapshot.partition(partition)
     epochs = LeaderEpochs.of(row)
     parting_offset = epochs.parting_offset(position.offset, position.leader_epoch)
     if parting_offset < position.offset:

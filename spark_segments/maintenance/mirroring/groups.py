@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.groups.group_table import GROUPS_DIRECTORY, GroupTable, Rows
+from spark_segments.log.groups.group_log import GROUPS_DIRECTORY
+from spark_segments.log.groups.group_table import Rows
 from spark_segments.log.groups.positions import Position
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -24,7 +25,7 @@ def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsEr
     errors: dict[str, SegmentsError] = {}
     for group in log.storage.directories(GROUPS_DIRECTORY):
         try:
-            positions[group] = GroupTable(log.storage, group).positions()
+            positions[group] = log.group_table(group).positions()
         except SegmentsError as error:
             errors[group] = error
     return positions, errors
@@ -60,7 +61,7 @@ def mirror_groups(
             return kept | {key: one for key, one in there.items() if key[0] in moved}
 
         try:
-            GroupTable(target.storage, group).commit(plan)
+            target.group_table(group).commit(plan)
         except SegmentsError as error:
             errors[group] = error
     return len(changed - errors.keys()), errors

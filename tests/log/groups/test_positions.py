@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 
 import pyarrow as pa
@@ -17,12 +18,14 @@ from spark_segments.errors import (
     LogDirError,
     OffsetOutOfRangeError,
     StorageError,
+    UnknownOutcomeError,
     UnknownTopicError,
 )
 from spark_segments.log.groups import group_table
-from spark_segments.log.groups.group_table import GroupTable
+from spark_segments.log.groups.group_log import DeltaRsGroupLog
 from spark_segments.log.groups.positions import Position, check_position
 from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 
 
 @pytest.fixture
@@ -110,32 +113,71 @@ def test_racing_readers_never_both_commit_from_one_position(orders):
 
 
 def test_a_commit_whose_reply_was_lost_is_found(orders, monkeypatch):
-    send = GroupTable._send
+    commit_on = DeltaRsGroupLog.commit_on
     calls = []
 
-    def lost(self, state, rows, commit_id):
-        send(self, state, rows, commit_id)
-        calls.append(state.version)
+    def lost(self, base, file, commit_id):
+        commit_on(self, base, file, commit_id)
+        calls.append(-1 if base is None else base.version)
         if len(calls) in (1, 3):
-            raise OSError("the reply was lost")
+            raise CommitFailedError("the reply was lost")
 
-    monkeypatch.setattr(GroupTable, "_send", lost)
+    monkeypatch.setattr(DeltaRsGroupLog, "commit_on", lost)
     for offset in (3, 4, 5):
         orders.commit_offsets("audit", {"orders": {0: offset}})
     assert calls == [-1, 0, 1]
     assert orders.committed("audit") == {"orders": {0: 5}}
 
 
-def test_the_last_try_is_looked_for_too(orders, monkeypatch):
-    send = GroupTable._send
+def test_a_commit_whose_reply_was_lost_knows_nothing_of_what_others_committed_since(orders, monkeypatch):
+    """Else its reader would go on from its own position as if nobody had read from there."""
+    commit_on = DeltaRsGroupLog.commit_on
+    other = LogDir.open(orders.uri)
 
-    def lost(self, state, rows, commit_id):
-        send(self, state, rows, commit_id)
-        raise OSError("the reply was lost")
+    def lost(self, base, file, commit_id):
+        commit_on(self, base, file, commit_id)
+        if base is None:
+            other.committed("audit")
+            other.commit_offsets("audit", {"orders": {0: 8}})
+            raise CommitFailedError("the reply was lost")
+
+    monkeypatch.setattr(DeltaRsGroupLog, "commit_on", lost)
+    assert orders.commit_offsets("audit", {"orders": {0: 5}}) == {"orders": {0: 5}}
+    with pytest.raises(CommitConflictError, match="expected offset 5, found offset 8"):
+        orders.commit_offsets("audit", {"orders": {0: 9}})
+
+
+def test_the_last_try_is_looked_for_too(orders, monkeypatch):
+    commit_on = DeltaRsGroupLog.commit_on
+
+    def lost(self, base, file, commit_id):
+        commit_on(self, base, file, commit_id)
+        raise CommitFailedError("the reply was lost")
 
     monkeypatch.setattr(group_table, "_TRIES", 1)
-    monkeypatch.setattr(GroupTable, "_send", lost)
+    monkeypatch.setattr(DeltaRsGroupLog, "commit_on", lost)
     assert orders.commit_offsets("audit", {"orders": {0: 3}}) == {"orders": {0: 3}}
+
+
+def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(orders, monkeypatch):
+    """The plan was to change something when it was first called, and what that try does is there sooner or later."""
+    late = []
+    commit_on = DeltaRsGroupLog.commit_on
+
+    def sent(self, base, file, commit_id):
+        late.append(lambda: commit_on(self, base, file, commit_id))
+        raise CommitFailedError("timed out")
+
+    orders.commit_offsets("audit", {"orders": {0: 3}})
+    monkeypatch.setattr(group_table, "_TRIES", 3)
+    monkeypatch.setattr(group_table, "_LONGEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(DeltaRsGroupLog, "commit_on", sent)
+    plans = iter([{}, None, None, None])
+    with pytest.raises(UnknownOutcomeError):
+        orders.group_table("audit").commit(lambda _: next(plans))
+    [lands] = late
+    lands()
+    assert orders.committed("audit") == {}
 
 
 def test_positions_are_in_the_log_of_partitions_that_are_there(orders):
@@ -233,6 +275,32 @@ def test_files_of_a_group_are_bounded(orders, monkeypatch):
         orders.commit_offsets("audit", {"orders": {0: number % 10}})
     assert len(orders.storage.list("_groups", recursive=True)) < 3 * group_table.CHECKPOINT_VERSIONS
     assert orders.committed("audit") == {"orders": {0: 9}}
+
+
+def test_a_file_whose_commit_is_still_to_come_stays(orders, monkeypatch):
+    """Its writer stood still for hours after it had written the file, and so did the run that deletes old files."""
+    monkeypatch.setattr(group_table, "KEPT_MS", -1)
+    monkeypatch.setattr(group_table, "CHECKPOINT_VERSIONS", 1)
+    table = orders.group_table("audit")
+    orders.commit_offsets("audit", {"orders": {0: 3}})
+    base = table._read()
+    file = table._write(base.rows)
+    table._keep_small(base.version)
+    table._log.commit_on(base.latest, file, "late")
+    assert orders.committed("audit") == {"orders": {0: 3}}
+
+
+def test_a_file_that_no_version_names_goes_once_its_commit_cannot_come_any_more(orders, monkeypatch):
+    table = orders.group_table("audit")
+    orders.commit_offsets("audit", {"orders": {0: 3}})
+    stray = table._write({})
+    monkeypatch.setattr(group_table, "CHECKPOINT_VERSIONS", 1)
+    orders.commit_offsets("audit", {"orders": {0: 4}})
+    assert stray.path in os.listdir(f"{orders.uri}/_groups/audit")
+    monkeypatch.setattr(group_table, "ORPHANS_KEPT_MS", -60_000)
+    orders.commit_offsets("audit", {"orders": {0: 5}})
+    assert stray.path not in os.listdir(f"{orders.uri}/_groups/audit")
+    assert orders.committed("audit") == {"orders": {0: 5}}
 
 
 def test_any_reader_of_delta_tables_reads_positions(orders):

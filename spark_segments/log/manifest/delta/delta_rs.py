@@ -1,6 +1,6 @@
 """Delta's log by delta-rs: the implementation of `DeltaLog` behind every real manifest.
 
-No other module talks to delta-rs.
+Beside it only log/groups/group_log.py talks to delta-rs.
 
 A commit file that gets its name before its bytes are on disk is empty after a power loss in between, and delta-rs takes
 an empty file for a commit without actions. So in a log that is forced to disk the bytes are there first. Where delta-rs
@@ -299,16 +299,7 @@ class DeltaRsLog:
         )
 
     def log_files(self) -> LogFiles:
-        found = LogFiles({}, {}, [])
-        for info in self._storage.list(f"{self._directory}/_delta_log"):
-            name = info.path.rpartition("/")[2]
-            if match := _COMMIT_NAME.match(name):
-                found.commits[int(match.group(1))] = info
-            elif match := _CHECKPOINT_NAME.match(name):
-                found.checkpoints.setdefault(int(match.group(1)), []).append(info)
-            else:
-                found.others.append(info)
-        return found
+        return log_files(self._storage, self._directory)
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         path = self._log_file(_commit_name(version))
@@ -374,6 +365,20 @@ class DeltaRsLog:
     def _commit_failed(self, error: Exception) -> CommitFailedError:
         taken = isinstance(error, delta_errors.CommitFailedError)
         return (VersionTakenError if taken else CommitFailedError)(self._reason(error))
+
+
+def log_files(storage: Storage, directory: str) -> LogFiles:
+    """The files of the log of a table that lies in `directory`."""
+    found = LogFiles({}, {}, [])
+    for info in storage.list(f"{directory}/_delta_log"):
+        name = info.path.rpartition("/")[2]
+        if match := _COMMIT_NAME.match(name):
+            found.commits[int(match.group(1))] = info
+        elif match := _CHECKPOINT_NAME.match(name):
+            found.checkpoints.setdefault(int(match.group(1)), []).append(info)
+        else:
+            found.others.append(info)
+    return found
 
 
 def _commit_name(version: int) -> str:
