@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_segments.errors import StorageError
 from spark_segments.log.manifest.delta.delta_log import (
@@ -25,6 +25,8 @@ from spark_segments.storage import FileInfo, Storage
 from tests.log.memory_log import NO_VERSION, MemoryCommit, MemoryVersion
 from tests.simulation.store import Store
 from tests.simulation.world import SECOND_US, Killed, Process, Violation
+
+T = TypeVar("T")
 
 LATE_SECONDS = 1800.0
 """How late a commit may be carried out: the log keeps its versions for an hour at least."""
@@ -110,7 +112,7 @@ class SimulatedLog:
         self, base: MemoryVersion, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
     ) -> MemoryVersion:
         """Asks the store to make the version after `base`, which may be carried out without an answer."""
-        world, faults = self._world, self._store.faults
+        world = self._world
         process = world.current
         intent = process.intent if process is not None else {}
         host_ms = world.clock_us() // 1000
@@ -118,31 +120,7 @@ class SimulatedLog:
         def effect() -> MemoryVersion:
             return self._make(base, change, note, transactions, process, intent, host_ms)
 
-        def late() -> None:
-            try:
-                effect()
-            except VersionTakenError:
-                world.note("too late", self._topic, note.commit_id)
-
-        if process is None:
-            return effect()
-        fate = world.random.random()
-        try:
-            world.wait(self._store.latency_us())
-        except Killed:
-            if not world.is_ending and world.random.random() < 0.5:
-                world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
-            raise
-        if fate < faults.refused:
-            raise self._failed("refused")
-        if fate < faults.refused + faults.late:
-            world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
-            raise self._failed("late commit")
-        made = effect()
-        if fate < faults.refused + faults.late + faults.lost_reply:
-            error = self._failed("lost commit reply")
-            raise VersionTakenError(str(error)) if world.random.random() < 0.3 else error
-        return made
+        return compare_and_swap(self._store, self._topic, note.commit_id, effect)
 
     def _make(
         self,
@@ -231,5 +209,36 @@ class SimulatedLog:
         except OSError as error:
             raise StorageError(str(error), path=self._topic) from error
 
-    def _failed(self, what: str) -> CommitFailedError:
-        return CommitFailedError(str(self._store.failure(what, "commit", self._topic, "connection reset by peer")))
+
+def compare_and_swap(store: Store, table: str, commit_id: str, effect: Callable[[], T]) -> T:
+    """Asks the store to make the next version of a table, which may be carried out without an answer."""
+    world, faults = store.world, store.faults
+
+    def late() -> None:
+        try:
+            effect()
+        except VersionTakenError:
+            world.note("too late", table, commit_id)
+
+    def failed(what: str) -> CommitFailedError:
+        return CommitFailedError(str(store.failure(what, "commit", table, "connection reset by peer")))
+
+    if world.current is None:
+        return effect()
+    fate = world.random.random()
+    try:
+        world.wait(store.latency_us())
+    except Killed:
+        if not world.is_ending and world.random.random() < 0.5:
+            world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
+        raise
+    if fate < faults.refused:
+        raise failed("refused")
+    if fate < faults.refused + faults.late:
+        world.later(int(world.random.uniform(0, LATE_SECONDS) * SECOND_US), late)
+        raise failed("late commit")
+    made = effect()
+    if fate < faults.refused + faults.late + faults.lost_reply:
+        error = failed("lost commit reply")
+        raise VersionTakenError(str(error)) if world.random.random() < 0.3 else error
+    return made

@@ -17,21 +17,27 @@ from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import promote
+from tests.simulation.groups import Swap, commit
 from tests.simulation.judge import MOVED, view
+from tests.simulation.readers import log_bounds
 from tests.simulation.scenario import COMMON, Simulation
 from tests.simulation.world import Process, Violation
 
 PARTITIONS = 2
+READERS = "readers"
 CONFIG = COMMON | {"retention.ms": "-1"}
 
 
 class History:
-    """What writers sent, and what they were told. `told`: (partition, first offset, values) of each acknowledgement."""
+    """What writers sent, and what they were told. `told`: (partition, first offset, values) of each acknowledgement.
+    `read`: what the readers of the group READERS got.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self.sent: set[bytes] = set()
         self.there: set[bytes] = set()
+        self.read: set[bytes] = set()
         self.told: list[tuple[int, int, list[bytes]]] = []
 
     def open(self, site: int) -> LogDir:
@@ -51,6 +57,10 @@ class History:
             there = [found.get(number, {}).get(first + at) for at in range(len(sent))]
             if [None if one is None else one.value for one in there] != sent:
                 raise Violation(f"{MOVED}-{number}: {sent[0]!r} was acknowledged at {first}, and there is {there[0]}")
+        for number, position in log.committed(READERS).starts(log.snapshot(MOVED)).items():
+            unread = [record.value for at, record in found.get(number, {}).items() if at < position]
+            if not self.read.issuperset(value for value in unread if value is not None):
+                raise Violation(f"{MOVED}-{number}: the group is at {position}, and nobody has read all below it")
 
 
 def move_write(simulation: Simulation, process: Process) -> None:
@@ -80,6 +90,40 @@ def move_write(simulation: Simulation, process: Process) -> None:
             simulation.judge.counts["appends to the topic that moves"] += 1
 
 
+def move_consume(simulation: Simulation, process: Process) -> None:
+    """Reads in a group at the place that leads: positions go along, and a reader goes on where the group came to."""
+    history, disk, random = simulation.history, process.disk, simulation.random
+    while True:
+        simulation.think(process, 1500)
+        log = history.open(disk.setdefault("site", 0))
+        number = random.randrange(PARTITIONS)
+
+        def step(log: LogDir = log, number: int = number) -> Any:
+            began, snapshot = log.committed(READERS), log.snapshot(MOVED)
+            start, end = log_bounds(snapshot, number)
+            first = began.starts(snapshot, [number]).get(number, start)
+            last = min(end, first + random.randint(1, 12))
+            saw = view(log, MOVED, snapshot.version, number, first, last) if first < last else {number: []}
+            return began, snapshot, last, [record.value for _, record in saw[number]]
+
+        found, error = simulation.attempt(process, step)
+        if error is not None or role_of(found[1]) != LEADER:
+            disk["site"] = 1 - disk["site"] if error is None or isinstance(error, UnknownTopicError) else disk["site"]
+            continue
+        began, snapshot, last, values = found
+        history.read.update(values)
+        offsets = {MOVED: {number: last}}
+        _, error = commit(
+            simulation,
+            process,
+            lambda log=log, offsets=offsets, began=began, snapshot=snapshot: log.commit_offsets(
+                READERS, offsets, after=began, snapshots=[snapshot]
+            ),
+            Swap(began, {(MOVED, number): last}),
+        )
+        simulation.judge.counts["positions in the topic that moves"] += error is None
+
+
 def move(simulation: Simulation, process: Process) -> None:
     """Mirrors, and now and then promotes. `leader` is the place that led when it was last known."""
     history, disk, random = simulation.history, process.disk, simulation.random
@@ -101,7 +145,7 @@ def move(simulation: Simulation, process: Process) -> None:
             elif isinstance(error, UnknownTopicError | NotLeaderError):
                 disk["is_promoting"] = False
             continue
-        simulation.attempt_job(process, lambda a=here, b=there: mirror(a, b, topics=[MOVED]))
+        simulation.attempt_job(process, lambda a=here, b=there: mirror(a, b, topics=[MOVED], groups=True))
 
 
 def make(log: LogDir) -> None:
@@ -124,7 +168,7 @@ def last_move(simulation: Simulation) -> None:
     history.check(leader)
     if _role(other) not in (None, FOLLOWER):
         demote(other, MOVED, leader)
-    report = mirror(leader, other, topics=[MOVED])
+    report = mirror(leader, other, topics=[MOVED], groups=True)
     if report.failed:
         raise Violation(f"{MOVED}: the last mirror fails: {report.failed}")
     history.check(other)

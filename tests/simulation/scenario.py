@@ -100,12 +100,13 @@ class Simulation:
     hosts: list[Host]
     pace: Pace
     numbers: dict[str, int] = field(default_factory=dict)
+    groups: Any = None
     follower: Any = None
     history: Any = None
 
     @property
     def commits(self) -> int:
-        """The commits that are there, those of the follower included."""
+        """The commits to topics that are there, those of the follower included."""
         return self.logs.commits + (self.follower.logs.commits if self.follower is not None else 0)
 
     @property
@@ -114,7 +115,7 @@ class Simulation:
 
     def open(self) -> LogDir:
         """The log directory, as a process opens it that has just begun."""
-        return LogDir(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs)
+        return LogDir(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs, open_group_log=self.groups)
 
     def storage(self, uri: str = URI) -> Storage:
         return Storage(uri, filesystem=self.store)

@@ -21,11 +21,12 @@ from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown
+from tests.simulation.groups import GroupLogs, consume
 from tests.simulation.jobs import maintain
 from tests.simulation.judge import Judge, view
 from tests.simulation.mirrors import FOLLOWER_ROOT, FOLLOWER_URI, Follower, compare_followers, follow, last_mirror
 from tests.simulation.operators import import_again, operate
-from tests.simulation.promotions import History, last_move, make, move, move_write
+from tests.simulation.promotions import History, last_move, make, move, move_consume, move_write
 from tests.simulation.readers import read, tail
 from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
 from tests.simulation.store import Store
@@ -48,6 +49,8 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
     "reader-a": read,
     "reader-b": read,
     "tail": tail,
+    "group-a": consume,
+    "group-b": consume,
     "maintainer-a": maintain,
     "maintainer-b": maintain,
     "operator": operate,
@@ -56,6 +59,8 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
     "mirror-b": follow,
     "moving-writer-a": move_write,
     "moving-writer-b": move_write,
+    "moving-reader-a": move_consume,
+    "moving-reader-b": move_consume,
     "mover": move,
 }
 ALWAYS = ("writer-a", "reader-a", "maintainer-a")
@@ -91,7 +96,8 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     judge = Judge(world, store, ROOT)
     logs = DeltaLogs(store, ROOT, judge.landed)
     hosts = [Host(f"host-{number}") for number in range(HOSTS)]
-    simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
+    groups = GroupLogs(store, ROOT)
+    simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US), groups=groups)
     wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
