@@ -41,6 +41,7 @@ from tests.log.kafka_copies import (
     kafka_directory_of,
     topic_of,
 )
+from tests.log.kafka_side import KafkaSide
 from tests.maintenance.appending import records
 
 with warnings.catch_warnings():
@@ -76,6 +77,23 @@ def decoded(directory: Path, client: Any) -> list[Decoded]:
 
 def _bytes(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
+
+
+def test_an_empty_active_segment_and_what_was_imported_since_are_one_segment(log, tmp_path):
+    """Kafka cleaned the segments before it meanwhile, so it stays; what came after is larger than segment.bytes."""
+    kafka = KafkaSide(tmp_path / "kafka")
+    for _ in range(2):
+        kafka.append([(b"a", True)])
+        kafka.roll()
+    log.import_kafka(kafka.write(), config={"segment.bytes": "1500", "retention.ms": "-1"})
+    kafka.clean(merge=False)
+    kafka.append([(b"b", True)] * 200)
+    log.import_kafka(kafka.write())
+    live = log.snapshot("prices").live_of(0)
+    assert [(row.base_offset, row.log_bytes > 1500) for row in live[-2:]] == [(2, False), (2, True)]
+    log.export_kafka(str(tmp_path / "out"))
+    [*_, (name, exported)] = files(tmp_path / "out" / "prices-0", ".log").items()
+    assert exported == files(tmp_path / "kafka" / "prices-0", ".log")[name]
 
 
 def keyed(numbers: Iterable[int]) -> pa.Table:

@@ -250,11 +250,16 @@ def _export(
 
 
 def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:
-    """The segments to write: each sealed row by itself, chunks together up to segment.bytes."""
+    """The segments to write: each sealed row by itself, chunks together up to segment.bytes.
+
+    An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: whatever comes next
+    begins at the same offset.
+    """
     leader_epochs = LeaderEpochs.of(row) if row.leader_epochs else None
 
     def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
-        return SEALED in (rows[-1].state, segment.state) or total + segment.log_bytes > config.segment_bytes
+        is_full = total > 0 and total + segment.log_bytes > config.segment_bytes
+        return is_full or SEALED in (rows[-1].state, segment.state)
 
     for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
         yield _ExportedSegment(tuple(rows), leader_epochs)
