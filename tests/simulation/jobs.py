@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_segments import LogDir
+from spark_segments.errors import UnknownTopicError
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all
 from spark_segments.log.verification.verify import verify
@@ -47,8 +48,11 @@ def check(simulation: Simulation, process: Process, log: Any, topic: str | None)
     if error is None and report.errors:
         if process.is_disturbed:
             simulation.judge.counts["verified again"] += 1
-            with simulation.world.outside():
-                report = verify(log, topic, deep=True)
+            try:
+                with simulation.world.outside():
+                    report = verify(log, topic, deep=True)
+            except UnknownTopicError:  # somebody deleted it meanwhile
+                return
         if report.errors:
             raise Violation(f"{process.name}: verify finds {report.findings[:3]}")
     simulation.judge.counts["verified"] += error is None
