@@ -223,13 +223,18 @@ def _content(rows: Mapping[TopicPartition, Position]) -> pa.Buffer:
 
 
 def rows_of(content: pa.Buffer, location: str) -> Rows:
+    """The positions of a file. Raises StorageError for a file that is damaged; `location` is the table's."""
     try:
-        rows = pq.ParquetFile(pa.BufferReader(content)).read(columns=POSITION_SCHEMA.names).to_pylist()
-        return {
-            (row["topic"], row["partition"]): Position(
-                row["offset"], row["topic_id"], row["leader_epoch"], row["committed_ms"]
-            )
-            for row in rows
-        }
-    except (pa.ArrowException, OSError, KeyError) as error:
+        found = pq.ParquetFile(pa.BufferReader(content)).read(columns=POSITION_SCHEMA.names)
+        table = found.select(POSITION_SCHEMA.names).cast(POSITION_SCHEMA)
+        table.validate(full=True)
+        if any(column.null_count for column in table.columns):
+            raise ValueError("a position lacks a value")
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise StorageError(f"A file of positions is damaged ({reason(error)})", path=location) from error
+    return {
+        (row["topic"], row["partition"]): Position(
+            row["offset"], row["topic_id"], row["leader_epoch"], row["committed_ms"]
+        )
+        for row in table.to_pylist()
+    }

@@ -1,13 +1,16 @@
-"""Manifests: commits of Delta's log, files of rows, recovery copies, and Delta's log as delta-rs opens it."""
+"""Manifests: commits of Delta's log, files of rows, recovery copies, and Delta's log as delta-rs opens it; groups."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
+from spark_segments import LogDir
+from spark_segments.log.groups import group_table
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.manifest import Manifest
@@ -30,8 +33,7 @@ def _files(versions: int = 5) -> dict[str, bytes]:
             commit_append(manifest, [new_chunk(0), new_chunk(number % 3)], (f"app-{number % 2}", number))
             if number == 2:
                 manifest.merge_files()
-        root = Path(directory)
-        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+        return files_below(Path(directory))
 
 
 def _mutated_json(data: bytes, random: Random) -> bytes:
@@ -128,20 +130,15 @@ def rows_of_parquet() -> Run:
 
 def delta_logs() -> Run:
     files = _files()
-    place = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     paths = [path for path in files if path.startswith(manifest_directory(TOPIC))]
     in_log = [path for path in paths if "/_delta_log/" in path]
+    lay_out = _Directory(files)
 
     def run(random: Random) -> None:
         row_files._cache = row_files._RowCache(1)
         path = random.choice(in_log if random.random() < 0.7 else paths)
         data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
-        root = place / "log"
-        shutil.rmtree(root, ignore_errors=True)
-        for name, content in {**files, path: data}.items():
-            file = root / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+        root = lay_out({path: data})
         if random.random() < 0.2:
             (root / random.choice(in_log)).unlink()
         manifest = Manifest(Storage(str(root)), TOPIC)
@@ -150,3 +147,53 @@ def delta_logs() -> Run:
         manifest.history()
 
     return run
+
+
+def positions_of_groups() -> Run:
+    """The table of a group: its positions, the check of them, another commit, and files that nobody needs any more."""
+    with tempfile.TemporaryDirectory() as directory:
+        log = LogDir.create(directory)
+        log.create_topic(TOPIC, 2)
+        for offset in range(group_table.CHECKPOINT_VERSIONS + 2):
+            log.append(TOPIC, [{"value": b"%d" % offset, "partition": 0}])
+            log.commit_offsets("audit", {TOPIC: {0: offset}})
+        files = files_below(Path(directory))
+    of_log = [path for path in files if path.startswith("_groups/") and "/_delta_log/" in path]
+    needed = [path for path in of_log if ".checkpoint" in path or "_last" in path] + of_log[-3:]
+    latest = max(path for path in of_log if path.endswith(".json"))
+    rows = [path for path in files if path.startswith("_groups/") and path.rpartition("/")[2].encode() in files[latest]]
+    lay_out = _Directory(files)
+
+    def run(random: Random) -> None:
+        row_files._cache = row_files._RowCache(1)
+        group_table._TRIES = 2
+        path = random.choice(random.choice((of_log, needed, rows)))
+        data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
+        log = LogDir.open(str(lay_out({path: data})))
+        began = log.committed("audit")
+        began.starts(log.snapshot(TOPIC))
+        log.commit_offsets("audit", {TOPIC: {0: random.randrange(3)}}, after=began)
+        log.group_table("audit")._keep_small(0)
+
+    return run
+
+
+class _Directory:
+    """Lays out a log directory on a local disk, where delta-rs reads it: `files`, some of them with other bytes."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._root = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)) / "log"
+
+    def __call__(self, others: Mapping[str, bytes]) -> Path:
+        shutil.rmtree(self._root, ignore_errors=True)
+        for name, content in {**self._files, **others}.items():
+            file = self._root / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        return self._root
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    """The bytes of all files below a directory, by path."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

@@ -6,8 +6,10 @@ import dataclasses
 import json
 import os
 import threading
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -23,7 +25,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.groups import group_table
 from spark_segments.log.groups.group_log import DeltaRsGroupLog
-from spark_segments.log.groups.positions import Position, check_position
+from spark_segments.log.groups.positions import POSITION_SCHEMA, Position, check_position
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 
@@ -301,6 +303,21 @@ def test_a_file_that_no_version_names_goes_once_its_commit_cannot_come_any_more(
     orders.commit_offsets("audit", {"orders": {0: 5}})
     assert stray.path not in os.listdir(f"{orders.uri}/_groups/audit")
     assert orders.committed("audit") == {"orders": {0: 5}}
+
+
+@pytest.mark.parametrize("damage", ["no UTF-8", "no offset"])
+def test_a_file_of_positions_that_is_damaged_is_an_error(orders, damage):
+    position = orders.commit_offsets("audit", {"orders": {0: 5}}).positions["orders", 0]
+    columns = [pa.array([value]) for value in ("orders", 0, *dataclasses.astuple(position))]
+    if damage == "no UTF-8":
+        offsets, text = columns[0].buffers()[1:]
+        columns[0] = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xcf" * len(text))])
+    else:
+        columns[2] = pa.nulls(1, pa.int64())
+    [file] = Path(orders.uri, "_groups", "audit").glob("*.parquet")
+    pq.write_table(pa.table(columns, POSITION_SCHEMA.names), file)
+    with pytest.raises(StorageError, match="A file of positions is damaged"):
+        orders.committed("audit")
 
 
 def test_any_reader_of_delta_tables_reads_positions(orders):
