@@ -239,7 +239,8 @@ def test_options_that_go_together_are_checked(run, orders):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_follower_cleanly(orders, python_environment):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_a_follower_cleanly(orders, python_environment, sent):
     command = [sys.executable, "-m", "spark_segments", "consume", orders.uri, "orders", "--follow", "--group", "audit"]
     process = subprocess.Popen(
         [*command, "--poll-interval", "20ms"], env=python_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -248,7 +249,7 @@ def test_ctrl_c_ends_a_follower_cleanly(orders, python_environment):
     assert [process.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
     append(orders, "d")
     assert process.stdout.readline() == b"d\n"
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, sent)
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (0, b"")
     # The signal may come between the last line and the note that it was written: it is printed again then.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from spark_segments.cli.arguments import duration_ms
+from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     MetricsOption,
@@ -128,13 +128,8 @@ def mirror(
         if report.failed:
             raise typer.Exit(FAILED)
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
-    try:
+    with until_interrupted():
         _follow(work, followers, seconds, output, metrics)
-    except KeyboardInterrupt:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _pass(work: Callable[..., Report]) -> Report:

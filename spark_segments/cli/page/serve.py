@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, with_options
 from spark_segments.cli.page.browse import WHOLE_BYTES, browse
 from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, log_worries, read_topics
@@ -73,10 +74,9 @@ def page(
         raise InvalidOptionError("Unknown property", expected="an option of formats", found=unknown[0])
     with server(location.open(), port, formats) as made:
         print(f"Serving {location.log_dir} at http://{LOOPBACK}:{made.server_port}/ until Ctrl-C", flush=True)
-        try:
+        with until_interrupted():
             made.serve_forever()
-        except KeyboardInterrupt:
-            print("Ended.")
+        print("Ended.")
 
 
 def server(log: LogDir, port: int, formats: Mapping[str, str] | None = None) -> ThreadingHTTPServer:

@@ -65,7 +65,7 @@ def consume(
         int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after this number of records.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more records, until Ctrl-C or --max-messages.")
+        bool, typer.Option("--follow", help="Wait for more records, until Ctrl-C, SIGTERM or --max-messages.")
     ] = False,
     poll_interval: Annotated[
         str, typer.Option("--poll-interval", metavar="TIME", help="With --follow: how often to look, such as 500ms.")

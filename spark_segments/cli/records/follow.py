@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.log.groups.positions import Committed
 from spark_segments.log.partitions import offset_bounds
@@ -139,11 +140,11 @@ def consume_rounds(
     """Writes round after round, until `most` records were written; without `poll_seconds` only the first round.
 
     Positions are committed after what they cover was written and flushed: a crash prints some records again and loses
-    none. Ctrl-C ends it after a last commit.
+    none. Ctrl-C and SIGTERM end it after a last commit.
     """
     if poll_seconds is not None and poll_seconds <= 0:
         raise InvalidOptionError("The poll interval is above 0", expected="such as 1s or 500ms", found=poll_seconds)
-    try:
+    with until_interrupted():
         while True:
             written = write(follower.round(most))
             most = None if most is None else most - written
@@ -153,9 +154,8 @@ def consume_rounds(
             if last:
                 return
             sleep(poll_seconds or 0)
-    except KeyboardInterrupt:
-        if group is not None:
-            group.commit(follower, now=True)
+    if group is not None:
+        group.commit(follower, now=True)
 
 
 def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int]) -> None:
