@@ -134,9 +134,10 @@ class LogDir(Topics, TypedLog, TopicReads):
         Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
         Returns what was copied of each topic, and its `warnings`.
 
-        Raises LogDirError where damage would cut more than a torn last batch (`recovery="kafka"` cuts, as a broker
-        would), or where a topic of that name is another one; UnknownTopicError where there is no such topic. Of several
-        topics, those that fail are raised, as one LogDirError, after all the others were imported.
+        Raises LogDirError where damage would cut more than a torn last batch, or segments are missing that Kafka's
+        cleaner has seen (`recovery="kafka"` takes the log as a broker would), or where a topic of that name is another
+        one; UnknownTopicError where there is no such topic. Of several topics, those that fail are raised, as one
+        LogDirError, after all the others were imported.
         """
         self._check_writable()
         overrides = normal_overrides(config or {})

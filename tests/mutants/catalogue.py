@@ -428,6 +428,14 @@ MUTANTS = (
     ),
     Mutant(
         "import",
+        "segments may be missing that Kafka's cleaner has seen",
+        "log/kafka/import_plan.py",
+        "        if offset > row.log_end_offset and _has_gap(",
+        "        if False and _has_gap(",
+        "tests/log/test_missing_segments.py::test_segments_that_lack_what_kafkas_cleaner_has_seen_are_refused",
+    ),
+    Mutant(
+        "import",
         "a topic that was appended to passes for a copy of the directory",
         "log/kafka/import_plan.py",
         "    if ours.partition.log_end_offset > end:\n",

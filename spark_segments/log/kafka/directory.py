@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -53,9 +53,13 @@ class RecoveryReport:
 
 @dataclass(frozen=True)
 class KafkaSnapshot(Snapshot):
-    """A topic as recovery found it. `report` lists the parts that recovery left out."""
+    """A topic as recovery found it. `report` lists the parts that recovery left out.
+
+    `cleaned`: {partition: the offset of Kafka's cleaner checkpoint}, as it was before the segments were listed.
+    """
 
     report: RecoveryReport = field(default_factory=RecoveryReport)
+    cleaned: Mapping[int, int] = field(default_factory=dict)
 
 
 class KafkaDirectory:
@@ -161,6 +165,7 @@ class KafkaDirectory:
                 _merged(one.found.offset_indexes for one in recovered), _merged(one.found.aborted for one in recovered)
             ),
             report=report,
+            cleaned=cleaned,
         )
 
     def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:

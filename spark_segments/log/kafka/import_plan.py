@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import LogDirError
 from spark_segments.execution import run_tasks
+from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.difference import Comparison, History, compare
 from spark_segments.log.kafka.directory import KafkaSnapshot
@@ -55,6 +56,27 @@ class PartitionPlan:
     tasks: tuple[SegmentCopy, ...]
     replaces_all: bool
     adopts_cleaning: bool
+
+
+def check_end(source: Storage, found: KafkaSnapshot) -> None:
+    """Raises LogDirError for a log with cleaned records that ends below the offset of Kafka's cleaner checkpoint.
+
+    The cleaner removes a record for a newer record of its key below that offset. Where the segment of the newer record
+    is missing, the log has neither. A broker leaves no such log, however it stops: it lowers the checkpoint where it
+    truncates. A stale listing shows such a log, and so does a copy that is not whole.
+    """
+    for row in partitions_of(found.partitions):
+        offset = found.cleaned.get(row.partition, 0)
+        rows = [segment for segment in found.live_of(row.partition) if segment.next_offset > row.log_start_offset]
+        if offset > row.log_end_offset and _has_gap(source, rows, row.log_start_offset):
+            raise LogDirError(
+                f"{found.topic}-{row.partition} lacks segments: Kafka's cleaner has removed older values for theirs",
+                path=source.uri,
+                expected=f"a log end of at least {offset}, the partition's offset in {CLEANER_OFFSETS_FILE}",
+                found=row.log_end_offset,
+                hint="Import again when the directory is whole, or from an intact replica. recovery=kafka takes the "
+                "log as it is",
+            )
 
 
 def compare_with_kafka(

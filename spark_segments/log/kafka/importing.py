@@ -28,7 +28,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.kafka.import_names import check_names
-from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, compare_with_kafka, plan_import
+from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, check_end, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.change import Change, partition_rows
@@ -122,9 +122,9 @@ def import_topic(
 ) -> dict[str, Any]:
     """Imports a topic, or its new segments, and returns {"topic", "partitions", "segments", "records", "bytes"} copied.
 
-    Raises LogDirError where damage would cut the log by more than a torn last batch (`recovery="kafka"` takes the cut),
-    where a segment holds offsets that an index cannot, and, before anything is copied, where the topic of this name
-    holds other records.
+    Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
+    Kafka's cleaner has seen (`recovery="kafka"` takes the log as a broker does), where a segment holds offsets that an
+    index cannot, and, before anything is copied, where the topic of this name holds other records.
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
@@ -133,6 +133,7 @@ def import_topic(
     if recovery is None:
         for cut in found.report.cuts:
             _check_cut(source.storage, cut)
+        check_end(source.storage, found)
     for row in segments_of(found.live):
         _check_offsets(source.storage, row)
     _create(manifest, found, overrides)
