@@ -4,11 +4,13 @@ follower it is what the leader was at the version that it names."""
 from __future__ import annotations
 
 from spark_segments import LogDir
+from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.manifest.change import MIRROR
 from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import vacuum
 from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance.promotion.demote import demote
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.delta import DeltaLogs, Landed
 from tests.simulation.groups import GroupLogs
@@ -42,6 +44,18 @@ class Follower:
         if landed.topic != MOVED and landed.note.operation == MIRROR and self._simulation.random.random() < COMPARED:
             self.compare(landed.topic, landed.version)
 
+    def is_parted(self, topic: str) -> bool:
+        """Whether the leader was deleted, and perhaps made again under the same id, since the version that a follower
+        is. A follower that comes so late that the leader's log has forgotten that version cannot tell, and is refused.
+        """
+        with self._simulation.world.outside():
+            try:
+                states = self.open().manifest(topic).snapshot(deleted=True).states
+            except UnknownTopicError:
+                return False
+        versions = self._simulation.judge.topic(topic).versions
+        return any(at.is_deleted for number, at in versions.items() if number > int(states[SOURCE_VERSION]))
+
     def compare(self, topic: str, version: int | None) -> None:
         """Compares a version of the follower with the version of the leader that it names."""
         judge, log = self._simulation.judge, self.open()
@@ -66,7 +80,7 @@ class Follower:
 def follow(simulation: Simulation, process: Process) -> None:
     """Mirrors topics, and now and then vacuums the follower."""
     follower: Follower = simulation.follower
-    random = simulation.random
+    random, judge = simulation.random, simulation.judge
     source, target = simulation.open(), follower.open()
     while True:
         simulation.think(process, 9000)
@@ -74,7 +88,15 @@ def follow(simulation: Simulation, process: Process) -> None:
             simulation.attempt_job(process, lambda: vacuum(target, now_ms=simulation.world.now_ms))
         else:
             topic = random.choice(TOPICS)
-            simulation.attempt_job(process, lambda topic=topic: mirror(source, target, topics=[topic], groups=True))
+            parted = follower.is_parted(topic)
+            refusals = simulation.attempt_job(
+                process,
+                lambda topic=topic: mirror(source, target, topics=[topic], groups=True),
+                lambda line, parted=parted: parted and "has records that the topic in" in line["error"],
+            )
+            if refusals:  # what the error says that helps
+                judge.counts["followers of a topic that was made again"] += 1
+                simulation.attempt(process, lambda topic=topic: demote(target, topic, source, cut=True), LogDirError)
 
 
 def last_mirror(simulation: Simulation) -> None:

@@ -163,20 +163,29 @@ class Simulation:
             process.intent = {}
         return result, None
 
-    def attempt_job(self, process: Process, work: Callable[[], Report], **intent: Any) -> None:
-        """Runs a job. What its report says that failed needs a cause, too."""
+    def attempt_job(
+        self,
+        process: Process,
+        work: Callable[[], Report],
+        refused: Callable[[dict[str, Any]], bool] = lambda _: False,
+        **intent: Any,
+    ) -> list[dict[str, Any]]:
+        """Runs a job. What its report says that failed needs a cause, too. The failures that `refused` tells to be
+        refusals with a way out are returned.
+        """
         report, error = self.attempt(process, work, **intent)
         if error is not None:
-            return
+            return []
         self.judge.counts[f"jobs: {report.job}"] += 1
         for line in report.failed:
             self.judge.counts[f"jobs that failed: {report.job}"] += 1
             is_refused = line["topic"] == MOVED and "leader" in line["error"]
             is_excused = process.faults or process.flips or process.stalled_us or "came first" in line["error"]
-            if not (is_refused or is_excused):
+            if not (is_refused or is_excused or refused(line)):
                 raise Violation(
                     f"{process.name}: {report.job} failed without a cause: {line['topic']}: {line['error']}"
                 )
+        return [line for line in report.failed if refused(line)]
 
     def check_late(self, topic: str, version: int, error: SegmentsError) -> None:
         """A version, or a file of it, may be gone only after it was out of the log for file.delete.delay.ms."""
