@@ -38,13 +38,14 @@ def reset(log: Topics, group: str, topic: str | None, partitions: Collection[int
     """Moves the positions of a group in a topic, in all partitions or in those given."""
     if topic is None:
         raise InvalidOptionError("Positions are moved topic by topic", expected="TOPIC")
-    bounds = offset_bounds(log.snapshot(topic))
+    snapshot = log.snapshot(topic)
+    bounds = offset_bounds(snapshot)
     chosen = sorted(bounds if partitions is None else partitions)
     for number in chosen:
         if number not in bounds:
             raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=number)
     moved = {number: _target(to, *bounds[number]) for number in chosen}
-    log.commit_offsets(group, {topic: moved}, after=log.committed(group))
+    log.commit_offsets(group, {topic: moved}, after=log.committed(group), snapshots=[snapshot])
 
 
 def _target(to: str, log_start: int, log_end: int) -> int:
