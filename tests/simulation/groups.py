@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 
+from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError, StorageError
 from spark_segments.log.groups.group_log import GroupVersion, PositionsFile, group_directory
 from spark_segments.log.groups.group_table import Rows, rows_of
-from spark_segments.log.groups.positions import Committed, Position, TopicPartition
+from spark_segments.log.groups.positions import Committed, TopicPartition
 from spark_segments.log.manifest.delta.delta_log import CommitFailedError, LogFiles, VersionTakenError
+from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.storage import FileInfo, Storage
+from tests.maintenance.long_runs.scenario import Record
 from tests.simulation.delta import compare_and_swap
 from tests.simulation.judge import view
 from tests.simulation.readers import attempt_read, log_bounds
@@ -187,6 +191,56 @@ class Swap:
         assert {key: one for key, one in after.items() if key not in self.moved} == others, "the others stay"
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a reader of a group got of a partition: the records at [first, last) of a version, and the positions that it
+    began at. `stop`: why the group could not go on; the reader begins anew at the log start then.
+    """
+
+    group: str
+    snapshot: Snapshot
+    number: int
+    began: Committed
+    first: int
+    last: int
+    records: list[tuple[int, Record]]
+    stop: OffsetOutOfRangeError | None = None
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.snapshot.topic, self.number
+
+
+def read_on(log: LogDir, group: str, topic: str, number: int, random: Random) -> Portion:
+    """Reads on from a group's position in a partition, or from the log start."""
+    began, snapshot = log.committed(group), log.snapshot(topic)
+    start, end = log_bounds(snapshot, number)
+    try:
+        first = began.starts(snapshot, [number]).get(number, start)
+    except OffsetOutOfRangeError as stop:
+        return Portion(group, snapshot, number, began, start, start, [], stop)
+    last = min(end, first + random.randint(1, 12))
+    records = view(log, topic, snapshot.version, number, first, last)[number] if first < last else []
+    return Portion(group, snapshot, number, began, first, last, records)
+
+
+def commit(simulation: Simulation, process: Process, log: LogDir, done: Portion) -> bool:
+    """Commits where a portion ends. Whether that was done; what is told of it is true."""
+
+    def work() -> Committed:
+        topic, number = done.key
+        return log.commit_offsets(done.group, {topic: {number: done.last}}, after=done.began, snapshots=[done.snapshot])
+
+    swap = Swap(done.began, {done.key: done.last})
+    found, error = simulation.attempt(process, work, is_one_commit=True, swap=swap)
+    if error is not None:
+        return False
+    there = found.positions[done.key]
+    if (there.offset, there.topic_id) != (done.last, done.snapshot.topic_id):
+        raise Violation(f"{process.name}: {done.key} is to be at {done.last} of {done.snapshot.topic_id}: {there}")
+    return True
+
+
 def consume(simulation: Simulation, process: Process) -> None:
     """Reads topics in a group that another process reads in, too, and commits where it has come to."""
     random, judge = simulation.random, simulation.judge
@@ -194,64 +248,39 @@ def consume(simulation: Simulation, process: Process) -> None:
     while True:
         simulation.think(process, 150)
         if random.random() < 0.01:
-            began = Committed(GROUP, {})
-            commit(simulation, process, lambda: log.delete_group(GROUP), Swap(began, None))
+            swap = Swap(Committed(GROUP, {}), None)
+            simulation.attempt(process, lambda: log.delete_group(GROUP), is_one_commit=True, swap=swap)
             continue
         topic, number = random.choice(GROUP_TOPICS), 0
-
-        def step(topic: str = topic, number: int = number) -> Any:
-            began, snapshot = log.committed(GROUP), log.snapshot(topic)
-            start, end = log_bounds(snapshot, number)
-            try:
-                first = began.starts(snapshot, [number]).get(number, start)
-            except OffsetOutOfRangeError as stop:
-                return began, snapshot, start, start, stop
-            last = min(end, first + random.randint(1, 12))
-            saw = view(log, topic, snapshot.version, number, first, last) if first < last else {number: []}
-            return began, snapshot, last, first, saw[number]
-
-        result, error = attempt_read(simulation, process, topic, judge.newest(topic), step)
-        if error is not None:
-            continue
-        began, snapshot, last, first, saw = result
-        position = began.positions.get((topic, number))
-        if isinstance(saw, OffsetOutOfRangeError):
-            check_stop(topic, number, snapshot, position, saw)
-            judge.counts["groups that could not go on"] += 1
-        else:
-            at = judge.topic(topic).versions.get(snapshot.version)
-            if at is None:
-                continue
-            partition = at.partitions[number]
-            wanted = [(offset, partition.placed[offset]) for offset in sorted(partition.sure) if first <= offset < last]
-            if [(offset, record) for offset, record in saw] != wanted:
-                raise Violation(f"{process.name}: {topic}-{number} from {first} to {last}: {saw[:3]}")
-        moved = {(topic, number): last}
-        done, _ = commit(
+        done, error = attempt_read(
             simulation,
             process,
-            lambda topic=topic, number=number, last=last, began=began, snapshot=snapshot: log.commit_offsets(
-                GROUP, {topic: {number: last}}, after=began, snapshots=[snapshot]
-            ),
-            Swap(began, moved),
+            topic,
+            judge.newest(topic),
+            lambda topic=topic, number=number: read_on(log, GROUP, topic, number, random),
         )
-        if done is not None:
-            judge.counts["positions committed"] += 1
-            there = done.positions[topic, number]
-            if (there.offset, there.topic_id) != (last, snapshot.topic_id):
-                raise Violation(f"{process.name}: {topic}-{number} is to be at {last} of {snapshot.topic_id}: {there}")
+        if error is not None:
+            continue
+        at = judge.topic(topic).versions.get(done.snapshot.version)
+        if done.stop is not None:
+            check_stop(done)
+            judge.counts["groups that could not go on"] += 1
+        elif at is None:
+            continue
+        else:
+            there = at.partitions[number]
+            wanted = [(at, there.placed[at]) for at in sorted(there.sure) if done.first <= at < done.last]
+            if done.records != wanted:
+                raise Violation(f"{process.name}: {done.key} from {done.first} to {done.last}: {done.records[:3]}")
+        judge.counts["positions committed"] += commit(simulation, process, log, done)
 
 
-def commit(simulation: Simulation, process: Process, work: Any, swap: Swap) -> tuple[Any, Any]:
-    """Commits positions: what is told of it is true."""
-    return simulation.attempt(process, work, is_one_commit=True, swap=swap)
-
-
-def check_stop(topic: str, number: int, snapshot: Any, position: Position | None, error: OffsetOutOfRangeError) -> None:
+def check_stop(done: Portion) -> None:
     """A reader cannot go on only where records are gone that it has not read, or where the log is another one."""
-    start, end = log_bounds(snapshot, number)
+    start, end = log_bounds(done.snapshot, done.number)
+    position = done.began.positions.get(done.key)
     if position is None:
-        raise Violation(f"{topic}-{number}: a group without a position cannot begin: {error!r}") from error
-    is_same = position.topic_id == snapshot.topic_id and start <= position.offset <= end
-    if is_same and topic in WRITTEN:  # an import takes over the leader epochs of its directory
-        raise Violation(f"{topic}-{number}: a group is told that it cannot go on from {position}: {error!r}") from error
+        raise Violation(f"{done.key}: a group without a position cannot begin: {done.stop!r}")
+    is_same = position.topic_id == done.snapshot.topic_id and start <= position.offset <= end
+    if is_same and done.snapshot.topic in WRITTEN:  # an import takes over the leader epochs of its directory
+        raise Violation(f"{done.key}: a group is told that it cannot go on from {position}: {done.stop!r}")

@@ -17,9 +17,8 @@ from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import promote
-from tests.simulation.groups import Swap, commit
+from tests.simulation.groups import commit, read_on
 from tests.simulation.judge import MOVED, view
-from tests.simulation.readers import log_bounds
 from tests.simulation.scenario import COMMON, Simulation
 from tests.simulation.world import Process, Violation
 
@@ -98,30 +97,16 @@ def move_consume(simulation: Simulation, process: Process) -> None:
         log = history.open(disk.setdefault("site", 0))
         number = random.randrange(PARTITIONS)
 
-        def step(log: LogDir = log, number: int = number) -> Any:
-            began, snapshot = log.committed(READERS), log.snapshot(MOVED)
-            start, end = log_bounds(snapshot, number)
-            first = began.starts(snapshot, [number]).get(number, start)
-            last = min(end, first + random.randint(1, 12))
-            saw = view(log, MOVED, snapshot.version, number, first, last) if first < last else {number: []}
-            return began, snapshot, last, [record.value for _, record in saw[number]]
-
-        found, error = simulation.attempt(process, step)
-        if error is not None or role_of(found[1]) != LEADER:
+        done, error = simulation.attempt(
+            process, lambda log=log, number=number: read_on(log, READERS, MOVED, number, random)
+        )
+        if error is None and done.stop is not None:
+            raise Violation(f"{MOVED}-{number}: nobody promotes by force, and the group cannot go on: {done.stop!r}")
+        if error is not None or role_of(done.snapshot) != LEADER:
             disk["site"] = 1 - disk["site"] if error is None or isinstance(error, UnknownTopicError) else disk["site"]
             continue
-        began, snapshot, last, values = found
-        history.read.update(values)
-        offsets = {MOVED: {number: last}}
-        _, error = commit(
-            simulation,
-            process,
-            lambda log=log, offsets=offsets, began=began, snapshot=snapshot: log.commit_offsets(
-                READERS, offsets, after=began, snapshots=[snapshot]
-            ),
-            Swap(began, {(MOVED, number): last}),
-        )
-        simulation.judge.counts["positions in the topic that moves"] += error is None
+        history.read.update(record.value for _, record in done.records)
+        simulation.judge.counts["positions in the topic that moves"] += commit(simulation, process, log, done)
 
 
 def move(simulation: Simulation, process: Process) -> None:
