@@ -8,6 +8,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownTopicError
+from spark_segments.log.manifest import row_files
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
@@ -18,6 +19,7 @@ from tests.golden_files import golden_dir
 from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
+RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 DELAY_MS = 60_000
 
@@ -265,3 +267,21 @@ def test_what_was_forgotten_before_is_not_named_again(sent):
     send(log, "loader", 2)
     assert list(restore(log, "orders", wanted).transactions) == [UndoneTransactions("loader", (2,), 1)]
     assert send(log, "loader", 2, 5) == [False, True]
+
+
+def test_a_version_whose_transactions_vacuum_takes_meanwhile_is_not_restored(sent, monkeypatch):
+    log, wanted = sent
+    manifest, check = log.manifest("orders"), RESTORE._check_files
+
+    def vacuumed(*arguments: object) -> None:
+        check(*arguments)
+        there = {file.path for file in manifest.log.open().files}
+        gone = [file.path for file in manifest.log.open(wanted).files if file.path not in there]
+        log.storage.delete(f"{manifest.log.directory}/{path}" for path in gone if path.startswith("kind=transaction"))
+        monkeypatch.setattr(row_files, "_cache", row_files._RowCache(0))
+
+    monkeypatch.setattr(RESTORE, "_check_files", vacuumed)
+    before = version(log)
+    with pytest.raises(InvalidOptionError, match=r"rows of this version.*not there any more.*Vacuum has taken them"):
+        restore(log, "orders", wanted)
+    assert version(log) == before

@@ -53,11 +53,7 @@ class SegmentFiles:
         try:
             tables = self.store.read_all(files) if wanted is None else list(self._of_partitions(files, wanted))
         except FileNotFoundError as error:
-            raise InvalidOptionError(
-                "The rows of this version of the topic are not there any more",
-                path=self.store.storage.location(self.store.directory),
-                hint="Vacuum has taken them: load the topic again, or ask for a newer version",
-            ) from error
+            raise rows_are_gone(self.store) from error
         return concat(tables, SEGMENT_KIND)
 
     def _of_partitions(self, files: Sequence[RowFile], partitions: Sequence[int]) -> Iterator[pa.Table]:
@@ -66,6 +62,15 @@ class SegmentFiles:
         for start in range(0, len(files), FILES_AT_A_TIME):
             for rows in self.store.read_all(files[start : start + FILES_AT_A_TIME]):
                 yield rows.filter(pc.is_in(rows.column("partition"), wanted))
+
+
+def rows_are_gone(store: RowFiles) -> InvalidOptionError:
+    """The error for a version whose files of rows vacuum has taken since it was opened."""
+    return InvalidOptionError(
+        "The rows of this version of the topic are not there any more",
+        path=store.storage.location(store.directory),
+        hint="Vacuum has taken them: load the topic again, or ask for a newer version",
+    )
 
 
 @dataclass(frozen=True, slots=True)

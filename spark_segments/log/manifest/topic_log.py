@@ -29,7 +29,7 @@ from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot
+from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import Storage
@@ -71,7 +71,10 @@ class TableState:
         return [Transaction(name.removesuffix(suffix), last) for name, last in found.items() if name.endswith(suffix)]
 
     def _transaction_rows(self) -> pa.Table:
-        tables = self.store.read_all([file for file in self.files if file.kind == TRANSACTION_KIND])
+        try:
+            tables = self.store.read_all([file for file in self.files if file.kind == TRANSACTION_KIND])
+        except FileNotFoundError as error:
+            raise rows_are_gone(self.store) from error
         rows = concat(tables, TRANSACTION_KIND)
         return rows.filter(pc.equal(rows.column("topic_id"), self.snapshot.topic_id))
 
