@@ -8,7 +8,19 @@ from tests.conftest import ROOT
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.planted import PACKAGE, Tree
 
-ROOMS = {"commit", "roll", "retain", "compact", "vacuum", "restore", "import", "streams", "mirror", "durability"}
+ROOMS = {
+    "commit",
+    "roll",
+    "retain",
+    "compact",
+    "vacuum",
+    "restore",
+    "import",
+    "streams",
+    "mirror",
+    "groups",
+    "durability",
+}
 
 
 def by_fault(mutant) -> str:

@@ -42,7 +42,8 @@ def import_(
         typer.Option(
             "--recovery",
             metavar="kafka",
-            help="Cut the log at damage, as a broker does; by default the import stops there.",
+            help="Take the log as a broker does: cut at damage, and without segments that are missing. By default the "
+            "import stops there.",
         ),
     ] = None,
     keep_retention: Annotated[

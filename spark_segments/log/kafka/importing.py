@@ -10,14 +10,14 @@ import base64
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError
 from spark_segments.execution import run_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
@@ -27,17 +27,17 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.log.kafka.import_landing import IMPORT, Landing
 from spark_segments.log.kafka.import_names import check_names
 from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, check_end, compare_with_kafka, plan_import
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
-from spark_segments.log.manifest.change import Change, partition_rows
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    SEALED,
     TIME_INDEX_SUFFIX,
     Partition,
     Segment,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
 KAFKA = "kafka"  # the only value of `recovery`
-IMPORT = "import"  # the operation of the commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def import_topic(
     plans = plan_import(source.storage, current, found, comparisons)
     task_count = sum(len(plan.tasks) for plan in plans.values())
     first_dirty = {row.partition: row.first_dirty_offset for row in partitions_of(current.partitions)}
-    landing = _Landing(manifest, found, current, plans, first_dirty)
+    landing = Landing(manifest, found, current, plans, first_dirty)
     copy = _Copy(source.storage, storage, SegmentLimits.of(config))
     done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
     copied_count = 0
@@ -259,121 +258,6 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
     numbered = ((number, task) for number, plan in plans.items() for task in plan.tasks)
     for wave in in_bins(numbered, lambda one: one[1].row.log_bytes, begins):
         yield [task for _, task in wave]
-
-
-@dataclass(slots=True)
-class _Landing:
-    """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
-
-    `first_dirty_offsets`: where each partition was clean up to when it was planned, or after the last commit of these.
-    """
-
-    manifest: Manifest
-    found: KafkaSnapshot
-    before: Snapshot
-    plans: Mapping[int, PartitionPlan]
-    first_dirty_offsets: dict[int, int]
-
-    def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
-        """`last`: no more copies follow. Raises SegmentsError where the rows changed since the plan was made."""
-
-        def plan(current: Snapshot) -> Change | None:
-            added: list[Segment] = []
-            replaced: list[Segment] = []
-            partitions = []
-            for theirs in partitions_of(self.found.partitions):
-                mine = [copy for copy in copies if copy[1].partition == theirs.partition]
-                here = current.partition(theirs.partition)
-                if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
-                    raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
-                self._land(current, mine, added, replaced)
-                changed = self._partition(here, theirs, [row for _, row in mine], last)
-                if changed.log_end_offset > here.log_end_offset and not mine:
-                    # Kafka has no segment there: the partition lost its files and begins again at its log start.
-                    live = current.live_of(theirs.partition)
-                    replaced += [row.removed(self.manifest.storage.now_ms()) for row in live]
-                if changed != here:
-                    partitions.append(changed)
-            if not added and not replaced and not partitions:
-                return None
-            return Change(IMPORT, add=added, replace=replaced, partitions=partitions)
-
-        done = self.manifest.commit(plan)
-        if done.change is not None:
-            for row in partitions_of(partition_rows(done.change.partitions)):
-                self.first_dirty_offsets[row.partition] = row.first_dirty_offset
-
-    def _land(
-        self,
-        current: Snapshot,
-        copies: Sequence[tuple[SegmentCopy, Segment]],
-        added: list[Segment],
-        replaced: list[Segment],
-    ) -> None:
-        """Adds the copies of one partition to the rows of a change."""
-        if not copies:
-            return
-        number = copies[0][1].partition
-        live = {row.identity: row for row in current.live_of(number)}
-        gone = {row.identity: row for task, _ in copies for row in task.replaces}
-        if self.plans[number].replaces_all:
-            gone = {row.identity: row for row in self.before.live_of(number)}
-            if gone.keys() != live.keys():
-                raise self._changed(number)
-        if any(live.get(identity) != row for identity, row in gone.items()):
-            raise self._changed(number)
-        rows = [row for _, row in copies]
-        kept = [row for identity, row in live.items() if identity not in gone]
-        if kept and rows[0].base_offset < kept[-1].next_offset:
-            raise self._changed(number)
-        now_ms = self.manifest.storage.now_ms()
-        replaced += [row.removed(now_ms) for row in gone.values()]
-        if any(row.state != CHUNK for row in rows):
-            # Only the last segment is active: a segment that was active here no longer is.
-            for row in kept:
-                if row.state == CHUNK and row.is_shared:
-                    raise LogDirError(
-                        f"Partition {number} of {self.manifest.topic} has appended records below those to be imported",
-                        path=self.manifest.storage.location(row.path),
-                        hint="They share a file with other partitions, so that no segment can be made of them as they "
-                        "are: roll the topic, then import again",
-                    )
-                if row.state == CHUNK:
-                    replaced.append(dataclasses.replace(row, state=SEALED) if row.log_bytes else row.removed(now_ms))
-        added += rows
-
-    def _changed(self, number: int) -> SegmentsError:
-        return SegmentsError(
-            f"{self.found.topic}-{number} was appended to or changed while it was imported",
-            expected=f"a log end of {self.before.partition(number).log_end_offset}, and the segments of version "
-            f"{self.before.version}",
-            hint="Import again, into a log directory that nothing else writes to",
-        )
-
-    def _partition(self, here: Partition, theirs: Partition, rows: Sequence[Segment], last: bool) -> Partition:
-        """The partition's row with these copies."""
-        plan = self.plans[here.partition]
-        end = max([here.log_end_offset, *(row.next_offset for row in rows)])
-        if last or end >= theirs.log_end_offset:
-            end = theirs.log_end_offset
-            values = dataclasses.replace(theirs, topic_id=here.topic_id)
-        else:
-            epochs = tuple(epoch for epoch in theirs.leader_epochs if epoch[1] < end) or here.leader_epochs
-            epoch = epochs[-1][0] if epochs else here.leader_epoch
-            values = dataclasses.replace(here, leader_epoch=epoch, leader_epochs=epochs)
-        first_dirty = here.first_dirty_offset
-        if rows and plan.replaces_all:
-            first_dirty = theirs.first_dirty_offset
-        elif plan.adopts_cleaning:
-            first_dirty = max(first_dirty, min(theirs.first_dirty_offset, end))
-        log_start = max(here.log_start_offset, min(theirs.log_start_offset, end))
-        return dataclasses.replace(
-            values,
-            log_start_offset=log_start,
-            log_end_offset=end,
-            first_dirty_offset=max(first_dirty, log_start),
-            last_stable_offset=max(values.last_stable_offset, log_start),
-        )
 
 
 def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted: AbortedTransactions | None) -> Segment:

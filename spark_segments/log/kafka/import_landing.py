@@ -1,0 +1,133 @@
+"""The commits of an import: copied segments take their places in the topic, unless it has changed since the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.log.kafka.directory import KafkaSnapshot
+from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy
+from spark_segments.log.manifest.change import Change, partition_rows
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+
+IMPORT = "import"
+"""The operation of the commits."""
+
+
+@dataclass(slots=True)
+class Landing:
+    """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
+
+    `first_dirty_offsets`: where each partition was clean up to when it was planned, or after the last commit of these.
+    """
+
+    manifest: Manifest
+    found: KafkaSnapshot
+    before: Snapshot
+    plans: Mapping[int, PartitionPlan]
+    first_dirty_offsets: dict[int, int]
+
+    def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
+        """`last`: no more copies follow. Raises SegmentsError where the rows changed since the plan was made."""
+
+        def plan(current: Snapshot) -> Change | None:
+            added: list[Segment] = []
+            replaced: list[Segment] = []
+            partitions = []
+            for theirs in partitions_of(self.found.partitions):
+                mine = [copy for copy in copies if copy[1].partition == theirs.partition]
+                here = current.partition(theirs.partition)
+                if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
+                    raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
+                self._land(current, mine, added, replaced)
+                changed = self._partition(here, theirs, [row for _, row in mine], last)
+                if changed.log_end_offset > here.log_end_offset and not mine:
+                    # Kafka has no segment there: the partition lost its files and begins again at its log start.
+                    live = current.live_of(theirs.partition)
+                    replaced += [row.removed(self.manifest.storage.now_ms()) for row in live]
+                if changed != here:
+                    partitions.append(changed)
+            if not added and not replaced and not partitions:
+                return None
+            return Change(IMPORT, add=added, replace=replaced, partitions=partitions)
+
+        done = self.manifest.commit(plan)
+        if done.change is not None:
+            for row in partitions_of(partition_rows(done.change.partitions)):
+                self.first_dirty_offsets[row.partition] = row.first_dirty_offset
+
+    def _land(
+        self,
+        current: Snapshot,
+        copies: Sequence[tuple[SegmentCopy, Segment]],
+        added: list[Segment],
+        replaced: list[Segment],
+    ) -> None:
+        """Adds the copies of one partition to the rows of a change."""
+        if not copies:
+            return
+        number = copies[0][1].partition
+        live = {row.identity: row for row in current.live_of(number)}
+        gone = {row.identity: row for task, _ in copies for row in task.replaces}
+        if self.plans[number].replaces_all:
+            gone = {row.identity: row for row in self.before.live_of(number)}
+            if gone.keys() != live.keys():
+                raise self._changed(number)
+        if any(live.get(identity) != row for identity, row in gone.items()):
+            raise self._changed(number)
+        rows = [row for _, row in copies]
+        kept = [row for identity, row in live.items() if identity not in gone]
+        if kept and rows[0].base_offset < kept[-1].next_offset:
+            raise self._changed(number)
+        now_ms = self.manifest.storage.now_ms()
+        replaced += [row.removed(now_ms) for row in gone.values()]
+        if any(row.state != CHUNK for row in rows):
+            # Only the last segment is active: a segment that was active here no longer is.
+            for row in kept:
+                if row.state == CHUNK and row.is_shared:
+                    raise LogDirError(
+                        f"Partition {number} of {self.manifest.topic} has appended records below those to be imported",
+                        path=self.manifest.storage.location(row.path),
+                        hint="They share a file with other partitions, so that no segment can be made of them as they "
+                        "are: roll the topic, then import again",
+                    )
+                if row.state == CHUNK:
+                    replaced.append(dataclasses.replace(row, state=SEALED) if row.log_bytes else row.removed(now_ms))
+        added += rows
+
+    def _changed(self, number: int) -> SegmentsError:
+        return SegmentsError(
+            f"{self.found.topic}-{number} was appended to or changed while it was imported",
+            expected=f"a log end of {self.before.partition(number).log_end_offset}, and the segments of version "
+            f"{self.before.version}",
+            hint="Import again, into a log directory that nothing else writes to",
+        )
+
+    def _partition(self, here: Partition, theirs: Partition, rows: Sequence[Segment], last: bool) -> Partition:
+        """The partition's row with these copies."""
+        plan = self.plans[here.partition]
+        end = max([here.log_end_offset, *(row.next_offset for row in rows)])
+        if last or end >= theirs.log_end_offset:
+            end = theirs.log_end_offset
+            values = dataclasses.replace(theirs, topic_id=here.topic_id)
+        else:
+            epochs = tuple(epoch for epoch in theirs.leader_epochs if epoch[1] < end) or here.leader_epochs
+            epoch = epochs[-1][0] if epochs else here.leader_epoch
+            values = dataclasses.replace(here, leader_epoch=epoch, leader_epochs=epochs)
+        first_dirty = here.first_dirty_offset
+        if rows and plan.replaces_all:
+            first_dirty = theirs.first_dirty_offset
+        elif plan.adopts_cleaning:
+            first_dirty = max(first_dirty, min(theirs.first_dirty_offset, end))
+        log_start = max(here.log_start_offset, min(theirs.log_start_offset, end))
+        return dataclasses.replace(
+            values,
+            log_start_offset=log_start,
+            log_end_offset=end,
+            first_dirty_offset=max(first_dirty, log_start),
+            last_stable_offset=max(values.last_stable_offset, log_start),
+        )
