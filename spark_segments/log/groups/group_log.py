@@ -123,7 +123,8 @@ class DeltaRsGroupLog:
         except _FAILURES as error:
             text = self._storage.hidden(reason(error))
             raise StorageError(f"The positions of group {self._group} cannot be read: {text}", path=location) from error
-        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        # Not pa.table(…), which would import pandas where that is installed.
+        actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all().to_pylist()
         if len(actions) != 1:
             raise StorageError("Not a table of positions", path=location, expected="one file", found=len(actions))
         [action] = actions
