@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_segments.log.groups import groups
 from spark_segments.log.manifest import commit as commits
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_log import TopicLog
@@ -67,6 +68,11 @@ def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest
 def test_a_repeated_transaction_that_is_added_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "is_repeat", lambda txn, last, topic: False)
     assert _found("is repeated")
+
+
+def test_a_position_that_two_readers_move_from_the_same_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_check_unmoved", lambda *_: None)
+    assert _found("another reader moved")
 
 
 def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
