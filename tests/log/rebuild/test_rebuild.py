@@ -144,13 +144,19 @@ def kill_a_rebuild(log, monkeypatch) -> None:
         rebuild_manifest(log, TOPIC)
 
 
-def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
+def log_with_a_killed_rebuild(tmp_path, monkeypatch):
+    """A log of ten records whose manifest is lost, and the version that was its last."""
     log = new_log(tmp_path)
     append(log, 0)
     version = copy(log)
     lose_manifest(log)
     log = again(log, monkeypatch)
     kill_a_rebuild(log, monkeypatch)
+    return log, version
+
+
+def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
+    log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
     log = again(log, monkeypatch)
     with pytest.raises(SegmentsError):
         log.snapshot(TOPIC)
@@ -230,12 +236,7 @@ def test_a_log_start_that_moves_over_files_that_are_gone_is_said(tmp_path, monke
 
 
 def test_versions_that_a_killed_rebuild_took_are_no_lost_commits(tmp_path, monkeypatch):
-    log = new_log(tmp_path)
-    append(log, 0)
-    version = copy(log)
-    lose_manifest(log)
-    log = again(log, monkeypatch)
-    kill_a_rebuild(log, monkeypatch)
+    log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
     report = rebuild_manifest(again(log, monkeypatch), TOPIC, dry_run=True)
     assert (report.known_version, report.lost_versions) == (version, 0)
 
