@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -69,7 +70,8 @@ class RegistryServer:
     @contextmanager
     def running(self) -> Iterator[str]:
         """The address, while it runs."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        connections: list[socket.socket] = []
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, connections))
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
@@ -78,11 +80,18 @@ class RegistryServer:
             server.shutdown()
             server.server_close()
             thread.join()
+            for one in connections:  # of clients that keep them
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(registry: RegistryServer) -> type[BaseHTTPRequestHandler]:
+def _handler(registry: RegistryServer, connections: list[socket.socket]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            connections.append(self.connection)
 
         def _answer(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)

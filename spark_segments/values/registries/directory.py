@@ -25,10 +25,11 @@ from spark_segments.values.registries.registry import (
     JSON,
     LATEST,
     PROTOBUF,
-    Reference,
     Registry,
     Schema,
     check_compatible,
+    references_of_json,
+    schema_number,
 )
 
 SUBJECTS = "subjects.json"
@@ -108,18 +109,29 @@ class DirectoryRegistry(Registry):
 
     def _load(self, schema_id: int) -> Schema:
         storage = Storage(self.address, self._options)
-        references = tuple(Reference(**one) for one in self._index()["references"].get(str(schema_id), ()))
+        references = references_of_json(self._index()["references"].get(str(schema_id), ()))
         for kind, suffix in _SUFFIXES.items():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError), self._understood(f"The schema {schema_id}"):
                 text = bytes(storage.read(f"{schema_id}.{suffix}")).decode()
                 return Schema(kind, text, references, schema_id)
         raise self._missing(schema_id)
 
     def _index(self) -> dict[str, Any]:
-        empty: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
-        with contextlib.suppress(FileNotFoundError):
-            empty |= json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
-        return empty
+        """`subjects.json`, checked: everything in it has its type."""
+        found: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
+        with contextlib.suppress(FileNotFoundError), self._understood(SUBJECTS):
+            content = json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
+            found |= content.items()
+            for one in found["subjects"].values():
+                for version, schema_id in one["versions"].items():
+                    schema_number(int(version))
+                    schema_number(schema_id)
+            for one in (found, *found["subjects"].values()):
+                if not isinstance(one.get("compatibility", ""), str):
+                    raise ValueError("a compatibility level that is no text")
+            for one in found["references"].values():
+                references_of_json(one)
+        return found
 
     @staticmethod
     def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:

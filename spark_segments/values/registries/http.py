@@ -1,29 +1,57 @@
 """A Confluent-compatible schema registry over HTTP: its documented API, with basic or bearer authentication.
 
-Credentials come from the options, or the address's user part; no error and no text shows them.
+Credentials come from the options, or the address's user part; no error and no text shows them, and no other host gets
+them, whatever the registry redirects to. An answer has a bound of bytes and of time.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.registries.registry import LATEST, Registry, Schema, json_of_schema, schema_of_json
+from spark_segments.values.registries.registry import (
+    LATEST,
+    Registry,
+    Schema,
+    json_of_schema,
+    schema_number,
+    schema_of_json,
+)
+
+if TYPE_CHECKING:
+    import urllib3
 
 USER_INFO = "basic.auth.user.info"
 BEARER_TOKEN = "bearer.auth.token"
 OPTIONS = (USER_INFO, BEARER_TOKEN)
 ATTEMPTS = 4
-_TIMEOUT_SECONDS = 30
+MOST_SECONDS = 60.0
+"""All attempts at one answer end within this time, whatever the server does."""
+MOST_ANSWER_BYTES = 16 << 20
+FIRST_WAIT_SECONDS = 0.2
+"""Before the second attempt; it doubles before each further one."""
+_CONNECT_SECONDS, _SILENT_SECONDS = 10.0, 30.0
+_REDIRECTS = 5
 _ACCEPT = "application/vnd.schemaregistry.v1+json"
-_NOT_FOUND = 404
+_NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 404, 429, 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    address: str
+    """Where the answer came from in the end."""
 
 
 class HttpRegistry(Registry):
@@ -34,79 +62,189 @@ class HttpRegistry(Registry):
         given = {name.lower(): value for name, value in (options or {}).items()}
         if unknown := sorted(set(given) - set(OPTIONS)):
             raise InvalidOptionError("Unknown option of the registry", expected=", ".join(OPTIONS), found=unknown)
-        parts = urllib.parse.urlsplit(address.rstrip("/"))
+        try:
+            parts = urllib.parse.urlsplit(address.rstrip("/"))
+            right = bool(parts.hostname) and parts.port != 0  # `port` raises ValueError for what is no port
+        except ValueError:
+            right = False
+        if not right:  # its text may have a password in it
+            raise InvalidOptionError("schema.registry is no address", expected="such as https://registry:8081")
         host = parts.netloc.rpartition("@")[2]
         self.address = urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
         user_info = given.get(USER_INFO) or urllib.parse.unquote(parts.netloc.rpartition("@")[0])
+        token = given.get(BEARER_TOKEN, "")
+        if not (token.isascii() and token.isprintable()):  # the error of the HTTP library would show it
+            raise InvalidOptionError(f"Option schema.registry.{BEARER_TOKEN} has characters that a token cannot have")
         self._headers = {"Accept": _ACCEPT, "Content-Type": _ACCEPT}
         if user_info:
             self._headers["Authorization"] = "Basic " + base64.b64encode(user_info.encode()).decode()
-        elif given.get(BEARER_TOKEN):
-            self._headers["Authorization"] = f"Bearer {given[BEARER_TOKEN]}"
+        elif token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def __repr__(self) -> str:
         return f"HttpRegistry({self.address!r})"
 
     def subjects(self) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        for subject in sorted(self._ask("GET", "/subjects") or ()):
-            versions = self._ask("GET", f"/subjects/{_quoted(subject)}/versions") or ()
-            found[subject] = {
-                one: self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{one}")["id"] for one in versions
-            }
+        with self._understood("The schema registry's list of subjects"):
+            for subject in sorted(_texts(self._ask("GET", "/subjects") or [])):
+                path = f"/subjects/{_quoted(subject)}/versions"
+                versions = [schema_number(one) for one in self._ask("GET", path) or []]
+                answers = {one: self._ask("GET", f"{path}/{one}") for one in versions}
+                # A subject or a version may be deleted between the requests.
+                found[subject] = {one: schema_number(each["id"]) for one, each in answers.items() if each is not None}
         return found
 
     def version(self, subject: str, version: int = LATEST) -> Schema | None:
         name = "latest" if version == LATEST else str(version)
-        found = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{name}")
-        return None if found is None else schema_of_json(found, found["id"])
+        with self._understood(f"The schema registry's answer for {subject}"):
+            found = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{name}")
+            return None if found is None else schema_of_json(found, schema_number(found["id"]))
 
     def register(self, subject: str, schema: Schema) -> int:
-        made = self._ask("POST", f"/subjects/{_quoted(subject)}/versions", json_of_schema(schema))
-        if made is None:
-            raise self.error(f"Cannot register a schema for {subject}")
-        return int(made["id"])
+        with self._understood(f"The schema registry's answer for {subject}"):
+            made = self._ask("POST", f"/subjects/{_quoted(subject)}/versions", json_of_schema(schema))
+            if made is None:
+                raise self.error(f"Cannot register a schema for {subject}")
+            return schema_number(made["id"])
 
     def _load(self, schema_id: int) -> Schema:
-        found = self._ask("GET", f"/schemas/ids/{schema_id}")
-        if found is None:
-            raise self._missing(schema_id)
-        return schema_of_json(found, schema_id)
+        with self._understood(f"The schema registry's answer for the schema {schema_id}"):
+            found = self._ask("GET", f"/schemas/ids/{schema_id}")
+            if found is None:
+                raise self._missing(schema_id)
+            return schema_of_json(found, schema_id)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The reply's JSON, or None for 404. Tries again after failures of the network or the server."""
+        """The answer's JSON, or None for 404. Tries again after failures of the network or the server."""
+        from urllib3.exceptions import HTTPError
+
         data = None if body is None else json.dumps(body).encode()
+        end = time.monotonic() + MOST_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
-            request = urllib.request.Request(self.address + path, data, self._headers, method=method)
+            last = attempt == ATTEMPTS
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as reply:
-                    return json.loads(reply.read())
-            except urllib.error.HTTPError as error:
-                if error.code == _NOT_FOUND:
+                answer = _within(end, lambda: _answer(method, self.address + path, data, self._headers, end))
+                if answer.status == _NOT_FOUND:
                     return None
-                if error.code < 500 or attempt == ATTEMPTS:
-                    hint = (
-                        "Set schema.registry.basic.auth.user.info=USER:PASSWORD" if error.code in (401, 403) else None
-                    )
-                    raise self.error(f"The schema registry refused {method} {path}", hint, _reason(error)) from None
-            except (OSError, ValueError) as error:
-                if attempt == ATTEMPTS:
-                    reason = getattr(error, "reason", error)
+                if answer.status < 300:
+                    return json.loads(answer.body)
+                if last or (answer.status < _FIRST_OF_SERVER and answer.status != _TOO_MANY):
                     raise self.error(
-                        "The schema registry does not answer", "Check schema.registry and the network", reason
+                        f"The schema registry refused {method} {path}", self._advice(answer), _reason(answer)
+                    )
+            except TimeoutError:
+                raise self.error(
+                    "The schema registry does not answer in time",
+                    "Check schema.registry and the network",
+                    f"no whole answer within {MOST_SECONDS:.0f} s",
+                ) from None
+            except _Endless:
+                raise self.error(
+                    "The schema registry's answer has no end", found=f"more than {MOST_ANSWER_BYTES >> 20} MiB"
+                ) from None
+            except (HTTPError, OSError) as error:
+                if last:
+                    found = str(getattr(error, "reason", None) or error).rpartition(": ")[2][:200]
+                    raise self.error(
+                        "The schema registry does not answer", "Check schema.registry and the network", found
                     ) from None
-            time.sleep(0.2 * 2 ** (attempt - 1))
+            except (ValueError, RecursionError) as error:  # cut on its way, or no registry's
+                if last:
+                    raise self.error(
+                        "What answers is no schema registry", "Check schema.registry", "an answer that is no JSON"
+                    ) from error
+            time.sleep(max(0.0, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), end - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
+
+    def _advice(self, answer: _Answer) -> str | None:
+        if answer.status not in (401, 403):
+            return None
+        host = urllib.parse.urlsplit(answer.address).netloc
+        if host and host != urllib.parse.urlsplit(self.address).netloc:
+            return f"The registry redirects to {host}, which is sent no credentials: set schema.registry to it"
+        return "Set schema.registry.basic.auth.user.info=USER:PASSWORD"
+
+
+class _Endless(Exception):
+    """An answer of more than MOST_ANSWER_BYTES."""
+
+
+def _within(end: float, ask: Callable[[], _Answer]) -> _Answer:
+    """What `ask` returns. Raises TimeoutError at the time `end`.
+
+    A socket's own time-outs are of one wait each: a server that sends a byte a second is in time for ever.
+    """
+    future: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="schema registry").start()
+    return future.result(max(0.0, end - time.monotonic()))
+
+
+def _answer(method: str, address: str, data: bytes | None, headers: Mapping[str, str], end: float) -> _Answer:
+    from urllib3 import Retry, Timeout
+
+    parts = urllib.parse.urlsplit(address)
+    # Another host, port or scheme gets no Authorization: Retry.remove_headers_on_redirect.
+    reply = _pool(os.getpid(), parts.scheme, parts.netloc).urlopen(
+        method,
+        address,
+        body=data,
+        headers=dict(headers),
+        retries=Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS),
+        timeout=Timeout(connect=_CONNECT_SECONDS, read=_SILENT_SECONDS),
+        preload_content=False,
+        decode_content=False,
+    )
+    body = bytearray()
+    try:
+        while piece := reply.read1(1 << 16):
+            body += piece
+            if len(body) > MOST_ANSWER_BYTES:
+                raise _Endless
+            if time.monotonic() > end:  # nobody waits any more
+                raise TimeoutError
+    except BaseException:
+        reply.close()
+        raise
+    reply.release_conn()
+    return _Answer(reply.status, bytes(body), reply.geturl() or address)
+
+
+@lru_cache(maxsize=16)
+def _pool(process: int, scheme: str, host: str) -> urllib3.PoolManager:
+    """The connections of this process to a host, by the proxy that the environment names. A fork shares none."""
+    import urllib.request
+
+    from urllib3 import PoolManager, ProxyManager, make_headers
+
+    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
+    if proxy is None:
+        return PoolManager()
+    user_info = urllib.parse.unquote(urllib.parse.urlsplit(proxy).netloc.rpartition("@")[0])
+    return ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=user_info) if user_info else None)
 
 
 def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError("no list of names")
+    return value
+
+
+def _reason(answer: _Answer) -> str:
     """The registry's message, shortened."""
     try:
-        message = json.loads(error.read()).get("message", "")
-    except (ValueError, AttributeError, OSError):
+        message = str(json.loads(answer.body)["message"])
+    except (ValueError, TypeError, KeyError, RecursionError):
         message = ""
-    return f"{error.code} {message or error.reason}"[:400]
+    return f"{answer.status} {message}".strip()[:400]

@@ -6,8 +6,9 @@ Three kinds: a Confluent-compatible HTTP address, a directory (`<id>.avsc`, `<id
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from spark_segments.values.avro.schema import parse
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 DEFAULT_LEVEL = "BACKWARD"
 LATEST = -1
+_KINDS = (AVRO, PROTOBUF, JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,17 @@ class Registry:
         """The error for this registry. It never has credentials in it."""
         return RegistryError(message, path=self.address, hint=hint, found=found, expected=None)
 
+    @contextlib.contextmanager
+    def _understood(self, what: str) -> Iterator[None]:
+        """Turns the errors of reading what others wrote, which may be anything, into a RegistryError."""
+        try:
+            yield
+        except RegistryError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            name = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise self.error(f"{what} cannot be understood", "Check schema.registry", name[:200]) from error
+
     def _load(self, schema_id: int) -> Schema:
         raise NotImplementedError
 
@@ -105,9 +118,10 @@ class RecordsRegistry(Registry):
         self.address = address
         self._subjects: dict[str, dict[int, Schema]] = {}
         self.levels: dict[str | None, str] = {}
-        for key, value in records:
+        for number, (key, value) in enumerate(records):
             if key is not None:
-                self._apply(json.loads(key), None if value is None else json.loads(value))
+                with self._understood(f"The record {number} of {address}"):
+                    self._apply(json.loads(key), None if value is None else json.loads(value))
 
     def subjects(self) -> dict[str, dict[int, int]]:
         return {
@@ -140,18 +154,36 @@ class RecordsRegistry(Registry):
             if value is None or value.get("deleted"):
                 versions.pop(key["version"], None)
             if value is not None:
-                schema = schema_of_json(value, value["id"])
-                self._schemas[value["id"]] = schema
+                schema_id = schema_number(value["id"])
+                self._schemas[schema_id] = schema = schema_of_json(value, schema_id)
                 if not value.get("deleted"):
-                    versions[key["version"]] = schema
+                    versions[schema_number(key["version"])] = schema
 
 
-def schema_of_json(value: Mapping[str, Any], schema_id: int | None) -> Schema:
-    """A schema as registries' JSON has it: schema, schemaType (AVRO where it is left out), references."""
-    references = tuple(
-        Reference(one["name"], one["subject"], int(one["version"])) for one in value.get("references") or ()
-    )
-    return Schema(value.get("schemaType") or AVRO, value["schema"], references, schema_id)
+def schema_of_json(value: Any, schema_id: int | None) -> Schema:
+    """A schema as registries' JSON has it: schema, schemaType (AVRO where it is left out), references.
+
+    Raises ValueError, TypeError or KeyError for any other value.
+    """
+    kind, text = value.get("schemaType") or AVRO, value["schema"]
+    if kind not in _KINDS or not isinstance(text, str):
+        raise ValueError(f"a schema of no known kind; there are {', '.join(_KINDS)}")
+    return Schema(kind, text, references_of_json(value.get("references") or ()), schema_id)
+
+
+def references_of_json(values: Any) -> tuple[Reference, ...]:
+    """References as registries' JSON has them. Raises as `schema_of_json`."""
+    made = tuple(Reference(one["name"], one["subject"], int(one["version"])) for one in values)
+    if not all(isinstance(one.name, str) and isinstance(one.subject, str) for one in made):
+        raise ValueError("a reference without a name and a subject")
+    return made
+
+
+def schema_number(value: Any) -> int:
+    """An id or a version. Raises ValueError for what is none."""
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError("an id or a version that is no number of 31 bits")
+    return value
 
 
 def json_of_schema(schema: Schema) -> dict[str, Any]:
