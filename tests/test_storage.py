@@ -171,7 +171,7 @@ def test_listing_shows_paths_from_the_root_in_order(storage):
     assert storage.directories() == ["a-0", "b-0"]
     assert storage.directories("b-0") == ["sub"]
     found = next(info for info in everything if info.path == "a-0/1.log")
-    assert found == FileInfo("a-0/1.log", 9, found.mtime_ms)
+    assert found == FileInfo("a-0/1.log", 9, found.mtime_ms, found.version)
     assert abs(found.mtime_ms - before_ms) < 60_000
 
 
@@ -418,3 +418,16 @@ def test_nothing_is_opened_before_the_first_use(monkeypatch):
     storage = Storage("s3://bucket/log", S3_OPTIONS)
     assert pickle.loads(pickle.dumps(storage)).location("a/b") == "s3://bucket/log/a/b"
     assert "secret" not in repr(storage)
+
+
+def test_a_file_that_takes_a_name_over_has_another_version(tmp_path):
+    storage = Storage(str(tmp_path))
+    storage.write("a", b"one")
+    [first] = storage.list()
+    with (tmp_path / "a").open("ab") as file:
+        file.write(b", two")
+    [grown] = storage.list()
+    (tmp_path / "b").write_bytes(b"one, two")
+    (tmp_path / "b").rename(tmp_path / "a")
+    [other] = storage.list()
+    assert first.version == grown.version != other.version

@@ -14,8 +14,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-Found = list[tuple[str, int, int]]
-"""Files of a listing: name relative to the directory, size in bytes, modification time in ms since 1970."""
+Found = list[tuple[str, int, int, str]]
+"""Files of a listing: name relative to the directory, size in bytes, modification time in ms since 1970, and version.
+
+The version of a local file is `<device>-<inode>`, of an object its ETag, or nothing where the store gives none: another
+file under the same name has another version. It tells a file that was replaced from one that has grown.
+"""
 
 Names = list[str]
 

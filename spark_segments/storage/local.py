@@ -97,10 +97,13 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):  # gone since the directory was read
                 if not entry.is_dir():
                     status = entry.stat()
-                    found.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
+                    version = f"{status.st_dev}-{status.st_ino}"
+                    found.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000, version))
                 elif recursive:
                     below = self.list(entry.path, True)
-                    found += [(f"{entry.name}/{name}", size, mtime_ms) for name, size, mtime_ms in below]
+                    found += [
+                        (f"{entry.name}/{name}", size, mtime_ms, version) for name, size, mtime_ms, version in below
+                    ]
         return found
 
     def directories(self, path: str) -> Names:

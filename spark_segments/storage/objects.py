@@ -88,7 +88,7 @@ class ObjectStore:
     def list(self, path: str, recursive: bool) -> Found:
         below = len(path.rstrip("/")) + 1
         files = [info for info in self._select(path, recursive) if info.is_file]
-        return [(info.path[below:], info.size, info.mtime_ns // 1_000_000) for info in files]
+        return [(info.path[below:], info.size, info.mtime_ns // 1_000_000, "") for info in files]
 
     def directories(self, path: str) -> Names:
         if self._filesystem.type_name == "gcs":

@@ -53,11 +53,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file of a listing: its path relative to the storage's root, its size in bytes, its modification time (ms)."""
+    """A file of a listing: its path relative to the storage's root, its size in bytes, its modification time (ms).
+
+    `version`: tells the file from another one that takes its name later, as `Found` says.
+    """
 
     path: str
     size: int
     mtime_ms: int
+    version: str = ""
 
 
 class Storage:
@@ -162,7 +166,8 @@ class Storage:
         """The files of a directory (`recursive`: and below), sorted by path; none where the directory is missing."""
         found = self._retried(path, lambda files, full: files.list(full, recursive))
         prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        return sorted((FileInfo(prefix + name, size, mtime) for name, size, mtime in found), key=lambda info: info.path)
+        infos = (FileInfo(prefix + name, size, mtime_ms, version) for name, size, mtime_ms, version in found)
+        return sorted(infos, key=lambda info: info.path)
 
     def directories(self, path: str = "") -> Names:
         """The names (not paths) of the directories directly in a directory, sorted; none where it is missing."""

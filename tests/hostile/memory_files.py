@@ -39,10 +39,10 @@ class MemoryFiles:
         name = self._name(path)
         return name in self.files or any(other.startswith(f"{name}/") for other in self.files)
 
-    def list(self, path: str, recursive: bool) -> list[tuple[str, int, int]]:
+    def list(self, path: str, recursive: bool) -> list[tuple[str, int, int, str]]:
         prefix = f"{self._name(path)}/" if self._name(path) else ""
         below = ((name[len(prefix) :], data) for name, data in self.files.items() if name.startswith(prefix))
-        return [(name, len(data), 1_700_000_000_000) for name, data in below if recursive or "/" not in name]
+        return [(name, len(data), 1_700_000_000_000, "") for name, data in below if recursive or "/" not in name]
 
     def directories(self, path: str) -> list[str]:
         prefix = f"{self._name(path)}/" if self._name(path) else ""

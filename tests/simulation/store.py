@@ -158,7 +158,7 @@ class Store:
                 else:
                     found.setdefault(name, file)
         self.world.note("list", path, len(found))
-        return [(name, len(file.data), file.mtime_ms) for name, file in found.items()]
+        return [(name, len(file.data), file.mtime_ms, "") for name, file in found.items()]
 
     def directories(self, path: str) -> Names:
         def names() -> Names:

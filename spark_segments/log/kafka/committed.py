@@ -51,10 +51,10 @@ class CommittedFiles(LocalFiles):
 
     def list(self, path: str, recursive: bool) -> Found:
         found = []
-        for name, size, mtime_ms in super().list(path, recursive):
+        for name, size, mtime_ms, version in super().list(path, recursive):
             full = f"{path.rstrip('/')}/{name}"
             if full not in self.hidden:
-                found.append((name, min(size, self.sizes.get(full, size)), mtime_ms))
+                found.append((name, min(size, self.sizes.get(full, size)), mtime_ms, version))
         return found
 
     def _check(self, path: str) -> None:
