@@ -1,8 +1,11 @@
 # Everything that a change has to pass, by the Python of this environment: make PYTHON=.venv/bin/python test
 PYTHON ?= python
 
-.PHONY: all lint types fast test docs bench bench-compare
-all: lint types docs test
+.PHONY: all kernels lint types fast test docs bench bench-compare
+all: kernels lint types docs test
+
+kernels:  ## compiles the kernels that are older than their sources, in place
+	$(PYTHON) hatch_build.py
 
 lint:  ## style and formatting
 	$(PYTHON) -m ruff check .

@@ -171,3 +171,7 @@ class UnknownSchemaError(RegistryError, LookupError):
 
 class ValueFormatError(SegmentsError, ValueError):
     """A key or value does not have its format: the message says what was found, where, and which option to set."""
+
+
+class KernelsNotBuiltError(SegmentsError, ImportError):
+    """The package has no compiled kernels, or older ones: run make kernels, or install the wheel in place of a zip."""

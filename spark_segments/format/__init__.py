@@ -2,3 +2,7 @@
 
 This layer opens no file and knows neither topics nor manifests.
 """
+
+from spark_segments.format.built import check
+
+check()
