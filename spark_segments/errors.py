@@ -116,6 +116,10 @@ class LogDirError(SegmentsError):
     """The location is no log directory, or a log directory of a format that this version cannot use."""
 
 
+class ErasedRecordsError(SegmentsError):
+    """A restore would bring records back that were erased: restore a later version, or say that they may come back."""
+
+
 class RecordTooLargeError(SegmentsError, ValueError):
     """A record does not fit max.message.bytes: raise the topic's limit or drop the record."""
 

@@ -202,14 +202,16 @@ class Topics(Groups):
             self._manifests[topic] = Manifest(self.storage, topic, self.open_delta_log, self.defaults)
         return self._manifests[topic]
 
-    def snapshot(self, topic: str, version: int | None = None) -> Snapshot:
-        """What the log of a topic is now, or was at an earlier version. Raises UnknownTopicError."""
+    def snapshot(self, topic: str, version: int | None = None, *, deleted: bool = False) -> Snapshot:
+        """What the log of a topic is now, or was at an earlier version. Raises UnknownTopicError; not for a topic that
+        was deleted and whose files are still here, where that is asked for (`deleted`).
+        """
         if self._kafka is not None:
             if version is not None:
                 raise InvalidOptionError("A Kafka log directory has no versions", path=self.uri, found=version)
             return self._kafka.snapshot(topic)
         with self._topic(topic) as manifest:
-            return manifest.snapshot(version)
+            return manifest.snapshot(version, deleted=deleted)
 
     def snapshot_at(self, topic: str, timestamp_ms: int) -> Snapshot:
         """What the log of a topic was at a time: the last version that was committed by then, by the clocks of those

@@ -461,3 +461,33 @@ def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: L
     vacuum(log, now_ms=last_ms)
     assert files_with(log, b"secret") == []
     assert key_account(log, "t", b"ada").copies == ()
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_history_and_the_account_cover_the_files_of_a_deleted_topic_of_the_name(log: LogDir, made_again: bool) -> None:
+    topic(log, file_delete_delay_ms=5000)
+    append(log, [(0, b"ada", b"secret"), (1, b"bob", b"bobs own")])
+    log.delete_topic("t")
+    if made_again:
+        topic(log, file_delete_delay_ms=DAY_MS)
+        append(log, [(0, b"bob", b"bobs new")])
+    account = key_account(log, "t", b"ada")
+    assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret") != []
+    assert account.copies[0].files_deleted.earliest_ms <= log.storage.now_ms() + 6000, "its own delay counts"
+
+    erase(log, "t", [b"ada"], history=True)
+    assert files_with(log, b"secret") == []
+    assert len(files_with(log, b"bobs own")) == 1
+    assert key_account(log, "t", b"ada").copies == ()
+    assert key_account(log, "t", b"bob").copies != ()
+
+
+def test_a_deleted_topics_shared_object_is_in_the_account_until_it_goes(log: LogDir) -> None:
+    secret_among_many(log)
+    log.delete_topic("t")
+    topic(log, file_delete_delay_ms=DAY_MS)
+    account = key_account(log, "t", b"ada")
+    assert {copy.path for copy in account.copies} == set(files_with(log, b"secret"))
+    last_ms = max(copy.files_deleted.earliest_ms for copy in account.copies)
+    vacuum(log, now_ms=last_ms)
+    assert files_with(log, b"secret") == []

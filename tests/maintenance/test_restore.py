@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 
+import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownTopicError
+from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError, StorageError, UnknownTopicError
 from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions
 from spark_segments.storage import Storage
@@ -285,3 +287,67 @@ def test_a_version_whose_transactions_vacuum_takes_meanwhile_is_not_restored(sen
     with pytest.raises(InvalidOptionError, match=r"rows of this version.*not there any more.*Vacuum has taken them"):
         restore(log, "orders", wanted)
     assert version(log) == before
+
+
+def test_no_restore_brings_erased_records_back_unless_it_is_told_to(orders):
+    wanted = version(orders)
+    before = contents(orders, "orders")
+    erase(orders, "orders", [b"1", b"2", b"no key of a record"])
+    last = version(orders)
+    left = contents(orders, "orders")
+    append_one_by_one(orders, "orders", records(3, first=40))
+    with pytest.raises(
+        ErasedRecordsError, match=rf"version {last} of 20\d\d-.* UTC \(3 keys\).*including-erased"
+    ) as found:
+        restore(orders, "orders", wanted)
+    assert "no key" not in str(found.value)
+    with pytest.raises(ErasedRecordsError):
+        restore(orders, "orders", wanted, dry_run=True)
+
+    restore(orders, "orders", last)  # of after the erasure
+    assert contents(orders, "orders") == left
+    restored = restore(orders, "orders", wanted, including_erased=True)
+    assert [(one.version, one.keys) for one in restored.erasures] == [(last, 3)]
+    assert contents(orders, "orders") == before
+    assert_sound(orders)
+
+
+def test_an_erasure_is_known_after_vacuum_and_after_the_topic_was_deleted(orders):
+    wanted = version(orders)
+    erase(orders, "orders", [b"1"])
+    for number in range(25):  # checkpoints
+        append_one_by_one(orders, "orders", records(1, first=40 + number))
+    vacuum(orders)
+    orders.delete_topic("orders")
+    with pytest.raises(ErasedRecordsError):
+        restore(orders, "orders", wanted)
+
+
+def test_a_topic_of_format_version_1_tells_an_erasure_by_its_commit(log):
+    log.manifest("orders").create("an-id", {"retention.ms": "-1"}, [Partition("an-id", 0)], format_version=1)
+    append_one_by_one(log, "orders", records(20))
+    wanted = version(log)
+    erase(log, "orders", [b"1"])
+    last = version(log)
+    with pytest.raises(ErasedRecordsError, match=rf"version {last} of .* UTC \(unknown keys\)"):
+        restore(log, "orders", wanted)
+
+
+def test_a_restore_that_brings_no_file_back_may_go_beyond_an_erasure(orders):
+    wanted = version(orders)
+    before = contents(orders, "orders")
+    append_one_by_one(
+        orders, "orders", pa.table({"key": pa.array([b"ada"], pa.binary()), "value": pa.array([b"1"], pa.binary())})
+    )
+    erase(orders, "orders", [b"ada"])
+    restore(orders, "orders", wanted)
+    assert contents(orders, "orders") == before
+
+
+def test_a_topic_remembers_that_it_erased_however_often_it_did(orders, monkeypatch):
+    monkeypatch.setattr("spark_segments.log.manifest.erasures.MOST_ERASURES", 2)
+    wanted = version(orders)
+    for number in range(5):
+        erase(orders, "orders", [b"%d" % number])
+    restored = restore(orders, "orders", wanted, including_erased=True, dry_run=True)
+    assert [(one.version, one.keys) for one in restored.erasures] == [(wanted + 4, 4), (wanted + 5, 1)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_segments.errors import (
+    ErasedRecordsError,
     InvalidOptionError,
     LogDirError,
     MissingFileError,
@@ -131,11 +132,12 @@ def delete_records(simulation: Simulation, process: Process, log: Any, topic: st
 
 def bring_back(simulation: Simulation, process: Process, log: Any, topic: str, version: int) -> None:
     """Restores a version, also of a deleted topic."""
-    forget = simulation.random.random() < 0.4
+    forget, erased = (simulation.random.random() < share for share in (0.4, 0.5))
     _, error = one_commit(
         simulation,
         process,
-        lambda: restore(log, topic, version, forget_transactions=forget),
+        lambda: restore(log, topic, version, forget_transactions=forget, including_erased=erased),
+        ErasedRecordsError,
         restore=version,
         forget=forget,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -28,6 +30,9 @@ def restore(
     forget_transactions: Annotated[
         bool, typer.Option("--forget-transactions", help="Let the removed transactions be appended again.")
     ] = False,
+    including_erased: Annotated[
+        bool, typer.Option("--including-erased", help="Let records come back that were erased since.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what a restore would do; change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records leave the log.")] = False,
     output: OutputOption = Output.TEXT,
@@ -42,6 +47,9 @@ def restore(
     --forget-transactions is given, now or in a second restore of the same
     version.
 
+    Where `segments erase` took records after that version, nothing is
+    restored: its files would bring them back. --including-erased lets them.
+
     Example: segments topic restore /data/log orders --version 41
     Example: segments topic restore /data/log orders --time "2 hours ago" --dry-run
     """
@@ -51,12 +59,21 @@ def restore(
     if version is None:
         assert time is not None
         version = log.manifest(topic).version_at(timestamp_ms(time))
+    work = partial(
+        restore_topic, log, topic, version, forget_transactions=forget_transactions, including_erased=including_erased
+    )
     if sys.stdin.isatty() and not yes and not dry_run:
-        planned = restore_topic(log, topic, version, dry_run=True)
+        planned = work(dry_run=True)
         if planned.leaving:
             print(_leaving(planned), file=sys.stderr)
             typer.confirm(f"Restore version {version} of {topic}?", abort=True, err=True)
-    restored = restore_topic(log, topic, version, forget_transactions=forget_transactions, dry_run=dry_run)
+    restored = work(dry_run=dry_run)
+    if restored.erasures:
+        print(
+            f"warning: records that were erased since {'would be' if dry_run else 'are'} in the log again: "
+            f"{', '.join(map(str, restored.erasures))}. Erase their keys again",
+            file=sys.stderr,
+        )
     if restored.expired_records:
         print(
             f"warning: {restored.expired_records:,} of {restored.records:,} records are older than retention.ms: the "
@@ -94,6 +111,7 @@ def _print_json(topic: str, version: int, restored: Restored, dry_run: bool, for
                 for one in restored.transactions
             ],
             "transactions_forgotten": forgotten,
+            "erasures": [asdict(one) for one in restored.erasures],
         }
     )
 

@@ -37,6 +37,7 @@ CREATE = "create"
 UPGRADE = "upgrade"
 
 DEMOTE = "demote"
+ERASE = "erase"
 MIRROR = "mirror"
 RESTORE = "restore"
 
@@ -86,7 +87,7 @@ class ChangeWriter:
 
     def write(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
         """Checks `change` against the snapshot and its files, and writes the files that carry it out."""
-        add, replace, drop = (_segment_rows(rows) for rows in (change.add, change.replace, change.drop))
+        add, replace, drop = (segment_rows(rows) for rows in (change.add, change.replace, change.drop))
         partitions = partition_rows(change.partitions)
         check(snapshot, change, add, replace, drop, partitions)
         fresh = _is_made_anew(snapshot, change)
@@ -361,7 +362,8 @@ def _partitions_of(rows: pa.Table) -> set[int]:
     return set(pc.unique(rows.column("partition")).to_pylist())
 
 
-def _segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
+def segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
+    """The rows of a change as a table."""
     return rows.cast(SEGMENT_SCHEMA) if isinstance(rows, pa.Table) else segments_table(rows)
 
 

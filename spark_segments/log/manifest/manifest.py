@@ -157,18 +157,19 @@ class Manifest:
         if not versions:
             raise self.log.unknown()
 
-        def committed_ms(version: int) -> int:
-            return int(commit_info(self.log.delta.actions(version)).get("timestamp", 0))
-
-        after = bisect_right(versions, timestamp_ms, key=committed_ms)
+        after = bisect_right(versions, timestamp_ms, key=self.committed_ms)
         if after == 0:
             raise InvalidOptionError(
                 f"Topic {self.topic} has no version of that time (any more)",
                 path=self.log.location,
-                expected=f"a time from {committed_ms(versions[0])} on, in ms",
+                expected=f"a time from {self.committed_ms(versions[0])} on, in ms",
                 found=timestamp_ms,
             )
         return versions[after - 1]
+
+    def committed_ms(self, version: int) -> int:
+        """When a version was committed, by the clock of the machine that did, in ms."""
+        return int(commit_info(self.log.delta.actions(version)).get("timestamp", 0))
 
     def create(
         self,

@@ -23,6 +23,7 @@ SOURCE_VERSION = "source_version"  # of a follower: the last version of the lead
 SOURCE_COMMIT_ID = "source_commit_id"  # of a follower: the commit id of that version
 SOURCE_COMMITTED_MS = "source_committed_ms"  # of a follower: when the leader committed it
 DEMOTED = "demoted"  # "yes" for a follower that nobody has mirrored since it was demoted: its files may be the leader's
+ERASURES = "erasures"  # of any topic: the erasures that it remembers (erasures.py)
 REBUILT_FROM = "rebuilt_from"  # ids, by commas, that the topic had before its manifest was rebuilt: in shared objects
 
 # Roles.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,15 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
+from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.maintenance.erasure.objects import unnamed_runs
 from spark_segments.maintenance.erasure.search import KeyRecords, search
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
-from spark_segments.maintenance.explanation.shared_objects import object_deleted
+from spark_segments.maintenance.explanation.shared_objects import last_of, object_deleted
 from spark_segments.maintenance.explanation.topic_forecast import vacuum_moments
+from spark_segments.maintenance.removal.vacuum import all_rows, deleted_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,18 +90,23 @@ def key_account(
     *,
     every_ms: int = 3_600_000,
 ) -> KeyAccount:
-    """Searches all files of a topic for a key, those of earlier versions included. Reads every segment.
+    """Searches all files of a topic for a key, those of earlier versions and of deleted topics of its name included.
+    Reads every segment. The topic itself may be a deleted one.
 
     `every_ms`: how often each job runs. Raises UnknownTopicError, and CorruptBatchError for damaged bytes.
     """
-    snapshot = log.snapshot(topic)
+    snapshot = log.snapshot(topic, deleted=True)
     config = topic_config(snapshot.config, log.defaults)
     store_ms = log.storage.now_ms() if not log.is_kafka else snapshot.committed_ms
     now_ms = store_ms if now_ms is None else now_ms
-    rows = snapshot.segments
+    rows = in_log_order(all_rows(snapshot))
     removed = rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string())))
-    deleted_ms = np.maximum(vacuum_moments(removed, config), now_ms).tolist()
-    moments = {one.identity: moment for one, moment in zip(segments_of(removed), deleted_ms, strict=True)}
+    deleted_ms = np.maximum(vacuum_moments(removed, config, deleted_topics(log, snapshot)), now_ms).tolist()
+    moments: dict[str, int] = defaultdict(int)  # by path: the last row of a shared object lets its file go
+    for path, moment in zip(removed.column("path").to_pylist(), deleted_ms, strict=True):
+        moments[path] = max(moments[path], moment)
+    shared = snapshot.segments.filter(pc.is_valid(snapshot.segments.column("index_position")))
+    of_this_topic = set(shared.column("path").to_pylist())
     named = segments_of(rows)
     segments = [*named, *unnamed_runs(log.storage, named, spark)]
     found = search(log.storage, topic, [key], segments, spark)
@@ -106,10 +114,10 @@ def key_account(
     for segment, records in zip(segments, found, strict=True):
         if not records:
             continue
-        if segment.is_shared and not segment.is_live:
-            deleted = object_deleted(snapshot, config, segment.path, now_ms, every_ms)
-        elif not segment.is_live:
-            deleted = TimeBounds.of(moments[segment.identity], moments[segment.identity] + every_ms)
+        if not segment.is_live:
+            deleted = TimeBounds.of(moments[segment.path], moments[segment.path] + every_ms)
+            if segment.path in of_this_topic:
+                deleted = last_of([deleted, object_deleted(snapshot, config, segment.path, now_ms, every_ms)])
         else:
             offset = max(segment.base_offset, records[0].last_offset)
             explained = explain_record(snapshot, config, segment.partition, offset, now_ms, every_ms=every_ms)

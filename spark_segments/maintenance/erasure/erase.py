@@ -7,6 +7,7 @@ moves the other runs out of shared objects that had the keys, so that vacuum can
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +20,18 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.manifest import Change
+from spark_segments.log.manifest.change import ERASE, Change
+from spark_segments.log.manifest.erasures import Erasure, with_erasure
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.topic_row import Topic
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
 from spark_segments.maintenance.erasure.rewrite import ErasedSegment, EraseFromSegment, discard_erased
 from spark_segments.maintenance.erasure.search import KeyRecords, search
-from spark_segments.maintenance.removal.vacuum import claimed_rows, vacuum
+from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
 from spark_segments.maintenance.report import Report, first_and_last
 from spark_segments.maintenance.selection import check_commit_age, check_managed
 
@@ -58,6 +61,12 @@ class _Erasure:
     progress: Progress | None
     found: dict[Place, tuple[KeyRecords, ...]] = field(default_factory=dict)
     ends: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def topic_row(self, current: Snapshot, *, history: bool) -> Topic | None:
+        """The topic's row with this erasure, for a commit on top of `current`."""
+        now_ms = self.log.storage.now_ms()
+        return with_erasure(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
 
     def search(self, segments: Iterable[Segment]) -> None:
         """Looks into the files that were not looked into before."""
@@ -72,7 +81,7 @@ class _Erasure:
         live = segments_of(snapshot.live)
         self.search(live)
         objects = {segment.path for segment in live if segment.is_shared}
-        rows = snapshot.segments
+        rows = all_rows(snapshot)
         out = segments_of(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
         gone = [segment for segment in out if segment.path in objects]
         holding = self._to_rewrite(live)
@@ -119,8 +128,8 @@ def erase(
     that are appended to the keys afterwards stay. The files without the records are new files; the old ones leave the
     log, and the next vacuum after file.delete.delay.ms deletes them. If a shared object has the keys, all its runs
     leave it: those of other partitions are copied. Until vacuum readers of earlier versions find the records. With
-    `history` they do not: the files of earlier versions that have the keys are deleted at once, by a vacuum, and reads
-    of these versions fail.
+    `history` they do not: the files of earlier versions that have the keys, those of deleted topics of this name
+    included, are deleted at once, by a vacuum, and reads of these versions fail. The topic may be a deleted one then.
 
     In a compacted topic the tombstones stay, and with them the keys, until compaction removes them after
     delete.retention.ms. The search reads every segment. Raises UnknownTopicError, LogDirError for a directory of
@@ -132,8 +141,8 @@ def erase(
     keys = list(dict.fromkeys(keys))
     if not 0 < len(keys) <= MOST_KEYS:
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))
-    report = Report("erase", dry_run)
-    snapshot = log.snapshot(topic)
+    report = Report(ERASE, dry_run)
+    snapshot = log.snapshot(topic, deleted=history)
     check_role(snapshot, report.job)
     work = _Erasure(log, topic, snapshot.topic_id, keys, spark, progress)
     work.search(segments_of(snapshot.live))
@@ -148,7 +157,7 @@ def erase(
     for partition, _ in wanting:
         tombstones[partition] += 1
     for _ in range(MOST_ROUNDS):
-        snapshot = _same_topic(work)
+        snapshot = _same_topic(work, deleted=history)
         holding, beside = work.to_do(snapshot)
         if not holding and not beside:
             break
@@ -203,8 +212,8 @@ def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now
     assert all(next_offsets[partition] == last + 1 for partition, (_, last) in given.items())
 
 
-def _same_topic(work: _Erasure) -> Snapshot:
-    snapshot = work.log.snapshot(work.topic)
+def _same_topic(work: _Erasure, *, deleted: bool) -> Snapshot:
+    snapshot = work.log.snapshot(work.topic, deleted=deleted)
     if snapshot.topic_id != work.topic_id:
         raise CommitConflictError(
             f"Topic {work.topic} was deleted and made again meanwhile",
@@ -265,9 +274,10 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> l
             return None
         removed_ms = storage.now_ms()
         return Change(
-            "erase",
+            ERASE,
             add=[segment for one in held for segment in one.outputs],
             replace=[one.source.removed(removed_ms) for one in held],
+            topic=work.topic_row(current, history=False),
         )
 
     work.log.manifest(work.topic).commit(change)
@@ -278,15 +288,17 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> l
 
 def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
     """Deletes the removed files that have the keys, whoever may still read them."""
-    paths = _history(work, _same_topic(work))
+    paths = _history(work, _same_topic(work, deleted=True))
 
     def change(current: Snapshot) -> Change | None:
         waiting = _waiting(current)
         rows = waiting.filter(pc.is_in(waiting.column("path"), pa.array(sorted(paths), pa.string())))
-        return Change("erase", replace=claimed_rows(rows)) if rows.num_rows else None
+        if not rows.num_rows:
+            return None
+        return Change(ERASE, replace=claimed_rows(rows), topic=work.topic_row(current, history=True))
 
     if paths:
-        work.log.manifest(work.topic).commit(change)
+        work.log.manifest(work.topic).commit(change, deleted=True)
     done = vacuum(work.log, work.spark, work.topic, now_ms)
     report.figures["history_segments"] = len(paths)
     for line in done.failed:
@@ -297,14 +309,15 @@ def _history(work: _Erasure, snapshot: Snapshot) -> set[str]:
     """The removed files that have the keys. All rows that name such a shared object must go with it."""
     waiting = segments_of(_waiting(snapshot))
     named = {segment.path for segment in waiting if segment.is_shared}
-    others = [one for one in segments_of(snapshot.segments) if one.path in named and one.state != REMOVED]
+    others = [one for one in segments_of(all_rows(snapshot)) if one.path in named and one.state != REMOVED]
     deleting, live = ([one for one in others if one.is_live == flag] for flag in (False, True))
     return work.paths_with_keys([*waiting, *deleting], live)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
-    """Removed rows that no vacuum has begun to delete."""
-    return snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED))
+    """Removed rows that no vacuum has begun to delete, those of deleted topics of this name included."""
+    rows = all_rows(snapshot)
+    return rows.filter(pc.equal(rows.column("state"), REMOVED))
 
 
 def _place(segment: Segment) -> Place:

@@ -7,7 +7,7 @@ retention.bytes, at any time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,16 +176,21 @@ def _max_lag_ms(
     return moments
 
 
-def vacuum_moments(removed: pa.Table, config: TopicConfig) -> np.ndarray:
+def vacuum_moments(
+    removed: pa.Table, config: TopicConfig, deleted_topics: Mapping[str, TopicConfig] | None = None
+) -> np.ndarray:
     """int64[n]: when vacuum deletes the file of each removed row, 0 where it has begun to: see `expired_rows`."""
     deleting = removed.column("state").to_numpy(zero_copy_only=False) == DELETING
-    return np.where(deleting, 0, later(_numbers(removed, "removed_ms"), config.file_delete_delay_ms))
+    delay_ms = np.full(removed.num_rows, config.file_delete_delay_ms)
+    for topic_id, its_config in (deleted_topics or {}).items():
+        delay_ms[pc.equal(removed.column("topic_id"), topic_id).to_numpy()] = its_config.file_delete_delay_ms
+    return np.where(deleting, 0, later(_numbers(removed, "removed_ms"), delay_ms))
 
 
-def later(since_ms: np.ndarray | int, wait_ms: int) -> np.ndarray:
+def later(since_ms: np.ndarray | int, wait_ms: np.ndarray | int) -> np.ndarray:
     """int64[]: the first moment at which more than `wait_ms` have passed; NEVER if no clock reaches it."""
-    step_ms = min(wait_ms, NEVER - 1) + 1
-    return np.where(since_ms > NEVER - step_ms, NEVER, since_ms + step_ms)
+    found: np.ndarray = since_ms + np.minimum(np.minimum(wait_ms, NEVER - 1) + 1, NEVER - np.maximum(since_ms, 0))
+    return found
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:

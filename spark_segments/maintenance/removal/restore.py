@@ -12,24 +12,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import LogDirError
+from spark_segments.errors import ErasedRecordsError, LogDirError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import RESTORE
-from spark_segments.log.manifest.manifest import Change
+from spark_segments.log.manifest.erasures import Erasure, erasures_of
+from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
-from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions, transactions_since
+from spark_segments.maintenance.removal.undone_transactions import (
+    RestoredTransactions,
+    UndoneTransactions,
+    transactions_since,
+)
 from spark_segments.maintenance.retention.plan import expired_records
 from spark_segments.maintenance.selection import check_managed
 
 _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
 """The columns of a row that can change while its file is in the log."""
+
+_SHOWN_ERASURES = 3
+"""How many erasures an error names."""
 
 
 class Restored(dict[int, tuple[int, int]]):
@@ -38,6 +46,7 @@ class Restored(dict[int, tuple[int, int]]):
     `leaving`: {partition: [first offset, end) of the records that leave the log}, those appended after the version.
     `returning`: the same of records that retention or delete-records had taken, and that are in the log again.
     `expired_records`: how many of the `records` of that version are in segments older than retention.ms.
+    `erasures`: those after that version, whose records are in the log again as far as they were in its files.
     """
 
     transactions: Sequence[UndoneTransactions] = ()
@@ -45,10 +54,17 @@ class Restored(dict[int, tuple[int, int]]):
     returning: Mapping[int, tuple[int, int]] = MappingProxyType({})
     expired_records: int = 0
     records: int = 0
+    erasures: Sequence[Erasure] = ()
 
 
 def restore(
-    log: LogDir, topic: str, version: int, *, forget_transactions: bool = False, dry_run: bool = False
+    log: LogDir,
+    topic: str,
+    version: int,
+    *,
+    forget_transactions: bool = False,
+    including_erased: bool = False,
+    dry_run: bool = False,
 ) -> Restored:
     """Brings a topic's records back to those of `version`, in one commit, while the files of that version exist.
 
@@ -60,20 +76,27 @@ def restore(
     them in its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last
     version in the log. A second restore of the same version can ask for that, too.
 
+    `including_erased`: files of before an erasure may come back, and with them what they have of the erased keys.
+
     `dry_run` changes nothing and returns what a restore would return.
 
     Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
-    version, or where the topic was deleted and made again since; NotLeaderError for a follower.
+    version, or where the topic was deleted and made again since; ErasedRecordsError where files of before an erasure
+    would come back; NotLeaderError for a follower.
     """
     check_managed(log)
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
     undone_transactions: list[UndoneTransactions] = []
+    erasures: list[Erasure] = []
     now_ms = log.storage.now_ms()  # not after the commit: its error would say that nothing was committed
 
-    def checked(current: Snapshot) -> pa.Table:
-        """The rows of the version. Raises where they cannot be the log of `current`."""
+    def checked(current: Snapshot) -> tuple[pa.Table, pa.Table, RestoredTransactions]:
+        """The rows of the version, those of them that are not in the log as they were, and what transactions it undoes.
+
+        Raises where the rows cannot be, or may not be, the log of `current`.
+        """
         check_role(current, RESTORE)
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
@@ -83,20 +106,23 @@ def restore(
             )
         rows = wanted.live
         _check_files(current, rows, version)
-        return rows
-
-    def change(current: Snapshot) -> Change | None:
-        rows = checked(current)
-        leaving = current.live.filter(pc.invert(pc.is_in(row_keys(current.live), row_keys(rows))))
-        changed = rows.filter(pc.invert(_as_they_are(current, rows)))
+        returning = rows.filter(pc.invert(_as_they_are(current, rows)))
         transactions = transactions_since(manifest.log, wanted, current)
         undone_transactions[:] = transactions.undone
+        erasures[:] = _erasures_since(manifest, current, version, transactions.erased) if returning.num_rows else []
+        if erasures and not including_erased:
+            raise _erased(topic, version, erasures)
+        return rows, returning, transactions
+
+    def change(current: Snapshot) -> Change | None:
+        rows, returning, transactions = checked(current)
+        leaving = current.live.filter(pc.invert(pc.is_in(row_keys(current.live), row_keys(rows))))
         remembered = [*transactions.again, *(transactions.forgotten if forget_transactions else ())]
         back = None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None)
         return Change(
             RESTORE,
             add=fillers.after(rows, current),
-            replace=pa.concat_tables([changed, removed_rows(leaving, log.storage.now_ms())]),
+            replace=pa.concat_tables([returning, removed_rows(leaving, log.storage.now_ms())]),
             partitions=_partitions_again(wanted, current),
             topic=back,
             transactions=remembered,
@@ -105,14 +131,13 @@ def restore(
     if dry_run:
         before = manifest.snapshot(deleted=True)
         checked(before)
-        undone_transactions[:] = transactions_since(manifest.log, wanted, before).undone
         partitions = _partitions_again(wanted, before)
         restored = Restored({row.partition: (row.log_start_offset, row.log_end_offset) for row in partitions})
     else:
         commit = manifest.commit(change, deleted=True)
         before = commit.snapshot_before
         restored = Restored(commit.bounds())
-    restored.transactions = tuple(undone_transactions)
+    restored.transactions, restored.erasures = tuple(undone_transactions), tuple(erasures)
     _describe(restored, wanted, before, topic_config(before.config, log.defaults), now_ms)
     return restored
 
@@ -133,6 +158,28 @@ def _describe(restored: Restored, wanted: Snapshot, before: Snapshot, config: To
     restored.leaving, restored.returning = leaving, returning
     restored.records = pc.sum(wanted.live.column("records")).as_py() or 0
     restored.expired_records = expired_records(wanted.live, config, now_ms)
+
+
+def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased: Sequence[int]) -> list[Erasure]:
+    """The erasures after a version: those that the topic remembers, and the last of the commits that erased keys and
+    that it does not remember, for these were made in format version 1 or by a package that noted none.
+
+    `erased`: the versions after `version` whose commits erased keys.
+    """
+    found = [one for one in erasures_of(current) if one.version > version]
+    if erased and (not found or erased[-1] > found[-1].version):
+        found.append(Erasure("", erased[-1], manifest.committed_ms(erased[-1]), None))
+    return found
+
+
+def _erased(topic: str, version: int, erasures: Sequence[Erasure]) -> ErasedRecordsError:
+    shown = ", ".join(map(str, erasures[-_SHOWN_ERASURES:]))
+    return ErasedRecordsError(
+        f"A restore of version {version} of {topic} brings records back that were erased since",
+        expected=f"version {erasures[-1].version} or a later one",
+        found=f"{len(erasures)} later erasures: {shown}" if len(erasures) > 1 else f"a later erasure: {shown}",
+        hint="With --including-erased (including_erased=True) they come back: erase their keys again afterwards",
+    )
 
 
 class _Fillers:

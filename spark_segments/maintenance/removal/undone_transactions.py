@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.change import CREATE, RESTORE
+from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
@@ -59,12 +59,14 @@ class RestoredTransactions:
 
     `undone`: those whose records leave the log, by application id. `again`: the last transactions to be remembered
     again, because records that were forgotten come back. `forgotten`: the last transactions that the manifest must
-    remember so that the undone ones can be sent again.
+    remember so that the undone ones can be sent again. `erased`: the versions after the restored one whose commits
+    erased keys.
     """
 
     undone: Sequence[UndoneTransactions]
     again: Sequence[Transaction]
     forgotten: Sequence[Transaction]
+    erased: Sequence[int]
 
 
 def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> RestoredTransactions:
@@ -100,4 +102,5 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
     ]
     again = [one.kept for _, one in applications if one.kept is not None and one.last_version < one.kept.version]
     forgotten = [one.kept or Transaction(name, FORGOTTEN) for name, one in applications if one.versions]
-    return RestoredTransactions(undone, again, forgotten)
+    erased = [version for version, (operation, _) in zip(versions, commits, strict=True) if operation == ERASE]
+    return RestoredTransactions(undone, again, forgotten, erased)

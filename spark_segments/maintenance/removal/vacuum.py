@@ -206,11 +206,11 @@ def _vacuum_topic(
 
 def _longest_delay_ms(log: LogDir, snapshot: Snapshot) -> int:
     """For how long readers of an old version may count on it: the longest delay of the topics of this name."""
-    configs = [topic_config(snapshot.config, log.defaults), *_deleted_topics(log, snapshot).values()]
+    configs = [topic_config(snapshot.config, log.defaults), *deleted_topics(log, snapshot).values()]
     return max(config.file_delete_delay_ms for config in configs)
 
 
-def _deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
+def deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
     """By topic id, the configuration of deleted topics of this name as far as it is known: file.delete.delay.ms."""
     return {
         topic_id: topic_config({_DELAY_KEY: delay} if delay else {}, log.defaults)
@@ -220,7 +220,7 @@ def _deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
 
 def _expired(log: LogDir, snapshot: Snapshot, rows: pa.Table, now_ms: int) -> pa.Table:
     config = topic_config(snapshot.config, log.defaults)
-    return expired_rows(rows, config, now_ms, _deleted_topics(log, snapshot))
+    return expired_rows(rows, config, now_ms, deleted_topics(log, snapshot))
 
 
 def _delete_unreadable(
