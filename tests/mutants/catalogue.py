@@ -396,6 +396,14 @@ MUTANTS = (
     ),
     Mutant(
         "restore",
+        "erased records come back unasked",
+        "maintenance/removal/restore.py",
+        "        if erasures and not including_erased:\n",
+        "        if False:\n",
+        "tests/maintenance/test_restore.py::test_no_restore_brings_erased_records_back_unless_it_is_told_to",
+    ),
+    Mutant(
+        "restore",
         "offsets of records that leave are given out again",
         "maintenance/removal/restore.py",
         "            add=fillers.after(rows, current),\n",
@@ -497,6 +505,14 @@ MUTANTS = (
         "info.size != size or info.mtime_ms < oldest_ms:",
         "info.size != size:",
         "tests/maintenance/mirroring/test_copies.py::test_files_of_a_killed_run_that_vacuum_may_take_are_not_used",
+    ),
+    Mutant(
+        "mirror",
+        "a follower keeps erased bytes for its own delay",
+        "maintenance/mirroring/plan.py",
+        "    if new_erasures:\n",
+        "    if False:\n",
+        "tests/maintenance/mirroring/test_erasures.py::test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror",
     ),
     Mutant(
         "mirror",

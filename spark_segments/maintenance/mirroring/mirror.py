@@ -18,6 +18,7 @@ from spark_segments.maintenance.mirroring.groups import mirror_groups, positions
 from spark_segments.maintenance.mirroring.lag import Lag, lag_of
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
+from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def mirror(
         one = TopicMirror(source, target, topic, spark, inner)
         try:
             one.run()
+            if one.is_deleting:  # the leader's bytes are gone, too
+                report.partitions.extend(vacuum(target, spark, topic).failed)
         except (SegmentsError, FileNotFoundError) as error:
             return one, failure_of(error)
         return one, None

@@ -2,7 +2,8 @@
 
 The live rows of the leader become the live rows of the follower, with the leader's paths. What the leader removed is
 removed here at the follower's clock, and the follower's vacuum takes it: rows that are out of the leader's log are
-nobody's business but the leader's.
+nobody's business but the leader's. A version that brings an erasure is the exception: what is out of the log then goes
+here when it goes at the leader.
 
 A file that comes back (by a restore, or after a demotion) may be one that a slow vacuum is about to delete here, also
 where its row is gone already. So a path is never used twice: such a file is copied to a path of its own, `<the leader's
@@ -11,15 +12,18 @@ path without .log>_<unique>.log`, which `origins` leads back to the leader's.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.log.manifest.change import MIRROR, Change
+from spark_segments.log.manifest.erasures import Erasure, erasures_of, noted
 from spark_segments.log.manifest.rows import (
     DELETING,
     LOG_SUFFIX,
@@ -32,6 +36,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import (
     DEMOTED,
+    ERASURES,
     FOLLOWER,
     REBUILT_FROM,
     ROLE,
@@ -142,9 +147,14 @@ def plan_mirror(
     added = live.filter(missing)
     copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
     added = _with_paths(added, pa.chunked_array([copied]))
-    replaced = pa.concat_tables([moved.filter(changed), removed_rows(leaving, now_ms)])
-
     fresh = before is None or _is_made_anew(version, before)
+    new_erasures, erasures = _erasures(version, None if fresh else before)
+    removed = removed_rows(leaving, now_ms)
+    if new_erasures:
+        out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), REMOVED))])
+        by_history = any(one.history for one in new_erasures)
+        removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
+    replaced = pa.concat_tables([moved.filter(changed), removed])
     partitions = version.partitions
     if before is not None and not fresh:
         partitions = _changed(partitions, before.partitions)
@@ -155,7 +165,9 @@ def plan_mirror(
         version.config,
         version.deleted_ms,
         FORMAT_VERSION,
-        states={name: value for name, value in follower.states.items() if name != DEMOTED} | _states(leader),
+        states={name: value for name, value in follower.states.items() if name not in (DEMOTED, ERASURES)}
+        | _states(leader)
+        | noted(erasures),
     )
     change = Change(
         MIRROR,
@@ -184,6 +196,45 @@ def _states(leader: LeaderVersion) -> dict[str, str]:
         SOURCE_COMMIT_ID: leader.commit_id,
         SOURCE_COMMITTED_MS: str(leader.committed_ms),
     }
+
+
+def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure], list[Erasure]]:
+    """(the leader's erasures that the follower does not know, all that it knows with the commit that brings these).
+
+    Their versions are the follower's own. An erasure that went on after it was mirrored is a new one.
+    """
+    known = {} if follower is None else {one.erasure_id: one for one in erasures_of(follower)}
+    version = 0 if follower is None else follower.version + 1
+    new = []
+    for one in erasures_of(leader):
+        before = known.get(one.erasure_id)
+        if before is None or (before.committed_ms, before.history) != (one.committed_ms, one.history):
+            new.append(dataclasses.replace(one, version=version))
+    return new, [*known.values(), *new]
+
+
+def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by_history: bool) -> pa.Table:
+    """Rows `out` of the follower's log, with the time at which the leader removed them where that is earlier.
+
+    What the leader has deleted, or is deleting, is being deleted here: of the first `leaving` rows, which leave the log
+    with this commit, what it has no row of; of the others that only for an erasure `by_history`, since the leader's
+    vacuum may have been the quicker one in any case.
+    """
+    position = pc.index_in(
+        row_keys(_with_paths(out, origins(out.column("path"), leader_rows.column("path")))),
+        row_keys(leader_rows).combine_chunks(),
+    ).combine_chunks()
+    there = leader_rows.take(position)
+    removed_ms = pc.min_element_wise(out.column("removed_ms"), there.column("removed_ms"))
+    lost = pc.is_null(position)
+    if not by_history:
+        lost = pc.and_(lost, pa.array(np.arange(out.num_rows) < leaving))
+    deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), DELETING), False))
+    states = pc.if_else(deleting, DELETING, out.column("state"))
+    for name, values in (("removed_ms", removed_ms), ("state", states)):
+        at = SEGMENT_SCHEMA.get_field_index(name)
+        out = out.set_column(at, SEGMENT_SCHEMA.field(at), values)
+    return out
 
 
 def _is_made_anew(leader: Snapshot, follower: Snapshot) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from spark_segments.config import topic_config
 from spark_segments.errors import (
     CommitConflictError,
@@ -21,9 +23,9 @@ from spark_segments.errors import (
 )
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import partitions_of, segments_of
+from spark_segments.log.manifest.rows import DELETING, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
     FENCE_TOKEN,
@@ -80,6 +82,7 @@ class TopicMirror:
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     reached: tuple[int, int] | None = None  # (the leader's version, the version here) that were found equal last
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
+    is_deleting: bool = False  # whether a commit brought an erasure whose files must not wait for a reader
     lineage: tuple[int, Lineage] | None = None  # (the version here, its place at the leader) that was checked last
 
     def run(self) -> LeaderVersion:
@@ -173,6 +176,7 @@ class TopicMirror:
             return False
         self.reached = one.snapshot.version, version
         self.lineage = version, Lineage(one.snapshot.version, is_certain=True)
+        self.is_deleting |= DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in segments_of(change.add))
         self.copied.clear()

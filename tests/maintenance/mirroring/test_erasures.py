@@ -1,0 +1,112 @@
+"""An erasure at the leader takes the bytes at its followers as soon as there, and nobody restores them unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import ErasedRecordsError
+from spark_segments.log.manifest.erasures import erasures_of
+from spark_segments.maintenance import erase, roll, vacuum
+from spark_segments.maintenance.mirroring import topic_mirror
+from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.removal.restore import restore
+from tests.clock import store_clock
+from tests.maintenance.appending import DAY_MS
+from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
+
+SECRET = b"a secret of ada"
+
+
+def appended_secret(leader: LogDir) -> None:
+    columns = {"key": pa.array([b"ada", b"bob"], pa.binary()), "value": pa.array([SECRET, b"bobs own"], pa.binary())}
+    leader.append(TOPIC, pa.table(columns | {"partition": pa.array([0, 0], pa.int32())}))
+
+
+def files_with(log: LogDir, data: bytes) -> list[str]:
+    return sorted(str(path) for path in Path(log.uri).rglob("*") if path.is_file() and data in path.read_bytes())
+
+
+@pytest.fixture
+def leader(log) -> LogDir:
+    led(log, **{"file.delete.delay.ms": DAY_MS})
+    appended(log, 3)
+    appended_secret(log)
+    return log
+
+
+@pytest.fixture
+def follower(leader) -> LogDir:
+    follower = followers_of(leader)
+    mirrored(leader, follower)
+    assert len(files_with(follower, SECRET)) == 1
+    return follower
+
+
+@pytest.fixture(params=[False, True], ids=["step by step", "in a jump"])
+def jumps(request, monkeypatch) -> bool:
+    if request.param:
+        monkeypatch.setattr(topic_mirror, "MOST_STEPS", 0)
+    return request.param
+
+
+def test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror(leader, follower, jumps):
+    roll(leader, now_ms=leader.storage.now_ms() + 30 * DAY_MS)  # the chunks are removed files from now on
+    mirrored(leader, follower)
+    assert len(files_with(follower, SECRET)) == 2
+    appended(leader, 2, first=10)
+    erase(leader, TOPIC, [b"ada"], history=True)
+    appended(leader, 2, first=12)
+    assert files_with(leader, SECRET) == []
+    mirrored(leader, follower)
+    assert files_with(follower, SECRET) == []
+    assert len(files_with(follower, b"bobs own")) == len(files_with(leader, b"bobs own"))
+    assert_in_step(leader, follower)
+
+
+def test_a_late_follower_deletes_erased_bytes_when_the_leader_does(leader, follower, jumps):
+    erase(leader, TOPIC, [b"ada"])
+    erased_ms = leader.storage.now_ms()
+    with store_clock(erased_ms + DAY_MS // 2):
+        mirrored(leader, follower)
+    vacuum(follower, now_ms=erased_ms + DAY_MS - 60_000)
+    assert len(files_with(follower, SECRET)) == 1
+    vacuum(follower, now_ms=erased_ms + DAY_MS + 1)
+    assert files_with(follower, SECRET) == []
+
+
+def test_a_follower_that_comes_after_the_leaders_vacuum_needs_one_vacuum_and_no_time(leader, follower, jumps):
+    erase(leader, TOPIC, [b"ada"])
+    later_ms = leader.storage.now_ms() + DAY_MS + 60_000
+    vacuum(leader, now_ms=later_ms)
+    assert files_with(leader, SECRET) == []
+    with store_clock(later_ms):
+        mirrored(leader, follower)
+        vacuum(follower)
+    assert files_with(follower, SECRET) == []
+    assert_in_step(leader, follower)
+
+
+def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, follower, jumps):
+    before = follower.snapshot(TOPIC).version
+    erase(leader, TOPIC, [b"ada", b"cyd"])
+    mirrored(leader, follower)
+    [erasure] = erasures_of(follower.snapshot(TOPIC))
+    assert (erasure.version, erasure.keys) == (follower.snapshot(TOPIC).version, 2)
+    promote(follower, TOPIC, leader)
+    with pytest.raises(ErasedRecordsError, match=rf"version {erasure.version} of .*2 keys"):
+        restore(follower, TOPIC, before)
+
+
+def test_commits_without_an_erasure_leave_readers_of_the_follower_their_time(leader, follower):
+    erase(leader, TOPIC, [b"ada"])
+    mirrored(leader, follower)
+    roll(leader, now_ms=leader.storage.now_ms() + 30 * DAY_MS)
+    vacuum(leader, now_ms=leader.storage.now_ms() + 2 * DAY_MS)
+    mirrored(leader, follower)
+    vacuum(follower)
+    assert len(files_with(leader, b"bobs own")) == 1
+    assert len(files_with(follower, b"bobs own")) > 1
