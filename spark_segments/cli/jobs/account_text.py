@@ -31,6 +31,11 @@ def account_text(account: KeyAccount) -> str:
         "Files that no commit names, of writers and jobs that failed, may have the key: vacuum deletes those that are "
         f"there now by {moment(account.uncommitted_until_ms)}."
     )
+    if account.followers:
+        lines.append(
+            f"These have mirrored the topic: {', '.join(account.followers)}. What the leader erases goes there with "
+            "their next mirror and vacuum; `segments explain` there names the files."
+        )
     lines.append("Nobody can tell from here: exports, backups and copies of files, what readers have taken.")
     return "\n".join(lines)
 

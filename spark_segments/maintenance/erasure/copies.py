@@ -23,6 +23,7 @@ from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.shared_objects import last_of, object_deleted
 from spark_segments.maintenance.explanation.topic_forecast import vacuum_moments
+from spark_segments.maintenance.mirroring.known_followers import known_followers
 from spark_segments.maintenance.removal.vacuum import all_rows, deleted_topics
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class KeyAccount:
     """All files of a topic that have records of a key. Times in ms since 1970.
 
     `uncommitted_until_ms`: files that no commit names, of writers and jobs that failed, may have the key as well; no
-    reader sees them, and vacuum deletes those that are there now after that time.
+    reader sees them, and vacuum deletes those that are there now after that time. `followers`: log directories that
+    have mirrored the topic, as far as it was told of them; an account there names their files.
     """
 
     topic: str
@@ -66,6 +68,7 @@ class KeyAccount:
     version: int
     copies: tuple[KeyCopy, ...]
     uncommitted_until_ms: int
+    followers: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The account as plain values, ready for JSON; the key as text, with replacement characters."""
@@ -77,6 +80,7 @@ class KeyAccount:
             "values": sum(copy.values for copy in self.copies if copy.state != REMOVED_FILE),
             "copies": [dataclasses.asdict(copy) for copy in self.copies],
             "uncommitted_until_ms": self.uncommitted_until_ms,
+            "followers": list(self.followers),
             "not_known": ["exports", "copies and backups of files", "what readers have taken"],
         }
 
@@ -123,7 +127,9 @@ def key_account(
             explained = explain_record(snapshot, config, segment.partition, offset, now_ms, every_ms=every_ms)
             deleted = explained.files_deleted or TimeBounds(None, None)
         copies.append(_copy(segment, records, deleted))
-    return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), store_ms + ORPHAN_AGE_MS + every_ms)
+    uncommitted_until_ms = store_ms + ORPHAN_AGE_MS + every_ms
+    followers = tuple(known_followers(log.storage, topic))
+    return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), uncommitted_until_ms, followers)
 
 
 def _copy(segment: Segment, records: Sequence[KeyRecords], deleted: TimeBounds) -> KeyCopy:

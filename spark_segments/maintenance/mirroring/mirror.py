@@ -143,6 +143,11 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
     if error is not None:
         report.fail(one.topic, None, error)
         return
+    if one.not_told is not None:
+        report.warn(
+            f"The accounts of keys at {one.source.uri} do not name the follower {one.target.uri} of topic {one.topic}, "
+            f"since no note can be left there: {one.not_told}"
+        )
     behind: dict[str, Any] = {}
     try:
         snapshot = one.target.manifest(one.topic).snapshot(deleted=True)

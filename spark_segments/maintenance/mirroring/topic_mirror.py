@@ -18,6 +18,7 @@ from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
     LogDirError,
+    StorageError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -48,6 +49,7 @@ from spark_segments.maintenance.mirroring.copies import (
     file_sets,
     partitions_with_producers,
 )
+from spark_segments.maintenance.mirroring.known_followers import note_follower
 from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
 from spark_segments.maintenance.promotion.divergence import (
@@ -82,6 +84,7 @@ class TopicMirror:
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     reached: tuple[int, int] | None = None  # (the leader's version, the version here) that were found equal last
     copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
+    not_told: StorageError | None = None  # why the leader does not know of this follower
     is_deleting: bool = False  # whether a commit brought an erasure whose files must not wait for a reader
     lineage: tuple[int, Lineage] | None = None  # (the version here, its place at the leader) that was checked last
 
@@ -177,10 +180,19 @@ class TopicMirror:
         self.reached = one.snapshot.version, version
         self.lineage = version, Lineage(one.snapshot.version, is_certain=True)
         self.is_deleting |= DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
+        self._tell_leader()
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in segments_of(change.add))
         self.copied.clear()
         return True
+
+    def _tell_leader(self) -> None:
+        """Leaves a note at the leader by the first commit of a run, if the store lets it: it may be read-only here."""
+        if not self.counts["commits"]:
+            try:
+                note_follower(self.source.storage, self.topic, self.target.uri)
+            except StorageError as error:
+                self.not_told = error
 
     def _changed_partitions(self, leader: Leader, follower: FollowerVersion, one: Snapshot) -> set[int] | None:
         """The partitions whose segments can differ, None for all: those of a single commit, where this run has found

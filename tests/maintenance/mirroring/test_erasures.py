@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,12 @@ from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
 from spark_segments.log.manifest.erasures import erasures_of
 from spark_segments.maintenance import erase, roll, vacuum
+from spark_segments.maintenance.erasure.copies import key_account
 from spark_segments.maintenance.mirroring import topic_mirror
 from spark_segments.maintenance.promotion.promote import promote
 from spark_segments.maintenance.removal.restore import restore
+from spark_segments.storage import Storage
+from spark_segments.storage.local import LocalFiles
 from tests.clock import store_clock
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
@@ -88,6 +93,32 @@ def test_a_follower_that_comes_after_the_leaders_vacuum_needs_one_vacuum_and_no_
         vacuum(follower)
     assert files_with(follower, SECRET) == []
     assert_in_step(leader, follower)
+
+
+def test_the_account_at_the_leader_names_its_followers_and_theirs_names_their_files(leader, follower):
+    assert key_account(leader, TOPIC, b"ada").followers == (follower.uri,)
+    appended(leader, 3)
+    mirrored(leader, follower)
+    assert key_account(leader, TOPIC, b"ada").followers == (follower.uri,)
+    account = key_account(follower, TOPIC, b"ada")
+    assert [f"{follower.uri}/{copy.path}" for copy in account.copies] == files_with(follower, SECRET)
+    assert account.followers == ()
+
+
+def test_a_leader_that_takes_no_note_is_mirrored_with_a_warning(leader):
+    source = LogDir(Storage(leader.uri, filesystem=NoNotes()))
+    follower = followers_of(leader)
+    report = mirrored(source, follower)
+    assert_in_step(leader, follower)
+    [warning] = report["warnings"]
+    assert f"do not name the follower {follower.uri} of topic {TOPIC}" in warning
+
+
+class NoNotes(LocalFiles):
+    def publish(self, path: str, data: Any) -> None:
+        if "_followers" in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        super().publish(path, data)
 
 
 def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, follower, jumps):
