@@ -135,7 +135,7 @@ def _declare_constants(path: Path) -> None:
         (parent / "__init__.pxd").touch()
     prefix = "_".join(path.relative_to(ROOT).with_suffix("").parts)
     lines = ["cdef extern from *:", '    """']
-    lines += [f"    #define {prefix}_{name} {value}LL" for name, value in numbers.items()]
+    lines += [f"    #define {prefix}_{name} ({value}LL)" for name, value in numbers.items()]
     lines += ['    """']
     lines += [f'    const long long {name} "{prefix}_{name}"' for name in numbers]
     declared.write_text("\n".join(lines) + "\n")

@@ -11,47 +11,25 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.kernels.crc import crc32c_range
-from spark_segments.format.kernels.jit import byte_view, load_i8, load_i16, load_i32, load_i64, load_u8, load_u32, njit
+from spark_segments.format import batch_kernels as kernels
+from spark_segments.format.batch_problems import (
+    BAD_COUNT,
+    BAD_CRC,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_OFFSET,
+    ZEROS,
+)
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import (
-    ATTRIBUTES_POSITION,
-    BASE_SEQUENCE_POSITION,
-    BASE_TIMESTAMP_POSITION,
-    BATCH_LENGTH_POSITION,
-    BATCH_OVERHEAD,
     CODEC_MASK,
     CONTROL_MASK,
-    CRC_POSITION,
     DELETE_HORIZON_MASK,
-    LAST_OFFSET_DELTA_POSITION,
-    LEADER_EPOCH_POSITION,
     LOG_APPEND_TIME,
-    LOG_OVERHEAD,
-    MAGIC_POSITION,
-    MAX_TIMESTAMP_POSITION,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
     NO_TIMESTAMP_TYPE,
-    PRODUCER_EPOCH_POSITION,
-    PRODUCER_ID_POSITION,
-    RECORDS_COUNT_POSITION,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-
-# Bytes up to and with the magic byte, the same for every magic.
-_HEADER_UP_TO_MAGIC = 17
-# Size of the smallest entry of magic 0 and of magic 1: offset, size, crc, magic, attributes, (timestamp,) key size,
-# value size.
-_LEGACY_OVERHEADS = (LOG_OVERHEAD + 14, LOG_OVERHEAD + 22)
-_LEGACY_CRC_POSITION = 12
-_LEGACY_ATTRIBUTES_POSITION = 17
-_LEGACY_TIMESTAMP_POSITION = 18
-_LARGEST_OFFSET = 2**63 - 1
-
-COUNT_UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +138,8 @@ def scan_batches(
     """
     view = byte_view(buffer)
     limit = len(view) if limit_bytes is None else max(0, min(limit_bytes, len(view)))
-    columns = BatchTable.empty(_count_batches(view, limit))
-    rows, consumed, needed, problem, expected, found = _scan(
+    columns = BatchTable.empty(kernels.count_batches(view, limit))
+    rows, consumed, needed, problem, expected, found = kernels.scan(
         view,
         limit,
         file_position,
@@ -186,144 +164,25 @@ def scan_batches(
     return Scan(batches, consumed, needed, error)
 
 
-_GOOD = 0
-_BAD_LENGTH = 1
-_BAD_MAGIC = 2
-_BAD_CRC = 3
-_BAD_COUNT = 4
-_BAD_OFFSET = 5
-_BAD_LAST_OFFSET = 6
-_ZEROS = 7
-
-
 def _problem(problem: int, expected: int, found: int, path: str, position: int) -> CorruptBatchError:
     wanted: object = expected
     shown: object = found
-    if problem == _ZEROS:
+    if problem == ZEROS:
         message, wanted, shown = (
             "no record batch but zeros, as a preallocated or torn file ends",
             "a record batch",
             "zeros",
         )
-    elif problem == _BAD_LENGTH:
+    elif problem == BAD_LENGTH:
         message, wanted = "the length of a record batch is too small", f"at least {expected}"
-    elif problem == _BAD_MAGIC:
+    elif problem == BAD_MAGIC:
         message, wanted = "a record batch has a magic byte that no Kafka wrote", "0, 1 or 2"
-    elif problem == _BAD_CRC:
+    elif problem == BAD_CRC:
         message, wanted, shown = "the CRC-32C of a record batch does not match", f"{expected:#010x}", f"{found:#010x}"
-    elif problem == _BAD_COUNT:
+    elif problem == BAD_COUNT:
         message, wanted = "the record count of a batch is impossible", f"0 to {expected}"
-    elif problem == _BAD_OFFSET:
+    elif problem == BAD_OFFSET:
         message, wanted = "the base offset of a record batch is impossible", f"0 to {expected}"
     else:
         message, wanted = "the last offset delta of a record batch is negative", "0 or more"
     return CorruptBatchError(message, path=path, position=position, expected=wanted, found=shown)
-
-
-@njit
-def _count_batches(data, limit):
-    """Upper bound on the number of batches that `_scan` finds."""
-    end = len(data)
-    position = 0
-    rows = 0
-    while position < limit and position + _HEADER_UP_TO_MAGIC <= end:
-        size = load_i32(data, position + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
-        if size < _HEADER_UP_TO_MAGIC or position + size > end:
-            break
-        rows += 1
-        position += size
-    return rows
-
-
-@njit
-def _scan(
-    data,
-    limit,
-    file_position,
-    check_crc,
-    positions,
-    sizes,
-    base_offsets,
-    last_offsets,
-    leader_epochs,
-    magics,
-    crcs,
-    attributes,
-    base_timestamps,
-    max_timestamps,
-    producer_ids,
-    producer_epochs,
-    base_sequences,
-    counts,
-):
-    """(rows, consumed, needed, problem, expected, found)"""
-    end = len(data)
-    position = 0
-    row = 0
-    while position < limit:
-        if position + _HEADER_UP_TO_MAGIC > end:
-            return row, position, BATCH_OVERHEAD, _GOOD, 0, 0
-        base_offset = load_i64(data, position)
-        length = load_i32(data, position + BATCH_LENGTH_POSITION)
-        size = length + LOG_OVERHEAD
-        magic = load_i8(data, position + MAGIC_POSITION)
-        if magic < 0 or magic > 2:
-            return row, position, 0, _BAD_MAGIC, 2, magic
-        smallest = BATCH_OVERHEAD if magic == 2 else _LEGACY_OVERHEADS[magic]
-        if size < smallest:
-            zeros = (
-                base_offset == 0
-                and length == 0
-                and load_i32(data, position + LEADER_EPOCH_POSITION) == 0
-                and magic == 0
-            )
-            return row, position, 0, _ZEROS if zeros else _BAD_LENGTH, smallest - LOG_OVERHEAD, length
-        if position + size > end:
-            return row, position, size, _GOOD, 0, 0
-        if magic == 2:
-            stored = load_u32(data, position + CRC_POSITION)
-            if check_crc:
-                computed = crc32c_range(data, position + ATTRIBUTES_POSITION, position + size)
-                if computed != stored:
-                    return row, position, 0, _BAD_CRC, stored, computed
-            last_offset_delta = load_i32(data, position + LAST_OFFSET_DELTA_POSITION)
-            if last_offset_delta < 0:
-                return row, position, 0, _BAD_LAST_OFFSET, 0, last_offset_delta
-            if base_offset < 0 or base_offset > _LARGEST_OFFSET - last_offset_delta:
-                return row, position, 0, _BAD_OFFSET, _LARGEST_OFFSET - last_offset_delta, base_offset
-            count = load_i32(data, position + RECORDS_COUNT_POSITION)
-            # Offsets rise, so there are no more records than offsets.
-            if count < 0 or count > last_offset_delta + 1:
-                return row, position, 0, _BAD_COUNT, last_offset_delta + 1, count
-            last_offsets[row] = base_offset + last_offset_delta
-            leader_epochs[row] = load_i32(data, position + LEADER_EPOCH_POSITION)
-            crcs[row] = stored
-            attributes[row] = load_i16(data, position + ATTRIBUTES_POSITION)
-            base_timestamps[row] = load_i64(data, position + BASE_TIMESTAMP_POSITION)
-            max_timestamps[row] = load_i64(data, position + MAX_TIMESTAMP_POSITION)
-            producer_ids[row] = load_i64(data, position + PRODUCER_ID_POSITION)
-            producer_epochs[row] = load_i16(data, position + PRODUCER_EPOCH_POSITION)
-            base_sequences[row] = load_i32(data, position + BASE_SEQUENCE_POSITION)
-            counts[row] = count
-        else:
-            if base_offset < 0:
-                return row, position, 0, _BAD_OFFSET, _LARGEST_OFFSET, base_offset
-            flags = load_u8(data, position + _LEGACY_ATTRIBUTES_POSITION) & (CODEC_MASK | TIMESTAMP_TYPE_MASK)
-            timestamp = load_i64(data, position + _LEGACY_TIMESTAMP_POSITION) if magic == 1 else NO_TIMESTAMP
-            last_offsets[row] = base_offset
-            leader_epochs[row] = -1
-            crcs[row] = load_u32(data, position + _LEGACY_CRC_POSITION)
-            attributes[row] = flags
-            base_timestamps[row] = timestamp
-            max_timestamps[row] = timestamp
-            producer_ids[row] = NO_PRODUCER_ID
-            producer_epochs[row] = NO_PRODUCER_EPOCH
-            base_sequences[row] = NO_SEQUENCE
-            counts[row] = COUNT_UNKNOWN if flags & CODEC_MASK else 1
-        positions[row] = file_position + position
-        sizes[row] = size
-        base_offsets[row] = base_offset
-        magics[row] = magic
-        row += 1
-        position += size
-    return row, position, 0, _GOOD, 0, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,

@@ -39,8 +39,20 @@ BASE_SEQUENCE_POSITION = 53
 RECORDS_COUNT_POSITION = 57
 RECORDS_POSITION = 61
 
+HEADER_UP_TO_MAGIC = 17  # bytes up to and with the magic byte, the same for every magic
+
 LOG_OVERHEAD = 12  # baseOffset and batchLength, which batchLength does not count
 BATCH_OVERHEAD = RECORDS_POSITION
+# Size of the smallest entry of magic 0 and of magic 1: offset, size, crc, magic, attributes, (timestamp,) key size,
+# value size.
+MAGIC_0_OVERHEAD = LOG_OVERHEAD + 14
+MAGIC_1_OVERHEAD = LOG_OVERHEAD + 22
+LEGACY_CRC_POSITION = 12
+LEGACY_ATTRIBUTES_POSITION = 17
+LEGACY_TIMESTAMP_POSITION = 18
+
+LARGEST_OFFSET = 2**63 - 1
+COUNT_UNKNOWN = -1  # of the records of a compressed entry of magic 0 or 1
 
 HEADER_STRUCT = struct.Struct(
     ">q"  # baseOffset
@@ -75,6 +87,12 @@ LOG_APPEND_TIME = 1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+
+# Types of control records that end a transaction.
+ABORT = 0
+COMMIT = 1
+NO_MARKER = -1  # a control batch without records
+BAD_CONTROL = -2  # a record that is no control record
 
 # The name of the items is Spark's: some engines compare it.
 HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))

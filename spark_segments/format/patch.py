@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from spark_segments.format import batch_kernels as kernels
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.kernels.jit import load_i64, njit, store_i32, store_i64
-from spark_segments.format.layout import BASE_OFFSET_POSITION, BATCH_OVERHEAD, LEADER_EPOCH_POSITION
+from spark_segments.format.layout import BATCH_OVERHEAD
 
 _MAGIC = 2
 
@@ -31,13 +31,4 @@ def rebase(
     starts = batches.position - file_position
     if starts.min() < 0 or starts.max() + BATCH_OVERHEAD > len(out):
         raise ValueError("a batch lies outside the buffer")
-    _rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)
-
-
-@njit
-def _rebase(out: Any, starts: Any, shift: int, with_epoch: bool, leader_epoch: int) -> None:
-    for batch in range(len(starts)):
-        start = starts[batch]
-        store_i64(out, start + BASE_OFFSET_POSITION, load_i64(out, start + BASE_OFFSET_POSITION) + shift)
-        if with_epoch:
-            store_i32(out, start + LEADER_EPOCH_POSITION, leader_epoch)
+    kernels.rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)

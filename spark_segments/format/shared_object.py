@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import RESTORE, CorruptBatchError
-from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.crc32c import crc32c
 
 FOOTER_VERSION = 1
 MAGIC = b"SEGRUNS\n"

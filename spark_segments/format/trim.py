@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.compression import NONE, compress, decompress
-from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.kernels.jit import (
     byte_view,
     load_u8,

@@ -41,7 +41,7 @@ from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
 from spark_segments.format.decoding.record_sections import RecordSections, address_of, as_magic_2, record_sections
-from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.kernels.jit import COPY_SLACK, byte_view
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,

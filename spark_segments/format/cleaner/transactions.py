@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_segments.errors import SegmentsError
-from spark_segments.format.control import ABORT, COMMIT, NO_MARKER, read_markers
+from spark_segments.format.control import read_markers
 from spark_segments.format.kernels.jit import njit
+from spark_segments.format.layout import ABORT, COMMIT, NO_MARKER
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 

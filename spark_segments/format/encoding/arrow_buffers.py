@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.kernels.jit import byte_view
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import HEADERS_TYPE
 
 

@@ -33,8 +33,9 @@ def crc32c_range(start: i64, end: i64) -> i64:
     return best_crc(start, end)
 
 
-def crc32c(data: cython.const[cython.uchar][::1]) -> int:
+def crc32c(buffer) -> int:
     """CRC-32C of all bytes of a buffer."""
+    data: cython.const[cython.uchar][::1] = memoryview(buffer).cast("B")
     start: i64 = address_of(data)
     end: i64 = start + data.shape[0]
     found: i64
@@ -43,7 +44,8 @@ def crc32c(data: cython.const[cython.uchar][::1]) -> int:
     return found
 
 
-def table_crc32c(data: cython.const[cython.uchar][::1]) -> int:
+def table_crc32c(buffer) -> int:
     """The same as on a processor without the instruction."""
+    data: cython.const[cython.uchar][::1] = memoryview(buffer).cast("B")
     start: i64 = address_of(data)
     return table_crc(start, start + data.shape[0])

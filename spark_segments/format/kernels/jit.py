@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
+from spark_segments.format.buffers import byte_view as byte_view
 from spark_segments.format.kernels.cache import share_between_copies
 from spark_segments.format.kernels.kernel import Kernel
 
@@ -67,13 +68,6 @@ def _watch_sources(kernel: Any, function: Callable[..., Any]) -> None:
     if cache_file is not None and all(os.path.isfile(file) for file in files):  # a file in a zip has no stamp
         stamps = (os.stat(file) for file in sorted(files))
         cache_file._source_stamp = tuple((stamp.st_mtime, stamp.st_size) for stamp in stamps)
-
-
-def byte_view(buffer: Any) -> np.ndarray:
-    """The bytes of any buffer as a read-only uint8[n], without a copy: the one type that kernels are compiled for."""
-    view = np.frombuffer(buffer, np.uint8)
-    view.flags.writeable = False
-    return view
 
 
 # Given in place of an array, it turns positions into addresses, so that one call can read many buffers.

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import LZ4, ZSTD, decompress, with_right_lz4_checksum
-from spark_segments.format.kernels.jit import byte_view
 from spark_segments.format.layout import (
     CODEC_MASK,
     CREATE_TIME,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import compress
 from spark_segments.format.encoding.encode import Encoded
-from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.kernels.jit import memcpy, njit, store_i8, varint_size, write_varint
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,

@@ -15,9 +15,9 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.control import ABORT, NO_MARKER, read_markers
-from spark_segments.format.kernels.crc import crc32c
-from spark_segments.format.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from spark_segments.format.control import read_markers
+from spark_segments.format.kernels.crc32c import crc32c
+from spark_segments.format.layout import ABORT, NO_MARKER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 

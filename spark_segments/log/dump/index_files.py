@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.kernels.jit import byte_view
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import LOG_OVERHEAD, NO_TIMESTAMP
 from spark_segments.format.sidecars.index import (
     OFFSET_ENTRY,

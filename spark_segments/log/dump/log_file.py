@@ -12,11 +12,11 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.control import ABORT, COMMIT, CONTROL_TYPES
+from spark_segments.format.buffers import byte_view
+from spark_segments.format.control import CONTROL_TYPES
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.kernels.crc import crc32c
-from spark_segments.format.kernels.jit import byte_view
-from spark_segments.format.layout import ATTRIBUTES_POSITION, CODEC_NAMES, MAGIC_POSITION, NO_SEQUENCE
+from spark_segments.format.kernels.crc32c import crc32c
+from spark_segments.format.layout import ABORT, ATTRIBUTES_POSITION, CODEC_NAMES, COMMIT, MAGIC_POSITION, NO_SEQUENCE
 from spark_segments.format.legacy.message_sets import read_messages
 from spark_segments.format.shared_object import MAGIC, TRAILER_BYTES, Footer, footer_size, parse_footer
 from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import COUNT_UNKNOWN, BatchTable
+from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.layout import COUNT_UNKNOWN, NO_PRODUCER_ID
 from spark_segments.format.legacy.message_sets import crc_holds
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_segments.format import control
+from spark_segments.format import control, layout
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES, AbortedTransactions
 from spark_segments.format.window import Window
@@ -62,7 +62,7 @@ def events_of(window: Window) -> TransactionEvents | None:
     is_control = batches.is_control
     kind = np.full(len(batches), DATA, np.int8)
     markers = control.read_markers(window.with_batches(batches.take(is_control)))
-    kind[is_control] = np.select([markers.type == control.ABORT, markers.type == control.COMMIT], [ABORT, COMMIT], -1)
+    kind[is_control] = np.select([markers.type == layout.ABORT, markers.type == layout.COMMIT], [ABORT, COMMIT], -1)
     known = kind >= 0  # an emptied control batch says nothing
     batches, kind = batches.take(known), kind[known]
     order = np.argsort(batches.producer_id, kind="stable")

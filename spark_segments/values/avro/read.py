@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.format.kernels.jit import byte_view
+from spark_segments.format.buffers import byte_view
 from spark_segments.values.avro import kernels as k
 from spark_segments.values.avro.schema import DURATION, Node
 from spark_segments.values.undecodable import Undecodable

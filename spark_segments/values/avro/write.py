@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.kernels.jit import byte_view
+from spark_segments.format.buffers import byte_view
 from spark_segments.values.avro import kernels as k
 from spark_segments.values.avro.default import default_array
 from spark_segments.values.avro.schema import Node

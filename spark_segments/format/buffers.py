@@ -1,0 +1,14 @@
+"""Buffers as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def byte_view(buffer: Any) -> np.ndarray:
+    """The bytes of any buffer as a read-only uint8[n], without a copy."""
+    view = np.frombuffer(buffer, np.uint8)
+    view.flags.writeable = False
+    return view
