@@ -30,8 +30,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from spark_segments.storage import Storage
-from spark_segments.storage.locations import _EMULATOR_ACCOUNT as _ACCOUNT
-from spark_segments.storage.locations import _EMULATOR_KEY
+from spark_segments.storage.clients import EMULATOR_ACCOUNT, EMULATOR_KEY
 
 BUCKET = "bucket"
 KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -104,10 +103,7 @@ def azurite(directory: Path, npm: Path) -> Iterator[Store]:
     }
     os.environ["AZURITE_BLOB_STORAGE_URL"] = endpoint  # where delta-rs looks for the emulator
     with _running(command, directory / "azurite.log"):
-        from spark_segments.storage.locations import open_filesystem, parse_location
-
-        files = open_filesystem(parse_location(f"abfss://{BUCKET}/", options))
-        _until(lambda: files.create_dir(BUCKET), directory / "azurite.log")
+        _until(lambda: _make_container(endpoint), directory / "azurite.log")
         yield f"abfss://{BUCKET}", options
 
 
@@ -136,13 +132,29 @@ def gcs(directory: Path) -> Iterator[Store]:
         )
 
 
+def _make_container(endpoint: str) -> None:
+    """Makes the container, with a shared access signature of the account: obstore makes none."""
+    token = with_sas({})["AZURE_STORAGE_SAS_TOKEN"]
+    url = f"{endpoint}/{EMULATOR_ACCOUNT}/{BUCKET}?restype=container&{token}"
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers={"x-ms-version": "2020-08-04"})).close()
+
+
 def with_sas(options: dict[str, str]) -> dict[str, str]:
     """The options of Azurite with a shared access signature in place of its key."""
     given = {"sv": "2020-08-04", "ss": "b", "srt": "sco", "sp": "rwdlacup", "se": "2100-01-01T00:00:00Z"}
-    fields = [_ACCOUNT, *(given[name] for name in ("sp", "ss", "srt")), "", given["se"], "", "", given["sv"], ""]
-    digest = hmac.new(base64.b64decode(_EMULATOR_KEY), "\n".join(fields).encode(), hashlib.sha256).digest()
+    fields = [
+        EMULATOR_ACCOUNT,
+        *(given[name] for name in ("sp", "ss", "srt")),
+        "",
+        given["se"],
+        "",
+        "",
+        given["sv"],
+        "",
+    ]
+    digest = hmac.new(base64.b64decode(EMULATOR_KEY), "\n".join(fields).encode(), hashlib.sha256).digest()
     token = urlencode(given | {"sig": base64.b64encode(digest).decode()})
-    return {**options, "AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT, "AZURE_STORAGE_SAS_TOKEN": token}
+    return {**options, "AZURE_STORAGE_ACCOUNT_NAME": EMULATOR_ACCOUNT, "AZURE_STORAGE_SAS_TOKEN": token}
 
 
 def files(uri: str, options: dict[str, str]) -> None:

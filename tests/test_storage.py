@@ -6,18 +6,28 @@ import os
 import pickle
 import re
 import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow.fs import FileType, LocalFileSystem, SubTreeFileSystem
 
 import spark_segments.storage.storage as storage_module
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.storage import CLOCK_PROBE, OPEN_FILES, FileInfo, Storage, WriteStream
-from spark_segments.storage.objects import ObjectStore
+from spark_segments.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream, objects
 from tests.s3_server import BUCKET
+from tests.store_proxy import (
+    HALF_REPLY,
+    HANG_UP,
+    INTERNAL_ERROR,
+    LOSE_REPLY,
+    REFUSE,
+    SLOW_DOWN,
+    Request,
+    StoreProxy,
+    store_proxy,
+)
 
 S3_OPTIONS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
 
@@ -30,45 +40,30 @@ def storage(request, tmp_path):
     return Storage(f"s3a://{BUCKET}/{tmp_path.name}", request.getfixturevalue("s3_options"))
 
 
-class FlakyFileSystem:
-    """A pyarrow file system in a local directory that fails as often as told, and notes what it is asked."""
-
-    def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self.inner = SubTreeFileSystem(str(root), LocalFileSystem())
-        self.failures: list[Exception] = []
-        self.calls: list[tuple[str, object]] = []
-
-    def __getattr__(self, name: str):
-        def call(*arguments, **keywords):
-            self.calls.append((name, arguments[0]))
-            if self.failures:
-                raise self.failures.pop(0)
-            return getattr(self.inner, name)(*arguments, **keywords)
-
-        return call
-
-
-class WithoutDirectories(FlakyFileSystem):
-    """As pyarrow shows Google Cloud Storage: a directory is there only where an object has its name."""
-
-    type_name = "gcs"
-
-    def get_file_info(self, asked):
-        found = self.inner.get_file_info(asked)
-        return [info for info in found if info.is_file] if isinstance(found, list) else found
+@pytest.fixture
+def proxy(s3_options) -> Iterator[StoreProxy]:
+    """A proxy before the store, which plays its failures."""
+    with store_proxy(s3_options) as made:
+        yield made
 
 
 @pytest.fixture
-def flaky(tmp_path, monkeypatch):
-    (tmp_path / "bucket/log").mkdir(parents=True)  # an object store needs no parents
-    monkeypatch.setattr(Storage, "retry_backoff_seconds", 0)
-    return FlakyFileSystem(tmp_path)
+def remote(proxy, tmp_path) -> Storage:
+    """A storage of objects behind the proxy."""
+    return Storage(f"s3://{BUCKET}/{tmp_path.name}", proxy.options)
 
 
-def objects(flaky: FlakyFileSystem) -> Storage:
-    """An object store's storage over the file system that fails as told."""
-    return Storage("s3://bucket/log", S3_OPTIONS, filesystem=ObjectStore(flaky))
+def first(count: int, failure: str, operation: str) -> Callable[[Request], str | None]:
+    """A failure of the first requests of an operation."""
+    left = [count]
+
+    def play(request: Request) -> str | None:
+        if request.operation != operation or not left[0]:
+            return None
+        left[0] -= 1
+        return failure
+
+    return play
 
 
 # On every store
@@ -130,15 +125,19 @@ def test_an_existing_file_is_never_replaced(storage):
     assert storage.read("orders-0/0.log").to_pybytes() == b"first"
 
 
-def test_directories_are_seen_where_the_store_shows_files_alone(tmp_path):
-    (tmp_path / "bucket/log").mkdir(parents=True)
-    files = Storage("gs://bucket/log", filesystem=ObjectStore(WithoutDirectories(tmp_path)))
-    for directory in ("_manifest/orders/_delta_log", "_manifest/payments", "orders-0"):
-        (tmp_path / "bucket/log" / directory).mkdir(parents=True)
-        (tmp_path / "bucket/log" / directory / "file").write_bytes(b"x")
-    assert files.directories() == ["_manifest", "orders-0"]
-    assert files.directories("_manifest") == ["orders", "payments"]
-    assert files.directories("none") == []
+def test_an_empty_object_that_stands_for_a_directory_is_no_file(remote, s3_options):
+    """pyarrow.fs, which this package once used, left such objects behind where it deleted a file."""
+    import boto3
+
+    keys = {f"aws_{name}": s3_options[f"AWS_{name}".upper()] for name in ("access_key_id", "secret_access_key")}
+    client = boto3.client("s3", endpoint_url=s3_options["AWS_ENDPOINT_URL"], region_name="us-east-1", **keys)
+    key = remote.uri.partition(f"{BUCKET}/")[2]
+    for name in ("orders-0/", "orders-0/0.index"):
+        client.put_object(Bucket=BUCKET, Key=f"{key}/{name}")
+    assert remote.directories() == ["orders-0"]
+    assert remote.list() == []
+    for recursive in (False, True):
+        assert [info.path for info in remote.list("orders-0", recursive)] == ["orders-0/0.index"]
 
 
 def test_a_missing_file_is_pythons_own_error_and_names_it(storage):
@@ -249,24 +248,27 @@ def test_delta_rs_finds_its_tables_where_the_storage_lists_them(storage):
     assert DeltaTable(uri, storage_options=options).version() == 1
 
 
+def test_one_of_sixteen_creators_wins(storage):
+    for turn in range(10):
+        path, barrier = f"a/b/{turn}", threading.Barrier(16)
+
+        def create(number: int, path: str = path, barrier: threading.Barrier = barrier) -> int:
+            barrier.wait()
+            try:
+                storage.publish(path, b"%d" % number)
+            except FileExistsError as error:
+                assert error.filename == storage.location(path)
+                return -1
+            return number
+
+        with ThreadPoolExecutor(16) as pool:
+            *losers, winner = sorted(pool.map(create, range(16)))
+        assert losers == [-1] * 15
+        assert storage.read(path).to_pybytes() == b"%d" % winner
+    assert len(storage.list("a/b")) == 10, "nothing else is left"
+
+
 # Local files
-
-
-def test_one_of_many_creators_wins(tmp_path):
-    storage, barrier = Storage(tmp_path), threading.Barrier(8)
-
-    def create(number: int) -> int:
-        barrier.wait()
-        try:
-            storage.write("a/b/contended", bytes([number]))
-        except FileExistsError:
-            return -1
-        return number
-
-    with ThreadPoolExecutor(8) as pool:
-        results = sorted(pool.map(create, range(8)))
-    assert results[:7] == [-1] * 7
-    assert storage.read("a/b/contended").to_pybytes() == bytes([results[7]])
 
 
 def test_a_growing_file_shows_its_new_bytes(tmp_path):
@@ -312,109 +314,133 @@ def test_a_local_failure_is_not_tried_again(tmp_path):
 # Object stores
 
 
-def test_transient_failures_are_tried_again(flaky):
-    storage = objects(flaky)
-    storage.write("a", b"x")
-    flaky.failures = [
-        OSError("AWS Error SLOW_DOWN during GetObject"),
-        OSError("HTTP status 503"),
-        OSError("curlCode: 7"),
-    ]
-    assert storage.read("a").to_pybytes() == b"x"
-    for ask in (storage.list, storage.directories, storage.exists, storage.size, storage.delete):
-        flaky.failures = [OSError("HTTP status 429")]
-        ask("a" if ask not in (storage.list, storage.directories) else "")
-        assert flaky.failures == []
+@pytest.mark.parametrize("failure", [SLOW_DOWN, INTERNAL_ERROR, HANG_UP])
+def test_transient_failures_are_tried_again(remote, proxy, failure):
+    remote.write("a", b"x")
+    for operation, ask in (("GET", remote.read), ("HEAD", remote.size), ("HEAD", remote.exists)):
+        proxy.play(first(2, failure, operation))
+        ask("a")
+    for operation, ask in (("LIST", remote.list), ("LIST", remote.directories)):
+        proxy.play(first(2, failure, operation))
+        ask()
+    proxy.play(first(1, failure, "DELETE MANY"))
+    remote.delete("a")
+    assert proxy.played[failure] == 11
+    assert not remote.exists("a")
 
 
-def test_retries_are_bounded(flaky):
-    storage = objects(flaky)
-    flaky.failures = [OSError("AWS Error SLOW_DOWN")] * 100
-    with pytest.raises(StorageError, match=r"SLOW_DOWN.*s3://bucket/log/a.*nothing was committed") as raised:
-        storage.size("a")
-    assert raised.value.path == "s3://bucket/log/a"
-    assert len(flaky.calls) == storage_module.ATTEMPTS
+def test_an_answer_that_ends_half_way_is_fetched_again(remote, proxy):
+    data = os.urandom(100_000)
+    remote.write("a", data)
+    proxy.play(first(1, HALF_REPLY, "GET"))
+    assert remote.read("a").to_pybytes() == data
+    assert proxy.played == {HALF_REPLY: 1}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError("AWS Error ACCESS_DENIED during HeadObject operation"),
-        OSError("AWS Error UNKNOWN (HTTP status 403) during HeadObject operation: No response body."),
-        OSError("AWS Error NO_SUCH_BUCKET during PutObject operation"),
-        PermissionError("no"),
-        pa.ArrowInvalid("Cannot parse URI"),
-    ],
-    ids=str,
-)
-def test_lasting_failures_are_told_at_once(flaky, error):
-    flaky.failures = [error]
+def test_retries_are_bounded(remote, proxy, monkeypatch):
+    monkeypatch.setitem(objects.RETRIES, "max_retries", 2)
+    proxy.play(lambda request: SLOW_DOWN)
+    with pytest.raises(StorageError, match=r"SlowDown.*nothing was committed") as raised:
+        remote.read("a")
+    assert raised.value.path == f"{remote.uri}/a"
+    assert "Debug source" not in str(raised.value)
+    assert len(proxy.requests) == 3
+
+
+def test_what_the_store_refuses_is_told_at_once(remote, proxy):
+    proxy.play(lambda request: REFUSE)
+    for ask in (remote.read, remote.size, remote.exists, remote.list, remote.directories, remote.delete):
+        with pytest.raises(StorageError, match="permissions or the credentials"):
+            ask("a")
+    for change in (remote.write, remote.publish, remote.replace):
+        with pytest.raises(StorageError, match="permissions or the credentials"):
+            change("a", b"x")
+    assert len(proxy.requests) == 9
+
+
+def test_a_refusal_is_never_taken_for_the_end_of_a_file(remote, proxy):
+    """The text of an error has signatures in it, and they have any digits."""
+    remote.write("a-416-InvalidRange", b"x")
+    proxy.play(lambda request: REFUSE)
     with pytest.raises(StorageError):
-        objects(flaky).size("a")
-    assert len(flaky.calls) == 1
+        remote.read("a-416-InvalidRange", 0, 1)
 
 
-def test_a_write_is_not_tried_again(flaky):
-    storage = objects(flaky)
-    flaky.failures = [OSError("AWS Error SLOW_DOWN")]
+@pytest.mark.parametrize("failure", [LOSE_REPLY, INTERNAL_ERROR, HANG_UP, SLOW_DOWN])
+def test_a_creation_whose_reply_is_lost_is_known_for_ones_own(remote, proxy, failure):
+    proxy.play(first(2, failure, "PUT"))
+    remote.publish("a", b"mine")
+    with pytest.raises(FileExistsError):
+        remote.publish("a", b"another's")
+    proxy.play(first(1, LOSE_REPLY, "PUT"))
+    with pytest.raises(FileExistsError):
+        remote.publish("a", b"a third's")
+    assert remote.read("a").to_pybytes() == b"mine"
+
+
+def test_a_creation_without_any_reply_is_looked_for(remote, proxy, monkeypatch):
+    monkeypatch.setitem(objects.RETRIES, "max_retries", 1)
+    proxy.play(lambda request: LOSE_REPLY if request.operation == "PUT" else None)
+    remote.publish("a", b"mine")
+    proxy.play(lambda request: HANG_UP if request.operation == "PUT" else None)
+    with pytest.raises(FileExistsError):
+        remote.publish("a", b"another's")
     with pytest.raises(StorageError):
-        storage.write("a", b"x")
-    assert len(flaky.calls) == 1
+        remote.publish("b", b"nobody knows")
+    assert remote.read("a").to_pybytes() == b"mine"
 
 
-def test_range_reads_of_one_object_open_it_once(flaky):
-    storage = objects(flaky)
-    storage.write("a", bytes(1000))
-    flaky.calls.clear()
-    for offset in range(0, 1000, 10):
-        storage.read("a", offset, 10)
-    assert [name for name, _ in flaky.calls] == ["open_input_file"]
+def test_an_upload_whose_last_reply_is_lost_has_ended(remote, proxy):
+    data = os.urandom(20 << 20)
+    proxy.play(first(1, LOSE_REPLY, "COMPLETE"))
+    with remote.create("a", unique=True) as stream:
+        stream.write(data)
+    assert proxy.played == {LOSE_REPLY: 1}
+    assert remote.read("a").to_pybytes() == data
 
 
-def test_few_objects_are_kept_open(flaky):
-    storage = objects(flaky)
-    for number in range(OPEN_FILES + 5):
-        storage.write(f"f{number}", b"x")
-        storage.read(f"f{number}", 0, 1)
-    flaky.calls.clear()
-    storage.read(f"f{OPEN_FILES + 4}", 0, 1)
-    assert flaky.calls == []
-    storage.read("f0", 0, 1)
-    assert [name for name, _ in flaky.calls] == ["open_input_file"]
+def test_a_range_is_one_request(remote, proxy):
+    remote.write("a", bytes(1000))
+    with proxy.counted() as counts:
+        for offset in range(0, 1000, 100):
+            remote.read("a", offset, 10)
+        remote.read("a")
+    assert counts == {"GET": 11}
 
 
-def test_an_object_that_grew_shows_its_new_bytes(flaky, tmp_path):
-    storage = objects(flaky)
-    storage.write("a", b"abc")
-    assert storage.read("a", 0, 100).to_pybytes() == b"abc"
-    (tmp_path / "bucket/log/a").write_bytes(b"abcdef")
-    assert storage.read("a", 0, 100).to_pybytes() == b"abcdef"
+def test_many_files_go_by_one_request(remote, proxy):
+    paths = [f"a/{number}" for number in range(30)]
+    remote.at_once(lambda path: remote.write(path, b"x"), paths)
+    with proxy.counted() as counts:
+        remote.delete(paths)
+    assert counts == {"DELETE MANY": 1}
+    assert remote.list("a") == []
 
 
-def test_the_clock_of_an_object_store_is_its_own_and_read_once_a_minute(flaky, monkeypatch, tmp_path):
-    storage = objects(flaky)
-    monkeypatch.setattr(storage_module.time, "time_ns", lambda: 1_700_000_000_000 * 1_000_000)
-    seconds = [100.0]
-    monkeypatch.setattr(storage_module.time, "monotonic", lambda: seconds[0])
-    skews_ms = [7_200_000, 3_600_000]
+def test_an_object_that_grew_shows_its_new_bytes(remote):
+    remote.write("a", b"abc")
+    assert remote.read("a", 0, 100).to_pybytes() == b"abc"
+    remote.replace("a", b"abcdef")
+    assert remote.read("a", 0, 100).to_pybytes() == b"abcdef"
 
-    class Info:
-        type = FileType.File
 
-        @property
-        def mtime_ns(self):
-            return (1_700_000_000_000 + skews_ms.pop(0)) * 1_000_000
-
-    monkeypatch.setattr(FlakyFileSystem, "get_file_info", lambda self, path: Info(), raising=False)
-    assert storage.now_ms() == 1_700_007_200_000
-    seconds[0] += 59
-    assert storage.now_ms() == 1_700_007_200_000
-    seconds[0] += 2
-    assert storage.now_ms() == 1_700_003_600_000
+def test_the_clock_of_an_object_store_is_its_own_and_read_once_a_minute(remote, proxy, monkeypatch):
+    seconds = [time.monotonic()]
+    monkeypatch.setattr(objects.time, "monotonic", lambda: seconds[0])
+    first_ms = remote.now_ms()
+    with proxy.counted() as counts:
+        seconds[0] += 59
+        assert remote.now_ms() - first_ms < 60_000
+    assert counts == {}
+    with proxy.counted() as counts:
+        seconds[0] += 2
+        monkeypatch.setattr(objects.time, "time_ns", lambda: 7_200_000_000_000)
+        assert remote.now_ms() - first_ms < 60_000, "this machine's clock is wrong, the store's is not"
+    assert counts == {"PUT": 1, "HEAD": 1}
 
 
 def test_nothing_is_opened_before_the_first_use(monkeypatch):
-    monkeypatch.setattr(storage_module, "open_filesystem", lambda location: pytest.fail("opened"))
+    monkeypatch.setattr(storage_module, "ObjectStore", lambda location: pytest.fail("opened"))
     storage = Storage("s3://bucket/log", S3_OPTIONS)
     assert pickle.loads(pickle.dumps(storage)).location("a/b") == "s3://bucket/log/a/b"
     assert "secret" not in repr(storage)

@@ -1,26 +1,46 @@
-"""Addresses and storage options: what pyarrow is told, in its own terms, and what delta-rs is told."""
+"""Addresses and storage options: what obstore and boto3 are told, in their own terms, and what delta-rs is told."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import pytest
 
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.storage.locations import open_filesystem, parse_location
+from spark_segments.storage import Storage
+from spark_segments.storage.clients import boto3_client_settings, open_store
+from spark_segments.storage.locations import parse_location
+from spark_segments.storage.options import KNOWN
 from spark_segments.storage.s3 import s3_client
 
 
 @pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
+def no_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
     for name in os.environ:
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
             monkeypatch.delenv(name)
 
 
+def opened(uri: str, options: dict[str, str]):
+    return open_store(parse_location(uri, options), {})
+
+
 def settings(uri: str, options: dict[str, str]) -> dict[str, object]:
-    """What pyarrow made of it: the arguments it would pickle the file system with."""
-    return open_filesystem(parse_location(uri, options)).__reduce__()[1][0]
+    """What obstore made of it, with the options of its client, and the keys that its requests are signed with."""
+    store = opened(uri, options)
+    keys = store.credential_provider() if getattr(store, "credential_provider", None) else {}
+    return {**_texts(store.config), **_texts(store.client_options or {}), **keys}
+
+
+def _texts(given: Mapping[str, object]) -> dict[str, object]:
+    """obstore shows numbers and truth values as texts."""
+    truth = {"true": True, "false": False}
+    return {name: truth.get(str(value), value) for name, value in given.items()}
 
 
 @pytest.mark.parametrize(
@@ -87,58 +107,115 @@ def test_s3_credentials_and_endpoint_in_any_case():
     }
     made = settings("s3a://bucket/log", given)
     wanted = {
-        "access_key": "id",
-        "secret_key": "secret",
-        "session_token": "token",
+        "access_key_id": "id",
+        "secret_access_key": "secret",
+        "token": "token",
         "region": "eu-central-1",
-        "scheme": "http",
-        "endpoint_override": "127.0.0.1:9000",
-        "request_timeout": 30.0,
-        "connect_timeout": 0.5,
-        "background_writes": False,
+        "endpoint": "http://127.0.0.1:9000/",
+        "allow_http": True,
+        "timeout": "30s",
+        "connect_timeout": "500ms",
     }
     assert {name: made[name] for name in wanted} == wanted
 
 
 def test_an_endpoint_without_a_region_is_us_east_1():
     made = settings("s3://bucket", {"aws_endpoint_url": "https://minio.example", "aws_skip_signature": "true"})
-    assert (made["region"], made["scheme"], made["endpoint_override"], made["anonymous"]) == (
-        "us-east-1",
-        "https",
-        "minio.example",
-        True,
+    wanted = {"region": "us-east-1", "endpoint": "https://minio.example", "skip_signature": True, "allow_http": False}
+    assert {name: made[name] for name in wanted} == wanted
+
+
+def test_an_option_given_by_two_of_its_names_counts_once():
+    given = {"endpoint": "https://second", "AWS_ENDPOINT_URL": "https://first", "aws_endpoint_url_s3": "https://third"}
+    keys = {"aws_access_key_id": "first", "access_key_id": "second", "aws_secret_access_key": "secret"}
+    made = settings("s3://bucket", given | keys)
+    assert (made["endpoint"], made["endpoint_url_s3"], made["access_key_id"]) == ("https://first",) * 2 + ("first",)
+    account = {"azure_storage_account_name": "first", "account_name": "second", "azure_storage_access_key": "Zm9v"}
+    assert settings("abfs://c/p", account | {"account_key": "YmFy"})["account_name"] == "first"
+
+
+def test_every_option_is_taken_by_obstore_or_known_to_be_for_others():
+    flags = {"aws_s3_express", "aws_server_side_encryption", "aws_checksum_algorithm", "aws_conditional_put"}
+    texts = {"aws_copy_if_not_exists": "multipart", "timeout": "3s", "connect_timeout": "3s", "proxy_url": "http://p"}
+    texts |= dict.fromkeys(
+        [name for name in KNOWN if re.search("_endpoint|endpoint_url|base_url|^endpoint$", name)], "https://host"
     )
+    texts["azure_use_fabric_endpoint"] = "true"
+    texts |= dict.fromkeys([name for name in KNOWN if "sas" in name], "sv=1&sig=c2ln")
+    addresses = {"azure": "abfss://c@account.dfs.core.windows.net/p", "google": "gs://bucket/p"}
+    for name in sorted(KNOWN - flags):
+        if re.search("_key_id|access_key_id|secret_access_key|profile|role_arn|credentials$|service_account", name):
+            continue  # of two that go together, of boto3, of a file
+        store = opened(addresses.get(name.partition("_")[0], "s3://bucket/p"), {name: texts.get(name, "true")})
+        assert "bucket" in str(store) or "container" in str(store) or "c" in str(store)
 
 
-def test_virtual_hosting_takes_the_bucket_out_of_the_endpoint():
+def test_virtual_hosting_keeps_the_bucket_in_the_endpoint_and_takes_it_out_for_boto3():
     options = {
         "aws_endpoint_url": "https://bucket.s3.example",
         "aws_virtual_hosted_style_request": "true",
         "aws_skip_signature": "true",
     }
     made = settings("s3://bucket/log", options)
-    assert made["endpoint_override"] == "s3.example"
-    assert made["force_virtual_addressing"] is True
+    assert (made["endpoint"], made["virtual_hosted_style_request"]) == ("https://bucket.s3.example", True)
+    client = boto3_client_settings(parse_location("s3://bucket/log", options))
+    assert client["endpoint_url"] == "https://s3.example"
+    assert client["config"]["s3"] == {"addressing_style": "virtual"}
 
 
-@pytest.mark.slow
-def test_an_assumed_role():
-    made = settings("s3://bucket", {"AWS_S3_ASSUME_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_REGION": "us-east-1"})
-    assert made["role_arn"] == "arn:aws:iam::1:role/r"
+def test_an_assumed_role(monkeypatch):
+    """boto3 asks Amazon's service for tokens; moto answers in its place."""
+    import moto
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the environment")
+    role = {"AWS_S3_ASSUME_ROLE_ARN": "arn:aws:iam::123456789012:role/r", "AWS_REGION": "us-east-1"}
+    with moto.mock_aws():
+        made = settings("s3://bucket", role)
+        assert made["access_key_id"].startswith("ASIA") and made["token"]
+        assert made["expires_at"] > datetime.now(UTC)
+        keys = {"aws_access_key_id": "id", "aws_secret_access_key": "secret"}
+        assert settings("s3://bucket", role | keys)["access_key_id"].startswith("ASIA")
+
+
+def test_a_profile_of_amazons_tools(monkeypatch, tmp_path):
+    files = tmp_path / ".aws"
+    files.mkdir()
+    text = "[default]\naws_access_key_id=one\naws_secret_access_key=x\n"
+    (files / "credentials").write_text(f"{text}[other]\naws_access_key_id=two\naws_secret_access_key=y\n")
+    assert settings("s3://bucket", {})["access_key_id"] == "one"
+    assert settings("s3://bucket", {"aws_profile": "other"})["access_key_id"] == "two"
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    assert settings("s3://bucket", {})["access_key_id"] == "two"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "three")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "z")
+    assert opened("s3://bucket", {}).credential_provider is None, "obstore reads the environment"
+
+
+def test_a_profile_that_is_not_there_is_one_error():
+    with pytest.raises(StorageError, match="nobody-has-this"):
+        Storage("s3://bucket/log", {"aws_profile": "nobody-has-this"}).exists("a")
 
 
 def test_the_environment_stands_in_for_what_is_not_given(monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://from.environment")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://from.environment")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     made = settings("s3://bucket", {"aws_region": "eu-north-1", "aws_skip_signature": "true"})
-    assert (made["endpoint_override"], made["region"]) == ("from.environment", "eu-north-1")
+    assert (made["endpoint"], made["region"], made["allow_http"]) == ("http://from.environment", "eu-north-1", True)
+
+
+def test_an_endpoint_of_the_options_wins_over_one_of_the_environment(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://from.environment")
+    made = settings("s3://bucket", {"aws_endpoint_url": "https://given", "aws_skip_signature": "true"})
+    assert (made["endpoint"], made["endpoint_url_s3"]) == ("https://given", "https://given")
 
 
 def test_credentials_are_never_put_together_from_options_and_environment(monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody else")
     options = {"aws_access_key_id": "id", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
     made = settings("s3://bucket", options)
-    assert (made["access_key"], made["secret_key"], made["session_token"]) == ("id", "secret", "")
+    assert (made["access_key_id"], made["secret_access_key"], made["token"]) == ("id", "secret", None)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +247,14 @@ def test_delta_rs_gets_the_options_in_the_case_it_reads():
 
 def test_truth_values_may_be_pythons():
     made = settings("s3://b", {"aws_endpoint_url": "http://h:1", "aws_allow_http": True, "aws_skip_signature": True})
-    assert made["scheme"] == "http"
+    assert made["allow_http"] is True
 
 
 def test_azure_account_from_the_address_or_the_options():
     key = {"AZURE_STORAGE_ACCOUNT_KEY": "Zm9v"}
     made = settings("abfss://c@account.dfs.core.windows.net/p", key)
     assert (made["account_name"], made["account_key"]) == ("account", "Zm9v")
-    assert made["dfs_storage_authority"] == ".dfs.core.windows.net"
+    assert "endpoint" not in made
     made = settings("abfs://c/p", {"azure_storage_account_name": "other", **key})
     assert (made["account_name"], made["account_key"]) == ("other", "Zm9v")
     with pytest.raises(InvalidOptionError, match="AZURE_STORAGE_ACCOUNT_NAME"):
@@ -187,15 +264,14 @@ def test_azure_account_from_the_address_or_the_options():
 def test_azure_in_other_clouds_with_other_credentials():
     options = {"azure_tenant_id": "t", "azure_client_id": "i", "azure_client_secret": "s"}
     made = settings("abfss://c@account.dfs.core.chinacloudapi.cn/p", options)
-    assert made["dfs_storage_authority"] == ".dfs.core.chinacloudapi.cn"
-    assert made["blob_storage_authority"] == ".blob.core.chinacloudapi.cn"
+    assert made["endpoint"] == "https://account.blob.core.chinacloudapi.cn"
     assert (made["tenant_id"], made["client_id"], made["client_secret"]) == ("t", "i", "s")
 
 
 @pytest.mark.parametrize("token", ["sv=2024&sig=c2ln%3D", "?sv=2024&sig=c2ln%3D"])
-def test_an_azure_sas_token_begins_as_pyarrow_wants_it(token):
+def test_an_azure_sas_token_may_begin_as_the_portal_shows_it(token):
     made = settings("abfss://c@account.dfs.core.windows.net/p", {"azure_storage_sas_token": token})
-    assert made["sas_token"] == "?sv=2024&sig=c2ln%3D"
+    assert made["sas_key"] == "sv=2024&sig=c2ln%3D"
 
 
 def test_credentials_are_taken_out_of_the_texts_of_clients(monkeypatch):
@@ -216,24 +292,23 @@ def test_an_address_with_credentials_in_it_is_not_shown():
 
 def test_the_azure_emulator():
     made = settings("abfs://c/p", {"azure_storage_use_emulator": "true"})
-    assert (made["blob_storage_authority"], made["blob_storage_scheme"]) == ("127.0.0.1:10000", "http")
-    assert made["account_name"] == "devstoreaccount1"
+    assert made["endpoint"] == "http://127.0.0.1:10000/devstoreaccount1"
+    assert (made["account_name"], made["allow_http"]) == ("devstoreaccount1", True)
 
 
-def test_google_service_account_reaches_pyarrow_by_the_process(monkeypatch, tmp_path):
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
-    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
-    settings("gs://bucket", {"GOOGLE_SERVICE_ACCOUNT": "/etc/one.json"})
-    assert os.environ["GOOGLE_APPLICATION_CREDENTIALS"] == "/etc/one.json"
-    with pytest.raises(InvalidOptionError, match="one Google service account"):
-        settings("gs://bucket", {"GOOGLE_SERVICE_ACCOUNT": "/etc/two.json"})
-    with pytest.raises(InvalidOptionError, match="GOOGLE_SERVICE_ACCOUNT"):
-        settings("gs://bucket", {"GOOGLE_SERVICE_ACCOUNT_KEY": "{}"})
+def test_google_service_accounts_by_their_file_and_by_themselves(tmp_path):
+    account = {"gcs_base_url": "http://h", "disable_oauth": True, "client_email": "", "private_key": ""}
+    text = json.dumps({**account, "private_key_id": ""})
+    (tmp_path / "account.json").write_text(text)
+    path = str(tmp_path / "account.json")
+    assert settings("gs://bucket", {"GOOGLE_SERVICE_ACCOUNT": path})["service_account"] == path
+    assert settings("gs://bucket", {"GOOGLE_SERVICE_ACCOUNT_KEY": text})["service_account_key"] == text
 
 
 def test_google_without_credentials():
-    made = settings("gs://bucket", {"google_skip_signature": "true", "google_base_url": "http://127.0.0.1:4443"})
-    assert (made["anonymous"], made["endpoint_override"], made["scheme"]) == (True, "127.0.0.1:4443", "http")
+    made = settings("gs://bucket", {"google_skip_signature": "true", "google_endpoint_url": "http://127.0.0.1:4443"})
+    wanted = {"skip_signature": True, "base_url": "http://127.0.0.1:4443", "allow_http": True}
+    assert {name: made[name] for name in wanted} == wanted
 
 
 def test_settings_that_boto3_refuses_are_one_error_without_secrets(monkeypatch):

@@ -6,8 +6,7 @@ This layer does not know what a file holds.
 from __future__ import annotations
 
 from spark_segments.storage.filesystem import FileSystem
-from spark_segments.storage.objects import OPEN_FILES
 from spark_segments.storage.s3 import Upload
 from spark_segments.storage.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream
 
-__all__ = ["CLOCK_PROBE", "OPEN_FILES", "FileInfo", "FileSystem", "Storage", "Upload", "WriteStream"]
+__all__ = ["CLOCK_PROBE", "FileInfo", "FileSystem", "Storage", "Upload", "WriteStream"]

@@ -1,7 +1,7 @@
 """The whole file-system interface of this package. It is small, so that a test can play every disk error.
 
 Paths are the full paths that `Location.join` returns. A missing file raises FileNotFoundError, an existing file
-FileExistsError. Every other failure is an OSError or an ArrowException, which `Storage` turns into one clear error.
+FileExistsError. Every other failure is an OSError, which `Storage` turns into one clear error.
 
 The package assumes that a file is there whole once its `close` has returned, that a listing shows it from then on, and
 that `create` is exclusive. It renames, appends to and changes no file, save the few files that `replace` writes.
@@ -9,7 +9,7 @@ that `create` is exclusive. It renames, appends to and changes no file, save the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -65,7 +65,10 @@ class FileSystem(Protocol):
         """
 
     def publish(self, path: str, data: Any) -> None:
-        """Creates a file that is there whole or not at all, after a power loss as well. `force` makes its name last."""
+        """Creates a file that is there whole or not at all, after a power loss as well. `force` makes its name last.
+
+        Of several that create it, one succeeds. After an error that is no FileExistsError the file may be there.
+        """
 
     def force(self, paths: Iterable[str], root: str) -> None:
         """Returns once files, and their names in all directories from `root` down, have reached the disk.
@@ -74,8 +77,8 @@ class FileSystem(Protocol):
         the disk, and a second call would not tell.
         """
 
-    def delete(self, path: str) -> None:
-        """Removes a file. A missing file is no error."""
+    def delete(self, paths: Sequence[str]) -> None:
+        """Removes files. A missing file is no error."""
 
     def now_ms(self, probe: str) -> int:
         """The clock of the modification times, in ms since 1970. The file `probe` may be overwritten to read it."""

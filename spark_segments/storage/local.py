@@ -10,7 +10,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -134,7 +134,7 @@ class LocalFiles:
                 _force(file.fileno())  # without it the rename could reach the disk before the bytes
             os.replace(written, path)
         except BaseException:
-            self.delete(written)
+            self.delete([written])
             raise
 
     def publish(self, path: str, data: Any) -> None:
@@ -193,9 +193,10 @@ class LocalFiles:
             self._forced.clear()
         self._forced.add(state)
 
-    def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def now_ms(self, probe: str) -> int:
         return time.time_ns() // 1_000_000

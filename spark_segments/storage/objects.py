@@ -1,134 +1,150 @@
-"""Objects of S3, GCS or Azure, through pyarrow.fs."""
+"""Objects of S3, GCS or Azure, through obstore.
+
+obstore tries a request again that fails for a moment, also one that creates an object: a reply that was lost, or an
+error after the object was there, then ends as "already there". So what was reported lost is read back.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
+import obstore
+import obstore.exceptions
 import pyarrow as pa
 
+from spark_segments.storage.clients import open_store
 from spark_segments.storage.filesystem import Found, Names
+from spark_segments.storage.locations import Location
+from spark_segments.storage.native import native
 
-OPEN_FILES = 32
-"""Input files kept open, at most. Opening a file costs a request beside the request of each read."""
+RETRIES: dict[str, Any] = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(minutes=3),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
+}
 
 CLOCK_MS = 60_000
 """How long a reading of the store's clock is used before the probe is written again, in ms."""
 
+PART_BYTES = 8 << 20
+"""Bytes of a part of an upload. A smaller file is a single request."""
+
+_PARTS_AT_ONCE = 2  # of a stream: memory is bounded by them
+_LISTED = 1000
+_DEBUG = re.compile(r"\n+Debug source:.*", re.DOTALL)
+_REFUSED = re.compile(r"non-2xx status code: 40[13]\b")  # of some requests obstore tells no kind of error
+_BEYOND_END = "non-2xx status code: 416"
+_ERRORS = (
+    (FileNotFoundError, FileNotFoundError),
+    (obstore.exceptions.AlreadyExistsError, FileExistsError),
+    (obstore.exceptions.PreconditionError, FileExistsError),
+    (obstore.exceptions.PermissionDeniedError, PermissionError),
+    (obstore.exceptions.UnauthenticatedError, PermissionError),
+)
+
 
 class ObjectStore:
-    """Files of an object store through pyarrow.fs, with a bounded number of input files kept open."""
+    """The bucket or container of a location. Paths begin with its name, as those of `Location.join` do."""
 
-    def __init__(self, filesystem: Any) -> None:
-        self._filesystem = filesystem
-        self._open: OrderedDict[str, Any] = OrderedDict()
-        self._opening: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+    def __init__(self, location: Location) -> None:
+        with _errors():
+            self.store = open_store(location, RETRIES)
         # (time.monotonic() of the last reading, store's clock - time.time() in ms)
         self._clock: tuple[float, int] | None = None
+        self._lock = threading.Lock()
 
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
-        with self._lock:
-            file = self._open.get(path)
-            if file is not None:
-                self._open.move_to_end(path)
-        # An open file keeps the size that it was opened with, so a file that seems to end too early is opened again.
-        if file is None or length is None or offset + length > file.size():
-            file = self._opened_anew(path, file)
-        rest = max(file.size() - offset, 0)
-        wanted = rest if length is None else min(length, rest)
-        if wanted == 0:
+        if length == 0:
+            self.size(path)  # raises for a file that is missing
             return pa.py_buffer(b"")
+        wanted = {"offset": offset} if length is None else (offset, offset + length)
         try:
-            return pa.py_buffer(file.read_at(wanted, offset))
-        except (OSError, pa.ArrowException):
-            self._forget(path)
-            raise
-
-    def _opened_anew(self, path: str, before: Any) -> Any:
-        """The file opened again. Of several threads that have found the same file `before`, or none, one opens it."""
-        with self._lock:
-            gate = self._opening.setdefault(path, threading.Lock())
-        with gate:
-            with self._lock:
-                file = self._open.get(path)
-            if file is None or file is before:
-                try:
-                    file = self._filesystem.open_input_file(path)
-                finally:
-                    with self._lock:
-                        self._opening.pop(path, None)
-                with self._lock:
-                    self._open[path] = file
-                    while len(self._open) > OPEN_FILES:
-                        self._open.popitem(last=False)  # not closed: another thread may be reading it
-            return file
-
-    def _forget(self, path: str) -> None:
-        with self._lock:
-            self._open.pop(path, None)
-
-    def _info(self, path: str) -> Any:
-        return self._filesystem.get_file_info(path)
+            with _errors():
+                options: Any = {"range": wanted} if length is not None or offset else None
+                return pa.py_buffer(self.store.get(_key(path), options=options).bytes())
+        except OSError as error:
+            # A range that begins at the end of the file or behind it is an error to stores.
+            if _BEYOND_END not in str(error) or self.size(path) > offset:
+                raise
+            return pa.py_buffer(b"")
 
     def size(self, path: str) -> int:
-        info = self._info(path)
-        if not info.is_file:
-            raise FileNotFoundError(path)
-        return int(info.size)
+        return int(self._head(path)["size"])
+
+    def _head(self, path: str) -> Any:
+        with _errors():
+            return self.store.head(_key(path))
 
     def exists(self, path: str) -> bool:
-        return bool(self._info(path).type.name != "NotFound")
+        with contextlib.suppress(FileNotFoundError):
+            self._head(path)
+            return True
+        with _errors():
+            return any(self.store.list(_key(path), chunk_size=1))
 
     def list(self, path: str, recursive: bool) -> Found:
-        below = len(path.rstrip("/")) + 1
-        files = [info for info in self._select(path, recursive) if info.is_file]
-        return [(info.path[below:], info.size, info.mtime_ns // 1_000_000, "") for info in files]
+        prefix = _key(path)
+        with _errors():
+            if recursive:
+                several = self.store.list(prefix or None, chunk_size=_LISTED)
+                found = [info for infos in several for info in infos]
+            else:
+                found = list(self.store.list_with_delimiter(prefix or None)["objects"])
+        below = len(prefix) + 1 if prefix else 0
+        # A path that is its own prefix: an empty object that stands for the directory, as pyarrow makes them.
+        return [(info["path"][below:], info["size"], _modified_ms(info), info["e_tag"] or "") for info in found if info["path"] != prefix]
 
     def directories(self, path: str) -> Names:
-        if self._filesystem.type_name == "gcs":
-            # pyarrow knows only directories with an object of their name there: the others are in the names of files.
-            below = len(path.rstrip("/")) + 1
-            inside = (info.path[below:].partition("/") for info in self._select(path, True) if info.is_file)
-            return list({name for name, separator, _ in inside if separator})
-        return [info.base_name for info in self._select(path, False) if not info.is_file]
+        with _errors():
+            found = self.store.list_with_delimiter(_key(path) or None)["common_prefixes"]
+        return [name.rpartition("/")[2] for name in found]
 
-    def _select(self, path: str, recursive: bool) -> Any:
-        from pyarrow.fs import FileSelector
-
-        return self._filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
-
-    def create(self, path: str, *, unique: bool = False) -> Any:
-        # The store would silently replace an object of this name. Opening is a single request, where a look at the
-        # file's information is a listing as well, for a directory of that name.
+    def create(self, path: str, *, unique: bool = False) -> _Upload:
+        # The store would silently replace an object of this name.
         if not unique:
             with contextlib.suppress(FileNotFoundError):
-                self._filesystem.open_input_file(path).close()
+                self._head(path)
                 raise FileExistsError(path)
-        return self._filesystem.open_output_stream(path, compression=None)
+        return _Upload(self, path)
 
     def replace(self, path: str, data: Any) -> None:
-        self._forget(path)
-        # The old object stays until the upload of the new object has ended.
-        with self._filesystem.open_output_stream(path, compression=None) as stream:
-            stream.write(data)
+        with _errors():
+            self.store.put(_key(path), _bytes(data), chunk_size=PART_BYTES)
 
     def publish(self, path: str, data: Any) -> None:
-        with self.create(path) as stream:
-            stream.write(data)
+        content = _bytes(data)
+        try:
+            with _errors():
+                self.store.put(_key(path), content, mode="create")
+        except PermissionError:
+            raise
+        except OSError as error:
+            # A reply does not tell who made the object, and without a good reply it may have been made.
+            with contextlib.suppress(FileNotFoundError):
+                if memoryview(self.read(path, 0, None)).cast("B") == content:
+                    return
+                raise FileExistsError(path) from error
+            raise
 
     def force(self, paths: Iterable[str], root: str) -> None:
         """An upload that has ended is as durable as the store makes it."""
 
-    def delete(self, path: str) -> None:
-        self._forget(path)
-        with contextlib.suppress(FileNotFoundError):
-            self._filesystem.delete_file(path)
+    def delete(self, paths: Sequence[str]) -> None:
+        keys = [_key(path) for path in paths]
+        try:
+            with _errors():
+                self.store.delete(keys)
+        except FileNotFoundError:  # of Azure and Google, which may have left the others
+            for key in keys:
+                with contextlib.suppress(FileNotFoundError), _errors():
+                    self.store.delete(key)
 
     def now_ms(self, probe: str) -> int:
         """The store's clock (see `Storage.now_ms`), read from the probe at most once in CLOCK_MS."""
@@ -143,6 +159,64 @@ class ObjectStore:
 
     def _touch(self, path: str) -> int:
         """Writes a file and returns its modification time in ms."""
-        with self._filesystem.open_output_stream(path, compression=None) as stream:
-            stream.write(uuid.uuid4().bytes)
-        return int(self._info(path).mtime_ns // 1_000_000)
+        self.replace(path, uuid.uuid4().bytes)
+        return _modified_ms(self._head(path))
+
+
+class _Upload:
+    """An object that is being written, in parts where it is large. It is there once it is closed."""
+
+    def __init__(self, objects: ObjectStore, path: str) -> None:
+        self._objects, self._path, self._bytes = objects, path, 0
+        with _errors():
+            self._file = obstore.open_writer(
+                objects.store, _key(path), buffer_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+            )
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        content = _bytes(data)
+        with _errors():
+            self._file.write(content)
+        self._bytes += content.nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            with _errors():
+                self._file.close()
+        except OSError as error:
+            # The last request may have been carried out, its reply lost, and a second try refused.
+            with contextlib.suppress(OSError):
+                if self._objects.size(self._path) == self._bytes:
+                    return
+            raise error
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """obstore's errors as those of a file system."""
+    try:
+        with native("obstore"):
+            yield
+    except (obstore.exceptions.BaseError, ValueError, FileNotFoundError) as error:
+        text = _DEBUG.sub("", str(error))
+        for kind, ours in _ERRORS:
+            if isinstance(error, kind):
+                raise ours(text) from None
+        raise (PermissionError if _REFUSED.search(text) else OSError)(text) from None
+
+
+def _key(path: str) -> str:
+    """The key of an object: its path without the bucket."""
+    return path.partition("/")[2]
+
+
+def _bytes(data: Any) -> memoryview:
+    return memoryview(data).cast("B")
+
+
+def _modified_ms(info: Any) -> int:
+    return int(info["last_modified"].timestamp() * 1000)

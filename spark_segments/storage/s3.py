@@ -1,21 +1,19 @@
-"""What Amazon's own client does on S3, where it is installed (boto3): many deletions at once, and multipart uploads.
+"""Uploads on S3 that were begun and never ended, by Amazon's own client (boto3), where it is installed.
 
-pyarrow deletes a file by several requests. It can neither list nor abort a multipart upload that was begun and never
-ended, as a process leaves it that dies within a write. No listing of files shows such an upload, and its parts cost
-money. Other stores drop what was never ended by themselves, within a week.
+A process that dies within the upload of a large file leaves one. obstore can neither list nor abort it, no listing of
+files shows it, and its parts cost money. Other stores drop what was never ended by themselves, within a week.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from spark_segments.errors import StorageError
-from spark_segments.storage.locations import Location, s3_client_settings
-
-KEYS_A_REQUEST = 1000
+from spark_segments.storage.clients import boto3_client_settings, boto3_session
+from spark_segments.storage.locations import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +32,6 @@ class S3Client:
         self._location = location
         self._client = client
         self._bucket, _, self._root = location.root.partition("/")
-
-    def delete(self, paths: Sequence[str]) -> bool:
-        """Deletes up to KEYS_A_REQUEST files; those that are gone are fine. False where the store does not take that.
-
-        Some that claim S3's interface do not: then files may be left, or all of them.
-        """
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        keys = [{"Key": self._key(path)} for path in paths]
-        try:
-            done = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
-        except (BotoCoreError, ClientError):
-            return False
-        return not done.get("Errors")
 
     def unfinished_uploads(self) -> list[Upload]:
         """The uploads below the root, in the order of their paths.
@@ -94,16 +78,11 @@ class S3Client:
 def s3_client(location: Location) -> S3Client | None:
     """The client of a location of S3; None where boto3 is not installed, or the options name a role to take on."""
     try:
-        import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
     except ImportError:
         return None
-    settings = s3_client_settings(location)
+    settings = boto3_client_settings(location)
     if settings is None:
         return None
-    try:
-        made = boto3.Session().client("s3", **settings | {"config": Config(**settings["config"])})
-    except BotoCoreError as error:  # such as a profile that is not there
-        raise StorageError(f"boto3 takes no such settings: {location.hidden(str(error))}", path=location.uri) from error
+    made = boto3_session(location).client("s3", **settings | {"config": Config(**settings["config"])})
     return S3Client(location, made)

@@ -28,24 +28,19 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage.filesystem import FileSystem, Names, WritableFile
 from spark_segments.storage.local import LocalFiles
-from spark_segments.storage.locations import Location, open_filesystem, parse_location
+from spark_segments.storage.locations import Location, parse_location
 from spark_segments.storage.objects import ObjectStore
-from spark_segments.storage.s3 import KEYS_A_REQUEST, S3Client, Upload, s3_client
+from spark_segments.storage.s3 import S3Client, Upload, s3_client
 
 ATTEMPTS = 5
-"""Attempts of an idempotent operation in all. The stores' own clients retry within each attempt."""
+"""Attempts of an idempotent operation on local files, in all. For object stores see objects.py."""
 
 CLOCK_PROBE = "_clock"
 """The file whose modification time gives the clock of an object store. It is part of no log."""
 
 _THREADS = 16
 _TASKS = 8
-_TRANSIENT_LOCAL = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE}
-_PERMANENT_REMOTE = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|NO_SUCH_|NOT_FOUND|PermissionDenied|Unauthenticated|AuthenticationFailed"
-    r"|AuthorizationFailure|HTTP status 4(?!08|29)\d\d",
-    re.IGNORECASE,
-)
+_TRANSIENT = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE}
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -195,7 +190,7 @@ class Storage:
             return WriteStream(self._files().create(full, unique=unique), self.location(path), self.hidden)
         except FileExistsError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
 
     def write(self, path: str, data: Any, *, unique: bool = False) -> None:
@@ -222,14 +217,16 @@ class Storage:
     def publish(self, path: str, data: Any) -> None:
         """Creates a file (any buffer) that is there whole or not at all, after a power loss as well.
 
-        Raises FileExistsError where the file exists. After another error the file may be there.
+        Of several that create it, one succeeds; the others get FileExistsError. After another error the file may be
+        there. On an object store the bytes must be the caller's alone, as with an id in them: where the store says
+        that the file is there, as it does where it lost its reply to this very call, the bytes there tell whose it is.
         """
         full = self._full(path)
         try:
             self._files().publish(full, data)
         except FileExistsError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
 
     def force(self, paths: Iterable[str]) -> None:
@@ -253,14 +250,9 @@ class Storage:
     def delete(self, paths: str | Iterable[str]) -> None:
         """Removes files. A missing file is no error. Directories stay."""
         wanted = [paths] if isinstance(paths, str) else list(paths)
-        client = self._s3() if len(wanted) > 1 else None
-        if client is not None:
-            several = [wanted[start : start + KEYS_A_REQUEST] for start in range(0, len(wanted), KEYS_A_REQUEST)]
-            for path in wanted:
-                self._full(path)  # raises for a path that leads out of the root
-            done = self.at_once(client.delete, several)
-            wanted = [path for part, is_done in zip(several, done, strict=True) if not is_done for path in part]
-        self.at_once(lambda path: self._retried(path, lambda files, full: files.delete(full)), wanted)
+        full = [self._full(path) for path in wanted]
+        if full:
+            self._retried(wanted[0] if len(wanted) == 1 else "", lambda files, _: files.delete(full))
 
     def at_once(self, work: Callable[[S], T], items: Iterable[S]) -> Sequence[T]:
         """`[work(item) for item in items]`, by threads on an object store, where the work is mostly waiting.
@@ -310,7 +302,11 @@ class Storage:
     def _files(self) -> FileSystem:
         with self._lock:
             if self._opened is None:
-                self._opened = LocalFiles() if self.is_local else ObjectStore(open_filesystem(self._location))
+                try:
+                    self._opened = LocalFiles() if self.is_local else ObjectStore(self._location)
+                except OSError as error:
+                    text = self.hidden(str(error))
+                    raise InvalidOptionError(f"No store can be opened with these storage options: {text}") from None
             return self._opened
 
     def _s3(self) -> S3Client | None:
@@ -321,15 +317,18 @@ class Storage:
             return self._client[0]
 
     def _retried(self, path: str, operation: Callable[[FileSystem, str], T]) -> T:
-        """Runs an idempotent operation with bounded retries of transient errors, exponential backoff and jitter."""
+        """Runs an idempotent operation, again where a local file system failed for a moment, with growing pauses.
+
+        obstore tries requests of object stores again itself.
+        """
         full, files = self._full(path), self._files()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return operation(files, full)
             except FileNotFoundError:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.location(path)) from None
-            except (OSError, pa.ArrowException) as error:
-                if attempt == ATTEMPTS or not _is_transient(error, self.is_local):
+            except OSError as error:
+                if attempt == ATTEMPTS or error.errno not in _TRANSIENT:
                     raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
             time.sleep(random.uniform(0.5, 1.0) * self.retry_backoff_seconds * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
@@ -354,7 +353,7 @@ class WriteStream:
         size = memoryview(data).nbytes
         try:
             self._file.write(data)
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             raise _failure(error, self.location, self._hidden) from _cause(error, self._hidden)
         self.bytes_written += size
         return size
@@ -363,7 +362,7 @@ class WriteStream:
         """Ends the file: once this returns, the whole file is there. A second call does nothing."""
         try:
             self._file.close()
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             raise _failure(error, self.location, self._hidden) from _cause(error, self._hidden)
 
     def __enter__(self) -> WriteStream:
@@ -373,19 +372,8 @@ class WriteStream:
         if kind is None:
             self.close()
             return
-        with contextlib.suppress(OSError, pa.ArrowException):  # the first error is the one to show
+        with contextlib.suppress(OSError):  # the first error is the one to show
             self._file.close()
-
-
-def _is_transient(error: BaseException, is_local: bool) -> bool:
-    if is_local:
-        return isinstance(error, OSError) and error.errno in _TRANSIENT_LOCAL
-    # pyarrow's remote failures differ in their text only. All that are not known to be permanent are tried again.
-    return (
-        isinstance(error, OSError)
-        and not isinstance(error, PermissionError | FileExistsError)
-        and not (_PERMANENT_REMOTE.search(str(error)))
-    )
 
 
 def _cause(error: BaseException, hidden: Callable[[str], str]) -> BaseException | None:
@@ -397,7 +385,7 @@ def _failure(error: BaseException, location: str, hidden: Callable[[str], str]) 
     text, number = hidden(str(error)), getattr(error, "errno", None)
     if isinstance(error, OSError) and error.filename is not None:  # the address says it, too
         text = f"[Errno {number}] {error.strerror}"
-    if isinstance(error, PermissionError) or _PERMANENT_REMOTE.search(text):
+    if isinstance(error, PermissionError):
         hint = "Check that the location exists, and the permissions or the credentials in storage_options"
     elif isinstance(error, FileNotFoundError):
         hint = "Create the bucket or container first"

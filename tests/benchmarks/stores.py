@@ -23,7 +23,6 @@ from spark_segments import LogDir
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.records import PIECE_BYTES
 from spark_segments.maintenance import verify
-from spark_segments.storage.locations import open_filesystem, parse_location
 from tests.benchmarks.measure import Timings
 from tests.store_proxy import proxy_process
 from tests.store_servers import seaweedfs
@@ -94,13 +93,10 @@ def _scan(uri: str, options: dict[str, str], counts: Any, turns: int, figures: d
 
 
 def _downloaded(uri: str, options: dict[str, str], logs: list[tuple[str, int]]) -> int:
-    location = parse_location(uri, options)
-    files = open_filesystem(location)
-    threads = reading_threads(LogDir.open(uri, options).storage)
-    with ThreadPoolExecutor(threads) as pool:
-        opened = dict(zip(logs, pool.map(lambda log: files.open_input_file(location.join(log[0])), logs), strict=True))
-        ranges = [(log, start) for log in logs for start in range(0, log[1], PIECE_BYTES)]
-        return sum(pool.map(lambda one: len(opened[one[0]].read_at(PIECE_BYTES, one[1])), ranges))
+    storage = LogDir.open(uri, options).storage
+    with ThreadPoolExecutor(reading_threads(storage)) as pool:
+        ranges = [(path, start) for path, size in logs for start in range(0, size, PIECE_BYTES)]
+        return sum(pool.map(lambda one: storage.read(*one, PIECE_BYTES).size, ranges))
 
 
 def _append(uri: str, options: dict[str, str], counts: Any, turns: int, figures: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -65,8 +66,9 @@ class MemoryFiles:
     def replace(self, path: str, data: Any) -> None:
         self.files[self._name(path)] = bytes(data)
 
-    def delete(self, path: str) -> None:
-        self.files.pop(self._name(path), None)
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.files.pop(self._name(path), None)
 
     def now_ms(self, probe: str) -> int:
         return 1_700_000_100_000

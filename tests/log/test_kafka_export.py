@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -314,9 +314,9 @@ class Dying(LocalFiles):
         self._change()
         return super().create(path)
 
-    def delete(self, path: str) -> None:
+    def delete(self, paths: Sequence[str]) -> None:
         self._change()
-        super().delete(path)
+        super().delete(paths)
 
     def replace(self, path: str, data: Any) -> None:
         self._change()

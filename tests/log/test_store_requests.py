@@ -94,12 +94,12 @@ def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
     requests.of(lambda log: log.snapshot("orders").live)
     assert requests.log == {}
     # Rows of the topic, of partitions and of segments; commits 0 and 1, twice each; _last_checkpoint.
-    assert requests.manifest == {"LIST": 1, "HEAD": 3, "GET": 3 + 4 + 1}
+    assert requests.manifest == {"LIST": 1, "GET": 3 + 4 + 1}
 
 
 def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(requests: Requests) -> None:
     append(requests, 1, count=3000, size=1000)
-    assert requests.of(lambda log: list(log.read("orders", 0, 2000, 2010))).log == {"HEAD": 2, "GET": 2}
+    assert requests.of(lambda log: list(log.read("orders", 0, 2000, 2010))).log == {"GET": 2}
     read = requests.proxy.requests[-1].range.removeprefix("bytes=").split("-")
     assert int(read[1]) - int(read[0]) < 512 << 10
 
@@ -109,7 +109,7 @@ def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, monk
     append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: log.reader("orders", threads=4).read_all())
     # The .index, and the .log's 3.0 MB in five pieces, the first in three ranges: so first records come soon.
-    assert requests.log == {"HEAD": 2, "GET": 1 + 5 + 2}
+    assert requests.log == {"GET": 1 + 5 + 2}
 
 
 def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,6 @@ def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, monkeypatch: pyt
     monkeypatch.setattr("spark_segments.log.segment.fetch.BLOCK_BYTES", 1 << 20)
     append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: list(log.read("orders")))
-    assert requests.log["HEAD"] == 1
     assert requests.log["GET"] <= 6
     assert walk.WINDOW_BYTES == 1 << 20
 
@@ -132,7 +131,7 @@ def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
     append(requests, PARTITIONS)
     # The runs of an object are read one by one; a segment is three files.
     requests.of(job(roll, days=8))
-    assert requests.log == {"HEAD": 2, "GET": 2 * PARTITIONS, "PUT": 3 * PARTITIONS}
+    assert requests.log == {"GET": 2 * PARTITIONS, "PUT": 3 * PARTITIONS}
     assert requests.of(job(retain)).log == {}
     assert requests.of(job(compact)).log == {}
     requests.of(partial(verify, topic="orders", deep=True))

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,9 +238,9 @@ class Dying(LocalFiles):
 
         return counted
 
-    def delete(self, path: str) -> None:
+    def delete(self, paths: Sequence[str]) -> None:
         self._change()
-        super().delete(path)
+        super().delete(paths)
 
 
 @pytest.mark.slow

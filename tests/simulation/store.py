@@ -9,7 +9,7 @@ the file: what a local disk does.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,8 +186,9 @@ class Store:
     def force(self, paths: Iterable[str], root: str) -> None:
         """The store loses no power."""
 
-    def delete(self, path: str) -> None:
-        self.ask("delete", path, lambda: self.take(path))
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.ask("delete", path, lambda path=path: self.take(path))  # type: ignore[misc]
 
     def now_ms(self, probe: str) -> int:
         return int(self.look("clock", probe, lambda: self.world.now_ms))

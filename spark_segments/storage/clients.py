@@ -1,0 +1,188 @@
+"""The clients of object stores that a location's options make: obstore's stores, and boto3's sessions and clients."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from spark_segments.errors import InvalidOptionError, MissingExtraError, StorageError
+from spark_segments.storage.locations import Location
+from spark_segments.storage.options import AZURE, BOTO3, CLIENT, GCS, S3, is_true, same, values
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|secs?|seconds?|m|mins?|minutes?)?$")
+_TIMEOUT = timedelta(minutes=2)  # of a request with its body; obstore's 30 seconds cut large parts on slow lines
+# The account of Azurite (Azure's emulator), the same on every machine.
+EMULATOR_ACCOUNT = "devstoreaccount1"
+EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def open_store(location: Location, retries: Mapping[str, Any]) -> Any:
+    """obstore's store of the bucket or container of a location that is not local. Opens no connection yet."""
+    opened = {"s3": _open_s3, "gs": _open_gcs}.get(location.scheme, _open_azure)
+    return opened(location, {"client_options": _client_options(location), "retry_config": dict(retries)})
+
+
+def _open_s3(location: Location, settings: dict[str, Any]) -> Any:
+    from obstore.store import S3Store
+
+    given = values(location.options, S3)
+    config: Any = {**same(location.options, "aws_"), **given}
+    if "endpoint" in given:
+        _check_endpoint(given["endpoint"], "aws_endpoint_url", "aws_allow_http", settings)
+        config["aws_endpoint_url_s3"] = given["endpoint"]  # which wins, and may be in the environment
+    config.setdefault("region", "us-east-1")
+    provider = None if is_true(given, "skip_signature") else _s3_credentials(location, config)
+    return S3Store(location.bucket, config=config, credential_provider=provider, **settings)
+
+
+def _s3_credentials(location: Location, config: dict[str, str]) -> Any:
+    """A provider of credentials; it takes the keys of the options out of `config`.
+
+    None where object_store finds them itself: in the environment, of the container or of the machine.
+    """
+    names = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
+    keys: dict[str, Any] = {theirs: config.pop(ours) for ours, theirs in names.items() if ours in config}
+    if len({"access_key_id", "secret_access_key"} & keys.keys()) == 1:
+        raise InvalidOptionError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together", found="only one of them")
+    given = values(location.options, BOTO3)
+    if "role_arn" in given:
+        role = {"RoleArn": given["role_arn"], "RoleSessionName": given.get("role_session_name", "spark-segments")}
+        return _boto3("Roles to take on").StsCredentialProvider(boto3_session(location), **role)
+    if keys:
+        # Not by `config`: obstore would put a token of the environment beside them.
+        return lambda: {"token": None, "expires_at": None, **keys}
+    if "AWS_ACCESS_KEY_ID" in os.environ or not ("profile" in given or _has_shared_files()):
+        return None
+    try:
+        return _boto3("Amazon's profiles").Boto3CredentialProvider(boto3_session(location))
+    except ValueError:  # the profile has no credentials
+        return None
+
+
+def _has_shared_files() -> bool:
+    """Whether there are files of Amazon's tools with credentials, which object_store does not read."""
+    return any(
+        os.path.exists(os.environ.get(variable) or os.path.expanduser(f"~/.aws/{name}"))
+        for variable, name in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
+    )
+
+
+def _boto3(needed_by: str) -> Any:
+    try:
+        from obstore.auth import boto3
+    except ImportError as error:
+        raise MissingExtraError("s3", needed_by, "boto3") from error
+    return boto3
+
+
+def boto3_session(location: Location) -> Any:
+    """boto3's session, with the keys or the profile of the options. Raises StorageError where boto3 refuses them."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    keys, profile = values(location.options, S3), values(location.options, BOTO3).get("profile")
+    names = [name for name in ("access_key_id", "secret_access_key", "session_token") if name in keys]
+    given: Any = {f"aws_{name}": keys[name] for name in names} if names else {"profile_name": profile}
+    try:
+        return boto3.Session(**given, region_name=keys.get("region"))
+    except BotoCoreError as error:  # such as a profile that is not there
+        raise StorageError(f"boto3 takes no such settings: {location.hidden(str(error))}", path=location.uri) from error
+
+
+def boto3_client_settings(location: Location) -> dict[str, Any] | None:
+    """The arguments of a client of S3 of `boto3_session`, with `config` as arguments of botocore's Config.
+
+    None where a role is to be taken on.
+    """
+    given, client = values(location.options, S3), _client_options(location)
+    if "role_arn" in values(location.options, BOTO3):
+        return None
+    settings: dict[str, Any] = {}
+    style = "auto"
+    if "endpoint" in given:
+        endpoint, style = given["endpoint"].rstrip("/"), "path"
+        if is_true(given, "virtual_hosted_style_request"):  # boto3 adds the bucket itself
+            endpoint, style = endpoint.replace(f"://{location.bucket}.", "://", 1), "virtual"
+        settings = {"endpoint_url": endpoint, "region_name": given.get("region", "us-east-1")}
+    config: dict[str, Any] = {"s3": {"addressing_style": style}}
+    if is_true(given, "skip_signature"):
+        config["signature_version"] = "unsigned"
+    for ours, theirs in (("timeout", "read_timeout"), ("connect_timeout", "connect_timeout")):
+        if ours in client:
+            config[theirs] = client[ours].total_seconds()
+    if "proxy_url" in client:
+        config["proxies"] = {"http": client["proxy_url"], "https": client["proxy_url"]}
+    return settings | {"config": config}
+
+
+def _open_gcs(location: Location, settings: dict[str, Any]) -> Any:
+    from obstore.store import GCSStore
+
+    given = values(location.options, GCS)
+    if "base_url" in given:
+        _check_endpoint(given["base_url"], "google_base_url", None, settings)
+    config: Any = {**same(location.options, "google_"), **given}
+    return GCSStore(location.bucket, config=config, **settings)
+
+
+def _open_azure(location: Location, settings: dict[str, Any]) -> Any:
+    from obstore.store import AzureStore
+
+    given = values(location.options, AZURE)
+    account, _, authority = location.host.partition(".")
+    config: Any = {**same(location.options, "azure_"), **given}
+    if account:
+        config["account_name"] = account
+    if is_true(given, "use_emulator"):
+        # Not by its own option, which takes the address from the environment alone.
+        del config["use_emulator"]
+        if "account_name" not in config:
+            config["account_name"] = EMULATOR_ACCOUNT
+            config.setdefault("account_key", EMULATOR_KEY)
+        config.setdefault("endpoint", f"http://127.0.0.1:10000/{config['account_name']}")
+    elif authority and authority != "dfs.core.windows.net":
+        config.setdefault("endpoint", f"https://{account}.{authority.replace('dfs.', 'blob.', 1)}")
+    if "endpoint" in config:
+        _check_endpoint(config["endpoint"], "azure_storage_endpoint", None, settings)
+    if "account_name" not in config:
+        raise InvalidOptionError(
+            "The Azure storage account is not known",
+            expected="abfss://container@account.dfs.core.windows.net/path or the option AZURE_STORAGE_ACCOUNT_NAME",
+            found=location.uri,
+        )
+    if "sas_key" in config:
+        config["sas_key"] = config["sas_key"].removeprefix("?")
+    return AzureStore(location.bucket, config=config, **settings)
+
+
+def _client_options(location: Location) -> dict[str, Any]:
+    given: dict[str, Any] = values(location.options, CLIENT)
+    made = {"timeout": _TIMEOUT, **given, "allow_http": is_true(given, "allow_http")}
+    for name in ("timeout", "connect_timeout"):
+        if name in given:
+            made[name] = _duration(given[name], name)
+    return made
+
+
+def _check_endpoint(text: str, name: str, flag: str | None, settings: dict[str, Any]) -> None:
+    """Refuses what is no URL; and http:// without `flag`, where it needs one."""
+    scheme, separator, host = text.rstrip("/").partition("://")
+    if not separator or scheme not in ("http", "https") or not host:
+        raise InvalidOptionError(
+            f"Storage option {name} is no URL", expected="http://host:port or https://host", found=text
+        )
+    client = settings["client_options"]
+    if scheme == "http" and flag is not None and not client["allow_http"]:
+        raise InvalidOptionError(f"An endpoint without TLS needs the option {flag}=true", found=text)
+    client["allow_http"] = client["allow_http"] or scheme == "http"
+
+
+def _duration(text: str, name: str) -> timedelta:
+    match = _DURATION.match(text.strip())
+    if match is None:
+        raise InvalidOptionError(f"Storage option {name} is no duration", expected="as in 30s or 2m", found=text)
+    unit = match.group(2) or "s"
+    return timedelta(seconds=float(match.group(1)) * (0.001 if unit == "ms" else 60 if unit.startswith("m") else 1))
