@@ -12,6 +12,7 @@ from deltalake import TableFeatures
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError
 from spark_segments.log.manifest.delta.delta_log import (
+    FENCED,
     CommitFailedError,
     CommitNote,
     DeltaLog,
@@ -25,6 +26,8 @@ from spark_segments.log.manifest.topic_row import Topic, topic_table
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.memory_log import MemoryLogs
+from tests.s3_server import BUCKET
+from tests.store_proxy import Request, store_proxy
 
 NOTE = CommitNote("id-0", 0, "create")
 DAY_MS = 86_400_000
@@ -189,3 +192,29 @@ def test_a_table_with_features_of_others_is_left_to_delta_rs(storage, local):
     assert not local.open().has_known_protocol
     assert local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id", 0, "alter"), {}) is None
     assert local.open().version == version + 1
+
+
+def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overwritten(s3_options, tmp_path):
+    """A writer had opened the table before it was lost. Its commit lands after a rebuild has listed the log."""
+    uri = f"s3://{BUCKET}/{tmp_path.name}"
+    storage = Storage(uri, s3_options)
+    writer = DeltaRsLog(storage, "orders")
+    file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {})), 2)[0]
+    writer.create(FileChange([file], [], 2), NOTE)
+    base = writer.open()
+
+    def play(request: Request) -> None:
+        if request.operation == "PUT" and request.key.endswith(f"{1:020d}.json") and not late:
+            late.append(request)
+            writer.commit_on(base, FileChange([], [], 2), CommitNote("late", 0, "append"), {})
+
+    late: list[Request] = []
+    with store_proxy(s3_options) as proxy:
+        rebuild = DeltaRsLog(Storage(uri, proxy.options), "orders")
+        proxy.play(play)
+        with pytest.raises(VersionTakenError):
+            rebuild.make_anew(FENCED + 2, FileChange([file], [], 2), CommitNote("rebuild", 0, "rebuild"), {})
+    assert late
+    assert commit_info(writer.actions(1))["commitId"] == "late"
+    with pytest.raises(FileNotFoundError):
+        writer.actions(FENCED + 2)

@@ -225,12 +225,15 @@ class DeltaRsLog:
         listed = self.log_files()
         last_version = max([*listed.commits, *listed.checkpoints, version - FENCED - 2])
         now_ms = time.time_ns() // 1_000_000
-        fence = {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "change": REBUILD_FENCE}}
+        # Two rebuilds at once: the id tells whose a fence is, where a reply is lost. It is no id of a commit of theirs.
+        fence = {"timestamp": now_ms, "operation": "WRITE", "change": REBUILD_FENCE, "rebuild": note.commit_id}
         assert last_version + FENCED < version - 1, (last_version, version)
         try:
             numbers = range(last_version + 1, last_version + FENCED + 1)
-            content = json.dumps(fence).encode()
-            self._storage.write_all((self._log_file(_commit_name(number)), content) for number in numbers)
+            content = json.dumps({"commitInfo": fence}).encode()
+            self._storage.at_once(
+                lambda name: self._storage.publish(self._log_file(name), content), map(_commit_name, numbers)
+            )
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
             names = [_commit_name(version), f"{version:020d}.checkpoint.parquet"]
             self._storage.force(f"{self._directory}/{file.path}" for file in change.added)
