@@ -132,12 +132,13 @@ def test_an_empty_object_that_stands_for_a_directory_is_no_file(remote, s3_optio
     keys = {f"aws_{name}": s3_options[f"AWS_{name}".upper()] for name in ("access_key_id", "secret_access_key")}
     client = boto3.client("s3", endpoint_url=s3_options["AWS_ENDPOINT_URL"], region_name="us-east-1", **keys)
     key = remote.uri.partition(f"{BUCKET}/")[2]
-    for name in ("orders-0/", "orders-0/0.index"):
+    for name in ("orders-0/", "orders-0/inside/", "orders-0/0.index", "orders-0/empty"):
         client.put_object(Bucket=BUCKET, Key=f"{key}/{name}")
     assert remote.directories() == ["orders-0"]
     assert remote.list() == []
     for recursive in (False, True):
-        assert [info.path for info in remote.list("orders-0", recursive)] == ["orders-0/0.index"]
+        assert [info.path for info in remote.list("orders-0", recursive)] == ["orders-0/0.index", "orders-0/empty"]
+    assert remote.directories("orders-0") == ["inside"]
 
 
 def test_a_missing_file_is_pythons_own_error_and_names_it(storage):

@@ -98,8 +98,24 @@ class ObjectStore:
             else:
                 found = list(self.store.list_with_delimiter(prefix or None)["objects"])
         below = len(prefix) + 1 if prefix else 0
-        # A path that is its own prefix: an empty object that stands for the directory, as pyarrow makes them.
-        return [(info["path"][below:], info["size"], _modified_ms(info), info["e_tag"] or "") for info in found if info["path"] != prefix]
+        return [
+            (one["path"][below:], one["size"], _modified_ms(one), one["e_tag"] or "")
+            for one in found
+            if one["size"] or not self._is_directory(one["path"], prefix)
+        ]
+
+    def _is_directory(self, path: str, prefix: str) -> bool:
+        """If an empty object stands for a directory (`path/`), as pyarrow.fs left them. Listings hide the slash."""
+        if path == prefix:
+            return True
+        if "." in path.rpartition("/")[2]:  # as the files of a log that may be empty
+            return False
+        try:
+            with _errors():
+                self.store.head(path)
+        except FileNotFoundError:
+            return True
+        return False
 
     def directories(self, path: str) -> Names:
         with _errors():
