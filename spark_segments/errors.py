@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 RESTORE = "Run segments verify, and restore the file from a backup"
 """Hint of the errors for a damaged or missing file of the log."""
 
@@ -179,3 +182,48 @@ class ValueFormatError(SegmentsError, ValueError):
 
 class KernelsNotBuiltError(SegmentsError, ImportError):
     """The package has no compiled kernels, or older ones: run make kernels, or install the wheel in place of a zip."""
+
+
+# What libraries say of a value that does not fit, and what of it can be shown: no text of the value. Arrow's texts are
+# those of 22 to 26. A text that is not here is not shown.
+_SHOWN = tuple(
+    (re.compile(pattern, re.DOTALL), shown)
+    for pattern, shown in (
+        (r"^JSON parse error: (Column\([^()]*\) changed from \w+ to \w+)", r"\1"),
+        (r"^JSON parse error: ([A-Za-z ,'{}\[\]:\\]+)", r"\1"),
+        (r"^CSV parse error: .*?(Expected \d+ columns, got \d+)", r"\1"),
+        (r"CSV conversion error to (\w+)", r"a field that is no \1"),
+        (r"as a scalar of type (\w+(?:\[[^\]]*\])?)", r"text that is no \1"),
+        (r"is not a valid (decimal)\d* number", r"text that is no \1"),
+        (r"^Failed to parse value", "text that is no value of its type"),
+        (r"^Failed to convert JSON to (\w+)", r"a value that is no \1"),
+        (r"^Integer value -?\d+ (not in range: -?\d+ to -?\d+)", r"a number \1"),
+        (r"was truncated converting to (\w+)", r"a number that would lose digits as \1"),
+        (r"^(Casting from \S+ to \S+ would (?:lose data|result in out of bounds timestamp))", r"\1"),
+        (r"precision", "a decimal that does not fit its precision"),
+        (r"would cause data loss", "a decimal that would lose digits"),
+        (r"^Could not convert .* with type (\w+): tried to convert to (\w+)$", r"a \1 where \2 is wanted"),
+        (r"^(Expected bytes, got a '\w+' object)", r"\1"),
+        (r"[Ii]nvalid UTF-?8|data is not UTF-8", "not UTF-8"),
+        (r"^overflow|too large to convert", "a number that is too large"),
+        (r"(not within the acceptable range of \[\d+, \d+\))", r"a time \1"),
+        (r"widths must match", "bytes of another length"),
+        (r"^failed to decode Protobuf message: .*?((?:invalid|unexpected|buffer|delimited) [a-z ]+)", r"\1"),
+    )
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a library refuses a value, without the value: errors, logs and Spark's pages must not show what records hold.
+
+    Raise the new error `from None`: Python prints the text of a cause, too.
+    """
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.partition(':')[0]} at character {error.pos}"
+    if isinstance(error, UnicodeError):
+        return "not UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error)
+    found = ((pattern.search(text), shown) for pattern, shown in _SHOWN)
+    return next((match.expand(shown).strip() for match, shown in found if match), "a value that does not fit its type")

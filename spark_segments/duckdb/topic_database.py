@@ -28,6 +28,7 @@ _LATEST_SUFFIX = f"${LATEST}"
 _ARROW_SCAN = "PYTHON_ARROW_SCAN"
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _BATCH_ROWS = 16384
+_OF_A_VALUE = re.compile(r"(?:Conversion|Out of Range|Invalid Input) Error")
 
 
 class TopicTable:
@@ -160,7 +161,9 @@ class TopicDatabase:
             hint = f"The topics are: {', '.join(self._log.topics()[:NAMED_TOPICS]) or 'none'}"
             raise InvalidOptionError("The query cannot be run", found=str(error), hint=hint) from error
         except duckdb.Error as error:
-            self._raise_from_topics(error)
+            self._raise_from_topics()
+            if (refused := _refused_value(error)) is not None:
+                raise refused from None
             raise InvalidOptionError("The query cannot be run", found=str(error)) from error
         schema = _with_unique_names(result.schema)
         return schema, self._batches(result, schema)
@@ -170,14 +173,16 @@ class TopicDatabase:
             for batch in result:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            self._raise_from_topics(error)
+            self._raise_from_topics()
+            if (refused := _refused_value(error)) is not None:
+                raise refused from None
             raise SegmentsError("The query failed", found=str(error)) from error
 
-    def _raise_from_topics(self, error: Exception) -> None:
+    def _raise_from_topics(self) -> None:
         """Raises the error of a topic that made the query fail, if it is one."""
         for table in self._tables.values():
             if table.error is not None:
-                raise table.error from error
+                raise table.error from None
 
     def _register(self, query: str) -> None:
         """Makes views of the topics that the query may name. Views of earlier queries stay, with what is there now."""
@@ -254,6 +259,18 @@ class TopicDatabase:
         # A field of a struct is shown as its path.
         columns = {name if name in known else name.partition(".")[0] for name in used}
         return frozenset(columns) if scans and columns <= known else None
+
+
+def _refused_value(error: Exception) -> InvalidOptionError | None:
+    """The error of a query that a value stopped, whose text in DuckDB's words has the value in it; else None."""
+    kind = _OF_A_VALUE.search(str(error))
+    if kind is None:
+        return None
+    return InvalidOptionError(
+        "The query cannot be run: a value does not fit what is done with it",
+        found=f"DuckDB's {kind[0]}",
+        hint="try_cast gives null where a value cannot be cast",
+    )
 
 
 def _with_unique_names(schema: pa.Schema) -> pa.Schema:

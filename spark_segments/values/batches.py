@@ -57,7 +57,7 @@ class Decoder:
             made = self.codec.read(rows)
         except Undecodable as error:
             if self.chosen.errors != NULL:
-                raise self._error(rows, valid, error, context) from error
+                raise self._error(rows, valid, error, context) from None
             made = self._isolated(rows, 0, bad)
         if valid is not None:
             made = _spread(made, valid, len(array))
@@ -84,18 +84,7 @@ class Decoder:
         self, rows: pa.BinaryArray, valid: np.ndarray | None, error: Undecodable, context: pa.RecordBatch | None
     ) -> ValueFormatError:
         """The fault of the first row that cannot be read."""
-        low, high = 0, len(rows)  # halving: rows[low:high] holds the row
-        while high - low > 1:
-            half = (low + high) // 2
-            try:
-                self.codec.read(rows[low:half])
-                low = half
-            except Undecodable:
-                high = half
-        try:
-            self.codec.read(rows[low:high])
-        except Undecodable as one:
-            error = one
+        low, error = first_undecodable(rows, self.codec.read, error)
         value = rows[low].as_py()
         place = low if valid is None else int(valid[low])
         name, found = self._looks_like(value)
@@ -152,11 +141,32 @@ class Encoder:
         try:
             made = self.codec.write(rows).cast(pa.binary())
         except Undecodable as error:
+            at, error = first_undecodable(rows, self.codec.write, error)
             raise ValueFormatError(
                 f"A {self.chosen.column} cannot be written as {self.chosen.format} ({error.reason})",
+                path=_place(None, at if valid is None else int(valid[at])),
                 hint="Change the rows, or the schema",
-            ) from error
+            ) from None
         return made if valid is None else _spread(made, valid, len(array))
+
+
+def first_undecodable(
+    rows: pa.Array, convert: Callable[[pa.Array], pa.Array], error: Undecodable
+) -> tuple[int, Undecodable]:
+    """(the first row that `convert` refuses, its error there), by halving. `error` is that of all rows."""
+    low, high = 0, len(rows)  # rows[low:high] holds the row
+    while high - low > 1:
+        half = (low + high) // 2
+        try:
+            convert(rows[low:half])
+            low = half
+        except Undecodable:
+            high = half
+    try:
+        convert(rows[low:high])
+    except Undecodable as one:
+        error = one
+    return low, error
 
 
 def decoders(

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, ValueFormatError
 from spark_segments.values import codecs, primitives
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
 from spark_segments.values.options import ColumnFormat
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
 from spark_segments.values.text import connect, csv, json_schema
+from spark_segments.values.undecodable import Undecodable
 
 _KINDS = {"avro": AVRO, "protobuf": PROTOBUF, "jsonschema": JSON}
 
@@ -118,7 +119,15 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes 
         is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
         return codecs.JsonText() if is_text or made is None else codecs.Json(made)
     if name == "connect-json" and made is None and sample is not None and chosen.envelope:
-        made = connect.read_envelopes(pa.array([sample], pa.binary()), None).type
+        try:
+            made = connect.read_envelopes(pa.array([sample], pa.binary()), None).type
+        except Undecodable as error:
+            raise ValueFormatError(
+                f"The first {column} cannot be read as {name} ({error.reason})",
+                expected='{"schema": …, "payload": …}',
+                hint=f"Give {column}.schema with {column}.schemas.enable=false where there are no envelopes, "
+                f"or {column}.format=json",
+            ) from None
     if made is None:
         raise InvalidOptionError(
             f"{column}.format={name} needs {column}.schema",

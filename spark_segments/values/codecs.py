@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError, UnknownSchemaError
+from spark_segments.errors import InvalidOptionError, UnknownSchemaError, reason_of
 from spark_segments.values import primitives, protobuf, wire
 from spark_segments.values.avro import evolution
 from spark_segments.values.avro import schema as avro_schema
@@ -157,7 +157,7 @@ def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return conformed(array, kind)
     except pa.ArrowInvalid as error:
-        raise Undecodable(str(error)[:200]) from error
+        raise Undecodable(reason_of(error)) from None
 
 
 def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, starts: np.ndarray) -> pa.Array:
@@ -232,7 +232,8 @@ class Registered:
             made = {AVRO: self._avro, PROTOBUF: self._protobuf, JSON: self._json}[self.kind](array, schema)
             return recast(made, self.type)
         except (evolution.Incompatible, pa.ArrowInvalid) as error:
-            raise Undecodable(f"the schema {schema_id} cannot be read as the reader's: {error}") from error
+            why = str(error) if isinstance(error, evolution.Incompatible) else reason_of(error)
+            raise Undecodable(f"the schema {schema_id} cannot be read as the reader's: {why}") from None
 
     def _avro(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
         writer, starts = node_of(self.registry, schema), offsets_of(array)[:-1] + wire.HEADER_BYTES

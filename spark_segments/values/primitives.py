@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.values.undecodable import Undecodable
 
 NUMBERS = {
@@ -54,8 +54,8 @@ def read_text(array: pa.BinaryArray) -> pa.StringArray:
     """Text of UTF-8."""
     try:
         return array.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise Undecodable("not UTF-8") from error
+    except pa.ArrowInvalid:
+        raise Undecodable("not UTF-8") from None
 
 
 def uuids(text: pa.StringArray) -> pa.StringArray:
@@ -75,4 +75,4 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             "The column's type does not fit its format", expected=kind, found=array.type
         ) from error
     except pa.ArrowInvalid as error:
-        raise Undecodable(str(error)) from error
+        raise Undecodable(reason_of(error)) from None

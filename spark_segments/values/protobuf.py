@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.errors import InvalidOptionError, MissingExtraError, reason_of
 from spark_segments.values.column_types import portable, recast
 from spark_segments.values.protobuf_enums import numbered_enums
 from spark_segments.values.undecodable import Undecodable
@@ -43,11 +43,11 @@ class Message:
         try:
             batch = self.reader.array_to_record_batch(array)
         except ValueError as error:
-            raise Undecodable(f"not a message {self.name} ({error})") from error
+            raise Undecodable(f"not a message {self.name} ({reason_of(error)})") from None
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, no Exception
                 raise
-            raise Undecodable(f"a message {self.name} that ptars cannot read ({error})") from error
+            raise Undecodable(f"a message {self.name} that ptars cannot read") from None
         return recast(batch.to_struct_array(), self.type)
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
@@ -62,7 +62,7 @@ class Message:
         try:
             made = recast(numbered_enums(array, self.descriptor), pa.struct(list(schema)))
         except pa.ArrowInvalid as error:
-            raise Undecodable(str(error)) from error
+            raise Undecodable(reason_of(error)) from None
         batch = pa.RecordBatch.from_arrays(made.flatten(), schema=schema)
         return self.writer.record_batch_to_array(batch).cast(pa.binary())
 

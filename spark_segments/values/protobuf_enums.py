@@ -64,5 +64,5 @@ def _one(array: pa.Array, field: Any) -> pa.Array:
     others = pc.if_else(is_other, array, pa.scalar(None, array.type))
     try:
         return pc.coalesce(known, others.cast(pa.int32()))
-    except pa.ArrowInvalid as error:
-        raise Undecodable(f"{field.name} is no value of the enum {field.enum_type.name}") from error
+    except pa.ArrowInvalid:
+        raise Undecodable(f"{field.name} is no value of the enum {field.enum_type.name}") from None

@@ -100,7 +100,7 @@ def looks_like(value: bytes) -> tuple[str, str]:
         return name, f"{len(value)} bytes, such as {shown} has"
     return (
         "binary",
-        f"{len(value)} bytes of no format that tells itself ({value[:16].hex(' ')}…)" if value else "nothing",
+        f"{len(value)} bytes of no format that tells itself" if value else "nothing",
     )
 
 

@@ -214,7 +214,7 @@ def test_any_bytes_are_read_or_refused_as_fastavro_does(data: st.DataObject, gar
     [
         ("long", b"\x80", "end within"),
         ("string", b"\x08abc", "end within"),
-        ("string", b"\x02\xff", "UTF8"),
+        ("string", b"\x02\xff", "UTF-8"),
         ("int", b"\x80\x80\x80\x80\x80\x01", "32 bits"),
         ("boolean", b"\x02", "neither"),
         (["null", "int"], b"\x04", "no such branch"),

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.log.appending.input_columns import is_bytes
 from spark_segments.values.text.json_write import write_json
 
@@ -61,7 +61,7 @@ class Input:
                     for batch in opened.iter_batches():
                         yield self._record(_without_dictionaries(batch))
             except pa.ArrowException as error:
-                raise _unreadable(file, error) from error
+                raise _unreadable(file, error) from None
 
     def _json(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema: pa.Schema | None = None
@@ -79,7 +79,7 @@ class Input:
                         schema = self._schema(inferred)
                     rows = _parsed(block, schema, whole="value" in self.typed)
                 except pa.ArrowException as error:
-                    raise _unreadable(file, error) from error
+                    raise _unreadable(file, error) from None
                 if self._is_record(schema):
                     self._refuse_late_parts(file, block, schema)
                 if rows.num_rows != len(lines):
@@ -122,14 +122,14 @@ class Input:
                 continue
             try:
                 _parsed(block, pa.schema([(part, pa.null())]))
-            except pa.ArrowException as error:
+            except pa.ArrowException:
                 raise InvalidOptionError(
                     f"A line has a {part}, and none of the first lines of the input has one",
                     path=file,
                     expected=f"lines with {', '.join(name for name in _PARTS if name in schema.names)} alone",
                     found=f"lines with {part}",
                     hint=f"Append files of different columns one by one. {_HINT}",
-                ) from error
+                ) from None
 
     def _record(self, rows: pa.RecordBatch, lines: pa.Array | None = None) -> pa.RecordBatch:
         """Rows as records. `lines`: the rows as text, where they have been text."""
@@ -196,7 +196,7 @@ def _pieces(file: str) -> Iterator[bytes]:
             try:
                 piece = stream.read(BLOCK_BYTES)
             except OSError as error:  # of a codec, which does not name the file
-                raise _unreadable(file, error) from error
+                raise _unreadable(file, error) from None
             if not piece:
                 return
             yield piece
@@ -236,7 +236,9 @@ def _as_partition(array: pa.Array, name: str) -> pa.Array:
     try:
         return array.cast(pa.int32())
     except pa.ArrowException as error:
-        raise InvalidOptionError(f"Column {name} cannot be a partition: {error}", expected="whole numbers") from error
+        raise InvalidOptionError(
+            f"Column {name} cannot be a partition: {reason_of(error)}", expected="whole numbers"
+        ) from None
 
 
 def _as_timestamp(array: pa.Array, name: str) -> pa.Array:
@@ -253,9 +255,12 @@ def _as_timestamp(array: pa.Array, name: str) -> pa.Array:
         return array.cast(_TIMESTAMP, safe=False)
     except pa.ArrowException as error:
         raise InvalidOptionError(
-            f"Column {name} cannot be a timestamp: {error}", expected="a timestamp, a date, text or milliseconds"
-        ) from error
+            f"Column {name} cannot be a timestamp: {reason_of(error)}",
+            expected="a timestamp, a date, text or milliseconds",
+        ) from None
 
 
 def _unreadable(file: str, why: object) -> InvalidOptionError:
+    if isinstance(why, pa.ArrowInvalid):
+        why = reason_of(why)
     return InvalidOptionError(f"The file cannot be read: {why}", path=file, hint=_HINT)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import typer
 
 from spark_segments.cli.records.value_text import textual
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 
 LINES_A_BATCH = 10_000
@@ -144,7 +144,9 @@ def _parse_text(line: bytes, number: int, properties: Properties) -> dict[str, A
         text, separator, rest = rest.partition(properties.bytes("headers.delimiter"))
         if not separator:
             raise InvalidOptionError(
-                f"Line {number} has no headers", expected="headers, a tab, the rest", found=line[:80]
+                f"Line {number} has no headers",
+                expected="headers, a tab, the rest",
+                found=f"{len(line)} bytes without it",
             )
         pairs = [
             pair.partition(properties.bytes("headers.key.separator"))
@@ -153,15 +155,15 @@ def _parse_text(line: bytes, number: int, properties: Properties) -> dict[str, A
         ]
         try:
             row["headers"] = [{"key": name.decode(), "value": value} for name, _, value in pairs]
-        except UnicodeDecodeError as error:
-            raise InvalidOptionError(f"Line {number} has a header whose key is not UTF-8", found=text[:80]) from error
+        except UnicodeDecodeError:
+            raise InvalidOptionError(f"Line {number} has a header whose key is not UTF-8") from None
     if properties.flag("parse.key"):
         key, separator, rest = rest.partition(properties.bytes("key.separator"))
         if not separator:
             raise InvalidOptionError(
                 f"Line {number} has no key",
                 expected=f"a key, {properties.values['key.separator']!r} and a value",
-                found=line[:80].decode(errors="replace"),
+                found=f"{len(line)} bytes without the separator",
                 hint="Set --property key.separator=…, or leave parse.key out",
             )
         row["key"] = _unless_null(key, properties)
@@ -191,21 +193,36 @@ def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, A
         raise InvalidOptionError(
             f"Line {number} is not a record",
             expected='a JSON object such as {"key": "a", "value": "b", "headers": [{"key": "h", "value": "1"}]}',
-            found=line[:80].decode(errors="replace"),
+            found=f"{len(line)} bytes: {_why(error)}",
             hint="A tombstone says so: its value is null" if error.args == ("value",) else None,
-        ) from error
+        ) from None
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a line, without its content."""
+    if isinstance(error, _NoRecord):
+        return str(error)
+    if isinstance(error, KeyError):
+        return f"no {error.args[0]}"
+    return (
+        reason_of(error) if isinstance(error, (json.JSONDecodeError, UnicodeError, RecursionError)) else "another form"
+    )
+
+
+class _NoRecord(ValueError):
+    """A part of a record has another type. Its text has no value in it."""
 
 
 def _integer(row: dict[str, Any], name: str) -> int | None:
     value = row.get(name)
     if value is not None and (type(value) is not int or abs(value) > _LIMITS[name]):
-        raise ValueError(f"{name} is no integer of its type")
+        raise _NoRecord(f"{name} is no integer of its type")
     return value
 
 
 def _name(header: dict[str, Any]) -> str:
     if not isinstance(header["key"], str):
-        raise ValueError("a header's key must be text")
+        raise _NoRecord("a header's key must be text")
     return header["key"]
 
 

@@ -145,18 +145,27 @@ def encoded(batches: Iterable[pa.RecordBatch], writers: Sequence[Encoder]) -> It
 
 def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
     from spark_segments.errors import ValueFormatError
+    from spark_segments.values.batches import first_undecodable
+    from spark_segments.values.primitives import read_text
     from spark_segments.values.text.json_read import from_text, read_json
     from spark_segments.values.undecodable import Undecodable
 
     kind, there = writer.codec.type, array.drop_null()
-    try:
+
+    def read(rows: pa.BinaryArray) -> pa.Array:
         if pa.types.is_nested(kind):
-            made = read_json(there, kind)
-        else:
-            made = there if pa.types.is_binary(kind) else from_text(there.cast(pa.string()), kind)
-    except (Undecodable, pa.ArrowInvalid) as error:
+            return read_json(rows, kind)
+        return rows if pa.types.is_binary(kind) else from_text(read_text(rows), kind)
+
+    try:
+        made = read(there)
+    except Undecodable as error:
+        at, error = first_undecodable(there, read, error)
+        place = pc.indices_nonzero(array.is_valid())[at].as_py()
         raise ValueFormatError(
-            f"A {writer.chosen.column} to be written as {writer.chosen.format} is not its text", found=str(error)[:200]
-        ) from error
+            f"A {writer.chosen.column} to be written as {writer.chosen.format} is not its text",
+            path=f"row {place} of its batch",
+            found=error.reason,
+        ) from None
     places = pc.if_else(array.is_valid(), pc.subtract(pc.cumulative_sum(array.is_valid().cast(pa.int64())), 1), None)
     return made.take(places)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import HEADERS_TYPE
 
@@ -89,8 +89,8 @@ def _cast(array: pa.Array, wanted: pa.DataType, name: str, right: str) -> pa.Arr
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidOptionError(
-            f"The column {name} cannot be written ({error})", expected=right, found=array.type
-        ) from error
+            f"The column {name} cannot be written ({reason_of(error)})", expected=right, found=array.type
+        ) from None
 
 
 def binary_view(array: pa.Array | None, name: str, count: int) -> BinaryView:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidRecordError
+from spark_segments.errors import InvalidRecordError, reason_of
 from spark_segments.log.appending.input_columns import WRITER_HINT, WRITER_SCHEMA
 
 
@@ -39,7 +39,7 @@ def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordB
         try:
             return _batches(pa.Table.from_pandas(data, preserve_index=False))
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InvalidRecordError(f"The rows are no records: {error}", hint=WRITER_HINT) from error
+            raise InvalidRecordError(f"The rows are no records: {reason_of(error)}", hint=WRITER_HINT) from None
     if hasattr(data, "__arrow_c_stream__"):
         data = pa.RecordBatchReader.from_stream(data)
     if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__iter__"):
@@ -80,24 +80,33 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> p
                 raise ValueError("it has no value")
             for name, values in columns.items():
                 values.append(row.get(name) if name in typed else _READ.get(name, _unchanged)(row.get(name)))
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = reason_of(error) if isinstance(error, UnicodeError) else error
             raise InvalidRecordError(
-                f"Row {number} is no record: {error}",
+                f"Row {number} is no record: {why}",
                 expected='such as {"key": "a", "value": b"1", "timestamp": 1700000000000, "headers": {"h": b"1"}}',
-                found=str(row)[:200],
-            ) from error
+                found=_types_of(row),
+            ) from None
     try:
         arrays = [
             pa.array(values) if field.name in typed else pa.array(values, field.type)
             for field, values in zip(WRITER_SCHEMA, columns.values(), strict=True)
         ]
     except (pa.ArrowException, OverflowError) as error:
-        raise InvalidRecordError(f"The rows are no records: {error}", hint=WRITER_HINT) from error
+        raise InvalidRecordError(f"The rows are no records: {reason_of(error)}", hint=WRITER_HINT) from None
     present = {name for row in rows for name in row}
     kept = [number for number, name in enumerate(WRITER_SCHEMA.names) if name in present]
     return pa.RecordBatch.from_arrays(
         [arrays[number] for number in kept], names=[WRITER_SCHEMA.names[number] for number in kept]
     )
+
+
+def _types_of(row: Any) -> str:
+    """The names and types of a row's columns."""
+    if not isinstance(row, Mapping):
+        return type(row).__name__
+    named = (f"{name}: {type(row[name]).__name__}" for name in WRITER_SCHEMA.names if name in row)
+    return f"{{{', '.join(named)}}}"
 
 
 def _unchanged(value: Any) -> Any:
@@ -122,7 +131,7 @@ def _microseconds(value: Any) -> Any:
 def _whole(value: Any) -> int:
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
-    raise TypeError(f"{value!r} is no whole number")
+    raise TypeError(f"{type(value).__name__} is no whole number")
 
 
 def _partition_of(value: Any) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 
 # Every other column is ignored, as by Spark's Kafka sink: a frame read from a topic can be written to another topic as
@@ -121,5 +121,5 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column.cast(field.type, safe=not (pa.types.is_timestamp(column.type) and column.type.unit == "ns"))
     except pa.ArrowInvalid as error:
         raise InvalidOptionError(
-            f"Column {field.name} cannot be written as {field.type}: {error}", hint=WRITER_HINT
-        ) from error
+            f"Column {field.name} cannot be written as {field.type}: {reason_of(error)}", hint=WRITER_HINT
+        ) from None

@@ -78,7 +78,7 @@ class _Cluster:
                     "A metadata record is cut",
                     path=path,
                     expected="a record as Kafka frames it",
-                    found=value[:80].hex(),
+                    found=f"{len(value)} bytes",
                 ) from error
             except SegmentsError as error:
                 error.path = path

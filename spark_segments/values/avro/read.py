@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.errors import reason_of
 from spark_segments.format.buffers import byte_view
 from spark_segments.values.avro import kernels as k
 from spark_segments.values.avro.schema import DURATION, Node
@@ -98,7 +99,7 @@ class AvroReader:
         try:
             return self.assemble(filled, None)
         except pa.ArrowInvalid as error:  # text that is not UTF-8, a decimal or a time out of its range
-            raise Undecodable(str(error)) from error
+            raise Undecodable(reason_of(error)) from None
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.buffers import byte_view
 from spark_segments.values.avro import kernels as k
 from spark_segments.values.avro.default import default_array
@@ -32,7 +32,7 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
     try:
         plan.node(array, node, 0, "")
     except pa.ArrowInvalid as error:
-        raise Undecodable(str(error)) from error
+        raise Undecodable(reason_of(error)) from None
     plan.lines.append((k.END,))
     program = np.zeros((len(plan.lines), 5), np.int64)
     for at, line in enumerate(plan.lines):

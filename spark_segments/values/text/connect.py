@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
@@ -46,7 +46,7 @@ def type_of_schema(schema: Any) -> pa.DataType:
     """The Arrow type of a Connect schema (as JSON values). Raises InvalidOptionError."""
     if not isinstance(schema, dict) or "type" not in schema:
         raise InvalidOptionError(
-            "The text is no schema of Connect", expected='{"type": "struct", …}', found=str(schema)[:200]
+            "The text is no schema of Connect", expected='{"type": "struct", …}', found=type(schema).__name__
         )
     kind, name = schema["type"], schema.get("name")
     if name == f"{_DATA}Decimal":
@@ -61,7 +61,9 @@ def type_of_schema(schema: Any) -> pa.DataType:
         return pa.map_(type_of_schema(schema["keys"]), pa.field("value", type_of_schema(schema["values"])))
     if kind == "struct":
         return pa.struct([pa.field(one["field"], type_of_schema(one)) for one in schema["fields"]])
-    raise InvalidOptionError("Unknown type of a Connect schema", found=kind)
+    raise InvalidOptionError(
+        "Unknown type of a Connect schema", expected=", ".join((*_PLAIN, "array", "map", "struct"))
+    )
 
 
 def schema_of(kind: pa.DataType) -> dict[str, Any]:
@@ -137,14 +139,14 @@ def _head(row: bytes) -> tuple[bytes, pa.DataType]:
         text = row.decode()
         opening = text.index(":") + 1
         if text[:opening].replace(" ", "") != _HEAD:
-            raise ValueError("the schema does not come first")
+            raise Undecodable("not the envelope of a schema and a payload: the schema does not come first", 0)
         at = opening + len(text[opening:]) - len(text[opening:].lstrip())
         _, end = json.JSONDecoder().raw_decode(text, at)
         payload = text.index(":", end) + 1
         if text[end:payload].replace(" ", "") != _MIDDLE:
-            raise ValueError("no payload behind the schema")
-    except ValueError as error:
-        raise Undecodable(f"not the envelope of a schema and a payload ({error})", 0) from error
+            raise Undecodable("not the envelope of a schema and a payload: no payload behind the schema", 0)
+    except (ValueError, RecursionError):
+        raise Undecodable("not the envelope of a schema and a payload", 0) from None
     return text[:payload].encode(), _type_of_text(text[at:end])
 
 
@@ -152,8 +154,17 @@ def _head(row: bytes) -> tuple[bytes, pa.DataType]:
 def _type_of_text(schema: str) -> pa.DataType:
     try:
         return type_of_schema(json.loads(schema))
-    except (InvalidOptionError, KeyError, TypeError) as error:
-        raise Undecodable(f"an envelope whose schema is none of Connect's ({error})") from error
+    except (
+        InvalidOptionError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
+        why = error.message if isinstance(error, InvalidOptionError) else "a part of it is missing"
+        raise Undecodable(f"an envelope whose schema is none of Connect's ({why})") from None
 
 
 def _logical_name(kind: pa.DataType) -> str | None:
@@ -209,7 +220,7 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return _walk(array, kind, leaf)
     except pa.ArrowInvalid as error:
-        raise Undecodable(str(error)) from error
+        raise Undecodable(reason_of(error)) from None
 
 
 def _untyped(array: pa.Array) -> pa.Array:
@@ -230,7 +241,7 @@ def _untyped(array: pa.Array) -> pa.Array:
     try:
         return _walk(array, _carried(array.type), leaf)
     except pa.ArrowInvalid as error:  # a fraction of a millisecond
-        raise Undecodable(str(error)) from error
+        raise Undecodable(reason_of(error)) from None
 
 
 def _decimal_node(kind: pa.DataType) -> Node:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.values.text.json_read import from_text
 from spark_segments.values.text.json_write import plain_text
 from spark_segments.values.undecodable import Undecodable
@@ -54,7 +54,7 @@ def read_csv(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
             ),
         ).combine_chunks()
     except pa.ArrowInvalid as error:
-        raise Undecodable(f"not the CSV of its columns ({str(error).splitlines()[0][:150]})") from error
+        raise Undecodable(f"not the CSV of its columns ({reason_of(error)})") from None
     if not table.column(_NUMBER).equals(pa.chunked_array([numbers])):
         raise Undecodable("not one line of CSV")
     columns = [_one(table.column(one.name)) for one in kind]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.errors import InvalidOptionError, MissingExtraError, reason_of
 from spark_segments.values.undecodable import Undecodable
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ def check(values: pa.BinaryArray, text: str, references: References) -> None:
     for row, value in enumerate(values.to_pylist()):
         try:
             found = json.loads(value)
-        except ValueError as error:
-            raise Undecodable(f"no JSON: {error}", row) from error
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(f"not JSON ({reason_of(error)})", row) from None
         fault = next(validator.iter_errors(found), None)
         if fault is not None:
-            path = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.instance_path)
-            raise Undecodable(f"not valid by its JSON Schema: at ${path}, {fault.message[:200]}", row)
+            rule = "/".join(map(str, fault.schema_path))  # the place in the value and the message show keys and values
+            raise Undecodable(f"not valid by its JSON Schema's {rule[:200]}", row)
 
 
 @lru_cache(maxsize=64)

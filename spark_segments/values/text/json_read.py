@@ -15,12 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.values.column_types import valid_bits
 from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.undecodable import Undecodable
 
 _HEAD, _TAIL = b'{"v":[', b"]}\n"
+_JSON_NAMES = {
+    dict: "object",
+    list: "list",
+    str: "text",
+    bool: "true or false",
+    int: "number",
+    float: "number",
+    decimal.Decimal: "number",
+}
+
+
+class _Misfit(Exception):
+    """A JSON value of another type than is wanted. Its text has no value in it."""
 
 
 def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
@@ -48,7 +61,7 @@ def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise Undecodable(_reason(str(error))) from error
+        raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
     lists = table.column("v").combine_chunks()
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     lengths = pc.list_value_length(lists)
@@ -62,8 +75,8 @@ def check_json(text: pa.StringArray) -> pa.StringArray:
     for row, one in enumerate(text.to_pylist()):  # each by itself, as there are no types to read them as
         try:
             json.loads(one)
-        except ValueError as error:
-            raise Undecodable(f"not JSON ({error})", row) from error
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(f"not JSON ({reason_of(error)})", row) from None
     return text
 
 
@@ -78,8 +91,9 @@ def _one_by_one(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         try:
             rows.append(_as_arrow_takes_it(json.loads(one, parse_float=decimal.Decimal), kind))
             pa.scalar(rows[-1], kind)
-        except (ValueError, TypeError, pa.ArrowException) as error:
-            raise Undecodable(f"not the JSON of its type ({str(error)[:150]})", row) from error
+        except (_Misfit, ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as error:
+            why = str(error) if isinstance(error, _Misfit) else reason_of(error)
+            raise Undecodable(f"not the JSON of its type ({why})", row) from None
     return pa.array(rows, kind)
 
 
@@ -99,17 +113,12 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
         return decimal.Decimal(value)
     wrong_number = t.is_integer(kind) and type(value) is not int
     if wrong_number or isinstance(value, bool) != t.is_boolean(kind) or isinstance(value, (dict, list)):
-        raise TypeError(f"{str(value)[:40]} is no {kind}")
+        raise _Misfit(f"a {_JSON_NAMES[type(value)]} where {kind} is wanted")
     return value
 
 
 def _ends(array: pa.Array) -> tuple[int, int]:
     return array.offset * 4, (array.offset + len(array)) * 4
-
-
-def _reason(message: str) -> str:
-    text = message.removeprefix("JSON parse error: ")
-    return f"not the JSON of its type ({text.splitlines()[0][:150]})"
 
 
 def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
@@ -164,4 +173,4 @@ def from_text(array: pa.Array, kind: pa.DataType) -> pa.Array:
             return pc.binary_join_element_wise(array, ending, "").cast(kind)
         return array.cast(kind)
     except pa.ArrowInvalid as error:
-        raise Undecodable(str(error)[:200]) from error
+        raise Undecodable(reason_of(error)) from None
