@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+COPY_SLACK = 32
+"""Bytes that kernels may write past what they copy to a buffer: it must have that much more room."""
+
 
 def byte_view(buffer: Any) -> np.ndarray:
     """The bytes of any buffer as a read-only uint8[n], without a copy."""

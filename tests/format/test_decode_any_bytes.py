@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.decoding import record_kernels as kernels
-from spark_segments.format.decoding.record import SMALLEST_RECORD
-from spark_segments.format.kernels.jit import COPY_SLACK
+from spark_segments.format.buffers import COPY_SLACK
+from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding.fields import SMALLEST_RECORD
+from spark_segments.format.decoding.outcomes import Binary, Filled, HeaderPlaces, Outcome
 from spark_segments.format.layout import CODECS
 from tests.format.decoded import GOOD, NAMES, START, batch_of, decoded, milliseconds, rows_of, sealed
 from tests.format.guarded import Guarded
@@ -155,26 +156,24 @@ def test_kernels_write_only_into_the_room_they_were_given(as_views, batch, data)
     def room(name: str, size: int) -> int:
         return OUTPUTS[name].end - size
 
-    def binary(offsets: str, nulls: str, content: str) -> kernels.Binary:
+    def binary(offsets: str, nulls: str, content: str) -> Binary:
         size = len(section) + COPY_SLACK
-        return kernels.Binary(
-            True, count, room(offsets, 4 * count + 4), room(nulls, (count + 7) // 8), room(content, size)
-        )
+        return Binary(True, count, room(offsets, 4 * count + 4), room(nulls, (count + 7) // 8), room(content, size))
 
     value = binary("values", "nulls", "value")
     if as_views:
-        value = kernels.Binary(True, count, 0, room("nulls", (count + 7) // 8), 0, room("value", 16 * count))
-    outcome = kernels.Outcome(
+        value = Binary(True, count, 0, room("nulls", (count + 7) // 8), 0, room("value", 16 * count))
+    outcome = Outcome(
         *kernels.decode_records(
             sections,
             0,
             2**62,
-            tuple(kernels.Filled(0, 0, 0, 0, 0, 0, 0)),
+            tuple(Filled(0, 0, 0, 0, 0, 0, 0)),
             room("offsets", 8 * count),
             room("timestamps", 8 * count),
             binary("keys", "key_nulls", "key"),
             value,
-            kernels.HeaderPlaces(False, 0, 0, 0),
+            HeaderPlaces(False, 0, 0, 0),
         )
     )
     assert outcome.problem or outcome.rows == count

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.buffers import COPY_SLACK, byte_view
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.filter_kernels import (
     BATCHES_UNCHANGED,
@@ -42,7 +43,6 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
 from spark_segments.format.decoding.record_sections import RecordSections, address_of, as_magic_2, record_sections
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.format.kernels.jit import COPY_SLACK, byte_view
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,

@@ -1,4 +1,4 @@
-"""Groups of batches that one kernel call reads. The wanted batches become sections (see record_kernels.py).
+"""Groups of batches that one kernel call reads. The wanted batches become sections (see kernels.py).
 
 A RecordBatch is made of one group, or of several groups where batches are compressed. Compressed batches are
 decompressed when their group comes, into memory that the next group uses again. A group decompresses no more bytes than
@@ -14,35 +14,32 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import LZ4, SNAPPY, decompress
-from spark_segments.format.decoding.record import SMALLEST_RECORD
-from spark_segments.format.decoding.record_kernels import (
+from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding.fields import (
     ADDRESS,
-    BASE_OFFSET,
-    BASE_TIMESTAMP,
+    BAD_OFFSETS,
     BUFFER,
     BUFFER_ADDRESS,
     CODEC,
     COUNT,
     END,
-    LAST_OFFSET_DELTA,
+    FOREIGN,
+    FULL,
+    LYING,
+    OPENED,
     POSITION,
     SECTION_FIELDS,
+    SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
-from spark_segments.format.kernels.jit import byte_view, njit
+from spark_segments.format.kernels.jit import njit
 from spark_segments.format.kernels.lz4 import lz4_decompress, lz4_most_bytes
 from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
-from spark_segments.format.layout import (
-    BATCH_OVERHEAD,
-    CODEC_MASK,
-    CONTROL_MASK,
-    RECORDS_POSITION,
-    TIMESTAMP_TYPE_MASK,
-)
+from spark_segments.format.layout import LARGEST_OFFSET, RECORDS_POSITION
 from spark_segments.format.window import Window
 
-_LARGEST = 2**63 - 1
 # Arrow's offsets are int32. With this target a RecordBatch, with all that is read ahead, stays below 2^31 bytes.
 _MOST_TARGET_BYTES = 1 << 27
 # A group may read this many times its target where only few of the bytes become columns.
@@ -52,10 +49,8 @@ _READ_AHEAD = 4
 OPENED_BYTES = 1024 * 1024
 _MOST_OPENED = 1024
 
-_OPENED = -1  # the codec of a section once it has been decompressed
 
-_FOREIGN, _BAD_OFFSETS = 1, 2
-_FULL, _COMPRESSED, _LYING = 0, 1, 2
+_NONE_EXCLUDED = np.empty(0, np.uint8)
 
 
 class BatchGroup(NamedTuple):
@@ -104,8 +99,10 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
         room = target_bytes - filled
         if sections[first, CODEC] > 0:
             opener.open(first, int(room / max(payload_share, 1 / _READ_AHEAD)))
-        last, size, rows, payload_bytes, state = _extend(sections, first, room, payload_share, row_bytes)
-        if state == _LYING:
+        last, size, rows, payload_bytes, state = kernels.extend(
+            sections, first, room, payload_share, 1 / _READ_AHEAD, row_bytes
+        )
+        if state == LYING:
             raise CorruptBatchError(
                 "A record batch counts more records than its bytes can hold",
                 path=window.path,
@@ -114,7 +111,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
                 found=int(sections[last, COUNT]),
             )
         filled += size
-        is_last = state == _FULL or filled >= target_bytes
+        is_last = state == FULL or filled >= target_bytes
         yield BatchGroup(sections[first:last], rows, payload_bytes, size, is_last, opener.buffers())
         first, filled = last, 0 if is_last else filled
 
@@ -131,7 +128,7 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
     sections = np.empty((len(batches), SECTION_FIELDS), np.int64)
-    rows, problem, row = _select(
+    rows, problem, row = kernels.select(
         view.__array_interface__["data"][0],
         len(view),
         window.position,
@@ -139,7 +136,7 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
         wanted.first_offset,
         wanted.end_offset,
         wanted.with_control,
-        np.empty(0, np.bool_) if excluded is None else excluded,
+        _NONE_EXCLUDED if excluded is None else excluded.view(np.uint8),
         batches.position,
         batches.size,
         batches.base_offset,
@@ -150,14 +147,14 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
         batches.count,
         sections,
     )
-    if problem == _FOREIGN:
+    if problem == FOREIGN:
         raise ValueError("these batches are not of this buffer")
-    if problem == _BAD_OFFSETS:
+    if problem == BAD_OFFSETS:
         raise CorruptBatchError(
             "The offsets of a record batch are not those of a log",
             path=window.path,
             position=int(batches.position[row]),
-            expected=f"{max(0, -shift)} to {_LARGEST - max(0, shift)}",
+            expected=f"{max(0, -shift)} to {LARGEST_OFFSET - max(0, shift)}",
             found=f"{batches.base_offset[row]} to {batches.last_offset[row]}",
         )
     return sections[:rows]
@@ -195,7 +192,7 @@ class _Opener:
         opened = run[: len(buffers)]
         opened[:, ADDRESS] = [buffer.address for buffer in buffers]
         opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
-        opened[:, CODEC] = _OPENED
+        opened[:, CODEC] = OPENED
         if self._keep:
             opened[:, BUFFER] = range(1, len(buffers) + 1)
             opened[:, BUFFER_ADDRESS] = opened[:, ADDRESS]
@@ -250,73 +247,6 @@ def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
             return row
         sections[row, ADDRESS] = memory
         sections[row, END] = memory + size
-        sections[row, CODEC] = _OPENED
+        sections[row, CODEC] = OPENED
         memory += size
     return len(sections)
-
-
-@njit
-def _select(
-    address, size, file_position, offset_shift, first_offset, end_offset, with_control, excluded,
-    positions, sizes, base_offsets, last_offsets, attributes, base_timestamps, max_timestamps, counts, sections,
-):  # fmt: skip
-    """Fills `sections` with the batches that may hold wanted records. (sections filled in, problem, its row)"""
-    filled = 0
-    for row in range(len(positions)):
-        begin = positions[row] - file_position
-        if begin < 0 or sizes[row] < BATCH_OVERHEAD or sizes[row] > size - begin:
-            return filled, _FOREIGN, row
-        base_offset = base_offsets[row]
-        last_offset = last_offsets[row]
-        if base_offset < max(0, -offset_shift) or last_offset > _LARGEST - max(0, offset_shift):
-            return filled, _BAD_OFFSETS, row
-        if counts[row] == 0 or (len(excluded) > 0 and excluded[row]):
-            continue
-        if last_offset + offset_shift < first_offset or base_offset + offset_shift >= end_offset:
-            continue
-        flags = attributes[row]
-        if flags & CONTROL_MASK and not with_control:
-            continue
-        appended = flags & TIMESTAMP_TYPE_MASK != 0
-        sections[filled, ADDRESS] = address + begin + RECORDS_POSITION
-        sections[filled, END] = address + begin + sizes[row]
-        sections[filled, COUNT] = counts[row]
-        sections[filled, BASE_OFFSET] = base_offset + offset_shift
-        sections[filled, LAST_OFFSET_DELTA] = last_offset - base_offset
-        sections[filled, BASE_TIMESTAMP] = max_timestamps[row] if appended else base_timestamps[row]
-        sections[filled, TIMESTAMP_STEP] = 0 if appended else 1
-        sections[filled, BUFFER] = 0
-        sections[filled, BUFFER_ADDRESS] = address
-        sections[filled, POSITION] = positions[row]
-        sections[filled, CODEC] = flags & CODEC_MASK
-        filled += 1
-    return filled, 0, 0
-
-
-@njit
-def _extend(sections, first, target_bytes, payload_share, row_bytes):
-    """The group from `first` on: (last, estimated bytes of its columns, rows, payload_bytes, state).
-
-    The group ends when it is full, or before a section that is compressed, has another timestamp type, or counts more
-    records than its bytes can hold.
-    """
-    last = first
-    size = rows = payload_bytes = np.int64(0)
-    while last < len(sections) and sections[last, TIMESTAMP_STEP] == sections[first, TIMESTAMP_STEP]:
-        if sections[last, CODEC] > 0:
-            return last, size, rows, payload_bytes, _COMPRESSED
-        payload = sections[last, END] - sections[last, ADDRESS]
-        count = sections[last, COUNT]
-        # The batches' counts decide how much memory is allocated, so a count that its bytes cannot hold is refused.
-        if count > payload // SMALLEST_RECORD:
-            return last, size, rows, payload_bytes, _LYING if last == first else _FULL
-        is_opened = sections[last, CODEC] == _OPENED
-        share = max(payload_share, 1 / _READ_AHEAD) if is_opened else payload_share
-        more = np.int64(payload * share) + count * row_bytes
-        if last > first and size + more > target_bytes:
-            break
-        size += more
-        rows += count
-        payload_bytes += payload
-        last += 1
-    return last, size, rows, payload_bytes, _FULL

@@ -1,4 +1,4 @@
-"""The Arrow columns of records: memory that kernels fill (record_kernels.py), and the RecordBatches made from it.
+"""The Arrow columns of records: memory that kernels fill (kernels.py), and the RecordBatches made from it.
 
 Memory is allocated by upper bounds from Arrow's pool, which hands out the same pages again. Unused memory goes back to
 the pool before a column is handed out.
@@ -12,18 +12,19 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.decoding import record_kernels as records
+from spark_segments.format.buffers import COPY_SLACK
+from spark_segments.format.decoding import kernels
 from spark_segments.format.decoding.batch_groups import BatchGroup, WantedRecords
-from spark_segments.format.kernels.jit import COPY_SLACK
+from spark_segments.format.decoding.outcomes import Binary, Filled, HeaderPlaces, Outcome
 from spark_segments.format.layout import CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME, RECORD_SCHEMA
 
 # Rows of a RecordBatch, at most. Only a huge batch of tiny records has more, and becomes several RecordBatches.
 MOST_ROWS = 1 << 18
 _FEWEST_CONSTANT_ROWS = 1 << 12
 
-_NO_BINARY = records.Binary(False, 0, 0, 0, 0)
-_NO_PLACES = records.HeaderPlaces(False, 0, 0, 0)
-_NOTHING = tuple(records.Filled(0, 0, 0, 0, 0, 0, 0))
+_NO_BINARY = Binary(False, 0, 0, 0, 0)
+_NO_PLACES = HeaderPlaces(False, 0, 0, 0)
+_NOTHING = tuple(Filled(0, 0, 0, 0, 0, 0, 0))
 
 # Room relative to the target of a RecordBatch: its last group may exceed the target.
 _MORE = 1.25
@@ -57,7 +58,7 @@ class DecodedColumns:
             and self._counted_bytes + group.payload_bytes <= self._most_bytes
         )
 
-    def read(self, group: BatchGroup) -> records.Outcome:
+    def read(self, group: BatchGroup) -> Outcome:
         """Appends the wanted records of a group, and returns the kernel's outcome."""
         self._counted_rows += group.rows
         self._counted_bytes += group.payload_bytes
@@ -68,8 +69,8 @@ class DecodedColumns:
         times = (self._offsets.address, self._timestamps.address)
         if self._key or self._value or self._headers:
             key, value, headers = self._key, self._value, self._headers
-            outcome = records.Outcome(
-                *records.decode_records(
+            outcome = Outcome(
+                *kernels.decode_records(
                     *range_wanted,
                     before,
                     *times,
@@ -79,16 +80,16 @@ class DecodedColumns:
                 )
             )
         else:
-            outcome = records.Outcome(*records.decode_offsets(*range_wanted, before[0], *times))
+            outcome = Outcome(*kernels.decode_offsets(*range_wanted, before[0], *times))
         if not outcome.problem:
             self._filled = outcome[: len(_NOTHING)]
             if self._headers and outcome.headers:
-                self._headers.read(records.Filled(*before), outcome)
+                self._headers.read(Filled(*before), outcome)
         return outcome
 
     def record_batches(self) -> Iterator[pa.RecordBatch]:
         """The records read, as RecordBatches of at most MOST_ROWS rows, none of them empty."""
-        filled = records.Filled(*self._filled)
+        filled = Filled(*self._filled)
         arrays: dict[str, pa.Array] = {}
         if self._key:
             arrays["key"] = self._key.array(pa.binary(), filled.rows, filled.key_bytes, filled.null_keys)
@@ -144,9 +145,7 @@ class _BinaryMemory:
         self._offsets = _memory((most_rows + 1) * 4)
         self._validity = _memory((most_rows + 7) // 8)
         self._data = _memory(most_bytes + COPY_SLACK)
-        self.addresses = records.Binary(
-            True, most_rows, self._offsets.address, self._validity.address, self._data.address
-        )
+        self.addresses = Binary(True, most_rows, self._offsets.address, self._validity.address, self._data.address)
 
     def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
         """The column of the `rows` and `size` bytes that were filled in."""
@@ -163,7 +162,7 @@ class _ViewMemory:
         self._validity = _memory((most_rows + 7) // 8)
         self._buffers: list[pa.Buffer] = []
         self._held: list[pa.Buffer] = []
-        self.addresses = records.Binary(True, most_rows, 0, self._validity.address, 0, self._views.address)
+        self.addresses = Binary(True, most_rows, 0, self._validity.address, 0, self._views.address)
 
     def hold(self, buffers: list[pa.Buffer]) -> None:
         """Keeps the buffers of the next group. Groups that were decompressed together have the same buffers."""
@@ -187,14 +186,14 @@ class _HeaderMemory:
         self._offsets = _memory((most_rows + 1) * 4)
         self._addresses, self._ends = _memory(most_rows * 8), _memory(most_rows * 8)
         self._parts: list[pa.StructArray] = []
-        self.addresses = records.HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
+        self.addresses = HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
 
-    def read(self, before: records.Filled, after: records.Outcome) -> None:
+    def read(self, before: Filled, after: Outcome) -> None:
         """Reads the headers of the rows just added, while the bytes of their group are still in memory."""
         count, size = after.headers - before.headers, after.header_bytes - before.header_bytes
         key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
-        found = records.Outcome(
-            *records.decode_headers(
+        found = Outcome(
+            *kernels.decode_headers(
                 before.rows, after.rows, before.headers, self.addresses, key.addresses, value.addresses
             )
         )

@@ -1,6 +1,6 @@
 """Record batches to Arrow columns.
 
-Wanted batches are cut into groups (batch_groups.py). Kernels (record_kernels.py) read the records of a group into
+Wanted batches are cut into groups (batch_groups.py). Kernels (kernels.py) read the records of a group into
 columns (columns.py). Entries of magic 0 and 1 are left to message_sets.py.
 """
 
@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.decoding import record_kernels as records
 from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups
 from spark_segments.format.decoding.columns import DecodedColumns
+from spark_segments.format.decoding.fields import POSITION
+from spark_segments.format.decoding.outcomes import corrupt
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.legacy.message_sets import decode_legacy
 from spark_segments.format.window import Window
@@ -85,7 +86,7 @@ def decode_batches(
                 filling = DecodedColumns(group, wanted, partition)
             outcome = filling.read(group)
             if outcome.problem:
-                raise records.corrupt(outcome, window.path, int(group.sections[outcome.section, records.POSITION]))
+                raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
             if group.is_last:
                 yield from filling.record_batches()
                 filling = None

@@ -16,7 +16,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import decompress
-from spark_segments.format.decoding.record import SMALLEST_RECORD
+from spark_segments.format.decoding.fields import SMALLEST_RECORD
 from spark_segments.format.layout import RECORDS_POSITION
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.window import Window

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-CHUNK_BYTES = 32
-COPY_SLACK = CHUNK_BYTES
-"""Bytes that `copy_short` may write past the end of its copy."""
+from spark_segments.format.buffers import COPY_SLACK
+
+CHUNK_BYTES = COPY_SLACK
 
 i64 = u64 = int
 
