@@ -1,4 +1,4 @@
-from spark_segments.format.kernels.memory cimport address_of, i64
+from spark_segments.format.kernels.memory cimport address_of, i64, size_of
 
 cdef extern from "crc32c_instructions.h" nogil:
     void crc_begin()

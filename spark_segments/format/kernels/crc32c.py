@@ -8,7 +8,7 @@ from __future__ import annotations
 import cython
 
 if not cython.compiled:
-    from spark_segments.format.kernels.memory import address_of, i64, load_u8
+    from spark_segments.format.kernels.memory import address_of, i64, load_u8, size_of
 
     def crc_begin():
         pass
@@ -35,9 +35,8 @@ def crc32c_range(start: i64, end: i64) -> i64:
 
 def crc32c(buffer) -> int:
     """CRC-32C of all bytes of a buffer."""
-    data: cython.const[cython.uchar][::1] = memoryview(buffer).cast("B")
-    start: i64 = address_of(data)
-    end: i64 = start + data.shape[0]
+    start: i64 = address_of(buffer)
+    end: i64 = start + size_of(buffer)
     found: i64
     with cython.nogil:
         found = best_crc(start, end)
@@ -46,6 +45,5 @@ def crc32c(buffer) -> int:
 
 def table_crc32c(buffer) -> int:
     """The same as on a processor without the instruction."""
-    data: cython.const[cython.uchar][::1] = memoryview(buffer).cast("B")
-    start: i64 = address_of(data)
-    return table_crc(start, start + data.shape[0])
+    start: i64 = address_of(buffer)
+    return table_crc(start, start + size_of(buffer))

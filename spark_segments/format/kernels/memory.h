@@ -47,6 +47,11 @@ static inline long long wrap_i64(long long number) { return number; }
 static inline unsigned long long wrap_u64(unsigned long long number) { return number; }
 static inline unsigned int wrap_u32(unsigned int number) { return number; }
 
+static inline unsigned long long multiply_high(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)(((unsigned __int128)a * b) >> 64);
+}
+static inline unsigned long long swap_64(unsigned long long number) { return __builtin_bswap64(number); }
+
 static inline void prefetch(long long address) { __builtin_prefetch(SEG_AT(address), 0, 2); }
 static inline void prefetch_near(long long address) { __builtin_prefetch(SEG_AT(address), 0, 3); }
 

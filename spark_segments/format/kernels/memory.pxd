@@ -1,3 +1,5 @@
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
 ctypedef long long i64
 ctypedef unsigned long long u64
 
@@ -25,6 +27,8 @@ cdef extern from "memory.h" nogil:
     long long wrap_i64(long long)
     unsigned long long wrap_u64(unsigned long long)
     unsigned int wrap_u32(unsigned int)
+    unsigned long long multiply_high(unsigned long long, unsigned long long)
+    unsigned long long swap_64(unsigned long long)
     void prefetch(long long)
     void prefetch_near(long long)
     void copy_chunk(long long, long long)
@@ -36,5 +40,16 @@ cdef extern from "memory.h" nogil:
     long long write_varlong(long long, long long)
     long long varlong_size(long long)
 
-cdef inline long long address_of(const unsigned char[::1] view) noexcept nogil:
-    return <long long>&view[0] if view.shape[0] else 0
+cdef inline long long address_of(object buffer) except? -1:
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    cdef long long address = <long long>view.buf
+    PyBuffer_Release(&view)
+    return address
+
+cdef inline long long size_of(object buffer) except -1:
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    cdef long long size = view.len
+    PyBuffer_Release(&view)
+    return size

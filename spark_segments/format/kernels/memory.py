@@ -49,6 +49,11 @@ def address_of(view: Any) -> int:
     return address
 
 
+def size_of(buffer: Any) -> int:
+    """The bytes of a buffer."""
+    return np.frombuffer(buffer, np.uint8).nbytes
+
+
 def _load(layout: str) -> Callable[[int], int]:
     one = struct.Struct(layout)
 
@@ -91,6 +96,16 @@ def wrap_u64(number: int) -> int:
 def wrap_u32(number: int) -> int:
     """The number as a uint32 holds it."""
     return int(number) % 2**32
+
+
+def multiply_high(a: int, b: int) -> int:
+    """The upper 64 bits of the 128-bit product of two uint64."""
+    return a * b >> 64
+
+
+def swap_64(number: int) -> int:
+    """A uint64 with its bytes in the other order."""
+    return int.from_bytes(number.to_bytes(8, "little"), "big")
 
 
 def prefetch(address: int) -> None:
