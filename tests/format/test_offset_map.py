@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
+from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.window import Window
 from tests.format.twin_encode import COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import expected_records, log_files

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll
 from spark_segments.maintenance.compaction import many_tasks

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
+from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import WholeLogNeededError
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS

@@ -14,27 +14,19 @@ import numpy as np
 
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.buffers import COPY_SLACK, byte_view
+from spark_segments.format.cleaner import filter_kernels
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.filter_kernels import (
-    BATCHES_UNCHANGED,
-    COUNTS,
+from spark_segments.format.cleaner.layout import (
+    GROUP,
     KEEP_EMPTY,
     KEEP_WHOLE,
-    KEPT,
-    KEPT_TOMBSTONES,
     LIVE_KNOWN,
-    NO_KEY,
     READ,
     RECORD_SLACK,
     SET_HORIZON,
-    SUPERSEDED,
-    TOMBSTONES_EXPIRED,
     Batches,
-    OutputSpans,
+    Cleaned,
     Rules,
-    filter_batches,
-    gather,
-    write_base_offsets,
 )
 from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
@@ -42,6 +34,7 @@ from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
 from spark_segments.format.decoding.record_sections import RecordSections, address_of, as_magic_2, record_sections
+from spark_segments.format.kernels.copies import gather
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
@@ -56,7 +49,6 @@ from spark_segments.format.window import Window
 
 _LARGEST_INT64 = 2**63 - 1
 _SMALLEST_INT64 = -(2**63)
-_GROUP = 1024  # the least room for records that the kernel wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,29 +161,29 @@ def clean_batches(
             codec=_codecs(batches, record_filter)[rows],
         )
         sources: list[np.ndarray] = [byte_view(window.data)]
-        tally = np.zeros(COUNTS, np.int64)
-        data = _joined(*_clean(columns, record_filter, tally, sources, batches, part, path), sources)
+        address, size, found = _clean(columns, record_filter, sources, batches, part, path)
+        data = _joined(address, size, sources)
         table = _scanned(data)
         if offset_shift and len(table):
             data = data.copy() if data.base is not None else data
             table = replace(
                 table, base_offset=table.base_offset + offset_shift, last_offset=table.last_offset + offset_shift
             )
-            write_base_offsets(data, table.position, table.base_offset)
+            _write_base_offsets(data, table)
         source = batches.take(rows)
         ends = part.last == len(batches)
         dropped, control = (unread & ~superseded & ~whole)[rows], source.is_control
         stats = CleanerStats(
             records_read=int(count[rows].sum()),
-            records_kept=int(tally[KEPT] + count[rows][whole[rows]].sum()),
-            superseded=int(tally[SUPERSEDED] + count[rows][superseded[rows]].sum()),
-            tombstone=int(tally[TOMBSTONES_EXPIRED]),
-            no_key=int(tally[NO_KEY]),
+            records_kept=found.kept + int(count[rows][whole[rows]].sum()),
+            superseded=found.superseded + int(count[rows][superseded[rows]].sum()),
+            tombstone=found.tombstones_expired,
+            no_key=found.no_key,
             aborted=int(count[rows][dropped & ~control].sum()),
             control=int(count[rows][dropped & control].sum()),
-            tombstones_kept=int(tally[KEPT_TOMBSTONES]),
+            tombstones_kept=found.kept_tombstones,
             batches_read=len(source),
-            batches_unchanged=int(tally[BATCHES_UNCHANGED]),
+            batches_unchanged=found.batches_unchanged,
             # Converted batches do not match the entries of the file one for one.
             bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
             bytes_written=len(data),
@@ -232,18 +224,16 @@ def _codecs(batches: BatchTable, record_filter: RecordFilter) -> np.ndarray:
 def _clean(
     columns: Batches,
     record_filter: RecordFilter,
-    tally: np.ndarray,
     sources: list[np.ndarray],
     batches: BatchTable,
     part: RecordSections,
     path: str,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(addresses, sizes) of the bytes that stay of a part. The memory that they point into is added to `sources`."""
+) -> tuple[np.ndarray, np.ndarray, Cleaned]:
+    """(addresses, sizes, counts) of the bytes that stay of a part. The memory behind them is added to `sources`."""
     offset_map = record_filter.map
     rules = Rules(
         offset_map.slots,
-        np.uint64(offset_map.capacity),
-        np.uint64(offset_map.seed),
+        offset_map.seed,
         offset_map.secret,
         offset_map.end_offset,
         _SMALLEST_INT64 if record_filter.only_superseded else record_filter.now_ms,
@@ -256,26 +246,27 @@ def _clean(
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD
     out = np.empty(int(room.sum()) + COPY_SLACK, np.uint8)
     sources.append(out)
-    spans = OutputSpans(*(np.empty(len(columns.size), np.int64) for _ in OutputSpans._fields))
-    rows = key_rows(max(_GROUP, int(columns.records.max())))
-    ends = np.empty(_GROUP, np.int64)
-    used, bad_row, bad_at = filter_batches(columns, rules, rows, ends, address_of(out), spans, tally)
-    if bad_row >= 0:
-        raise bad_record(batches.take(slice(part.first, part.last)), part, bad_row, bad_at, path)
-    for span in np.flatnonzero(spans.row[:used] >= 0).tolist():
-        batch = _compressed(out, spans, span, int(columns.codec[spans.row[span]]), record_filter.level)
+    spans = np.empty((len(columns.size), 3), np.int64)
+    rows, ends = key_rows(int(columns.records.max())), np.empty(GROUP, np.int64)
+    found = Cleaned(*filter_kernels.filter_batches(np.stack(columns, axis=1), rules, rows, ends, out, spans))
+    if found.bad_row >= 0:
+        raise bad_record(batches.take(slice(part.first, part.last)), part, found.bad_row, found.bad_at, path)
+    spans = spans[: found.spans]
+    for number in np.flatnonzero(spans[:, 2] >= 0):
+        start, size, row = spans[number].tolist()
+        start -= address_of(out)
+        batch = _compressed(out[start : start + size], int(columns.codec[row]), record_filter.level)
         sources.append(batch)
-        spans.address[span] = address_of(batch)
-        spans.size[span] = len(batch)
-    return spans.address[:used], spans.size[:used]
+        spans[number, :2] = address_of(batch), len(batch)
+    address, size, _ = np.ascontiguousarray(spans.T)
+    return address, size, found
 
 
-def _compressed(out: np.ndarray, spans: OutputSpans, span: int, codec: int, level: int | None) -> np.ndarray:
+def _compressed(rebuilt: np.ndarray, codec: int, level: int | None) -> np.ndarray:
     """A rebuilt batch with its records compressed and its CRC set."""
-    start = int(spans.address[span]) - address_of(out)
-    records = compress(codec, out[start + RECORDS_POSITION : start + int(spans.size[span])], level)
+    records = compress(codec, rebuilt[RECORDS_POSITION:], level)
     batch = np.empty(RECORDS_POSITION + len(records), np.uint8)
-    batch[:RECORDS_POSITION] = out[start : start + RECORDS_POSITION]
+    batch[:RECORDS_POSITION] = rebuilt[:RECORDS_POSITION]
     batch[RECORDS_POSITION:] = byte_view(records)
     struct.pack_into(">i", batch.data, BATCH_LENGTH_POSITION, len(batch) - LOG_OVERHEAD)
     batch[ATTRIBUTES_POSITION + 1] |= codec
@@ -292,8 +283,14 @@ def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) ->
             if start >= 0 and start + total <= len(source):
                 return source[start : start + total]
     data = np.empty(total, np.uint8)
-    gather(address, size, address_of(data))
+    gather(address, size, data)
     return data
+
+
+def _write_base_offsets(data: np.ndarray, table: BatchTable) -> None:
+    """Writes the base offsets of a table into its batches. The CRC does not cover them."""
+    places = table.position[:, None] + np.arange(8)
+    data[places] = table.base_offset.astype(">i8").view(np.uint8).reshape(-1, 8)
 
 
 def _scanned(data: np.ndarray) -> BatchTable:

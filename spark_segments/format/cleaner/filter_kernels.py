@@ -7,380 +7,388 @@ output consists of.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import cython
 
-import numpy as np
+if not cython.compiled:  # else filter_kernels.pxd
+    from spark_segments.format.cleaner.layout import (
+        BATCH_BYTES,
+        GROUP,
+        KEEP_EMPTY,
+        KEEP_WHOLE,
+        KEY_ROW_BYTES,
+        LIVE_KNOWN,
+        ROW_FLAGS,
+        SET_HORIZON,
+        SPAN_BYTES,
+    )
+    from spark_segments.format.cleaner.map_kernels import Counts, Map, judge, map_at, read_keys
+    from spark_segments.format.kernels.crc32c import crc32c_range
+    from spark_segments.format.kernels.memory import (
+        Varint,
+        address_of,
+        copy_bytes,
+        copy_short,
+        i64,
+        load_native_i64,
+        load_u8,
+        read_varint,
+        read_varlong,
+        store_i8,
+        store_i16,
+        store_i32,
+        store_i64,
+        store_native_i64,
+        u64,
+        varlong_size,
+        wrap_i64,
+        write_varlong,
+    )
+    from spark_segments.format.layout import (
+        ATTRIBUTES_POSITION,
+        BASE_TIMESTAMP_POSITION,
+        BATCH_LENGTH_POSITION,
+        BATCH_OVERHEAD,
+        CODEC_MASK,
+        CONTROL_MASK,
+        CRC_POSITION,
+        DELETE_HORIZON_MASK,
+        LOG_OVERHEAD,
+        MAX_TIMESTAMP_POSITION,
+        NO_TIMESTAMP,
+        RECORDS_COUNT_POSITION,
+        TIMESTAMP_TYPE_MASK,
+    )
 
-from spark_segments.format.cleaner.offset_map import PREFETCH_ROWS, latest_offset, prefetch_slot
-from spark_segments.format.cleaner.record_keys import HAS_KEY, TOMBSTONE, read_keys
-from spark_segments.format.kernels.crc import crc32c_range
-from spark_segments.format.kernels.jit import (
-    MEMORY,
-    copy_short,
-    load_u8,
-    memcpy,
-    njit,
-    read_varint,
-    read_varlong,
-    store_i8,
-    store_i16,
-    store_i32,
-    store_i64,
-    varlong_size,
-    write_varlong,
+Batch = cython.struct(
+    row=cython.longlong,
+    address=cython.longlong,
+    size=cython.longlong,
+    start=cython.longlong,
+    end=cython.longlong,
+    base_offset=cython.longlong,
+    records=cython.longlong,
+    attributes=cython.longlong,
+    base_timestamp=cython.longlong,
+    max_timestamp=cython.longlong,
+    action=cython.longlong,
+    codec=cython.longlong,
 )
-from spark_segments.format.layout import (
-    ATTRIBUTES_POSITION,
-    BASE_TIMESTAMP_POSITION,
-    BATCH_LENGTH_POSITION,
-    BATCH_OVERHEAD,
-    CODEC_MASK,
-    CONTROL_MASK,
-    CRC_POSITION,
-    DELETE_HORIZON_MASK,
-    LOG_OVERHEAD,
-    MAX_TIMESTAMP_POSITION,
-    NO_TIMESTAMP,
-    RECORDS_COUNT_POSITION,
-    TIMESTAMP_TYPE_MASK,
-)
-
-# What happens to a batch (bits of `action`).
-READ = 1  # its records are read; without this bit no record stays
-KEEP_EMPTY = 2  # its header stays if no record does
-SET_HORIZON = 4  # it holds a marker whose transaction has no data left
-KEEP_WHOLE = 8  # all its records stay, and it stays as it is; with it, there is no READ
-LIVE_KNOWN = 16  # its live records are known: no key is looked up. None is a tombstone, and offsets have no gaps
-
-# Columns of the kernel's counts, records each.
-KEPT = 0
-SUPERSEDED = 1
-TOMBSTONES_EXPIRED = 2
-NO_KEY = 3
-KEPT_TOMBSTONES = 4
-BATCHES_UNCHANGED = 5
-COUNTS = 6
-
-# A rewritten record may be this much longer: 9 bytes for its timestamp delta, 4 for its length.
-RECORD_SLACK = 13
-
-_GROUP = 1024  # records that are read before the first of them is looked up
-_LARGEST_BATCH = 2**31 - 1 - LOG_OVERHEAD
-_TOO_LARGE = -2
+Delta = cython.struct(value=cython.longlong, start=cython.longlong, after=cython.longlong)
+Live = cython.struct(start_offset=cython.longlong, bits=cython.longlong)
 
 
-class Batches(NamedTuple):
-    """n batches for the kernel, an array each; addresses of their bytes and of their uncompressed records."""
-
-    address: np.ndarray  # int64
-    size: np.ndarray  # int64
-    start: np.ndarray  # int64
-    end: np.ndarray  # int64
-    base_offset: np.ndarray  # int64, of the log
-    records: np.ndarray  # int64: how many; 0 if they are not read
-    attributes: np.ndarray  # int64
-    base_timestamp: np.ndarray  # int64
-    max_timestamp: np.ndarray  # int64
-    action: np.ndarray  # int64: READ | KEEP_EMPTY | SET_HORIZON
-    codec: np.ndarray  # int64: of the rebuilt batch
-
-
-class Rules(NamedTuple):
-    """The offset map and the moment of the cleaning. `keep_without_key`: records without a key stay."""
-
-    slots: np.ndarray
-    capacity: np.uint64
-    seed: np.uint64
-    secret: np.ndarray
-    map_end_offset: int
-    now_ms: int
-    new_horizon_ms: int  # of batches that get one now; negative: no batch gets one
-    keep_without_key: bool
-    live_start_offset: int  # of the first bit of `live`
-    live: np.ndarray  # uint8: see LiveRecords
+@cython.cfunc
+@cython.nogil
+def _batch(batches: i64, row: i64) -> Batch:
+    at: i64 = batches + row * BATCH_BYTES
+    out: Batch = Batch(
+        row,
+        load_native_i64(at),
+        load_native_i64(at + 8),
+        load_native_i64(at + 16),
+        load_native_i64(at + 24),
+        load_native_i64(at + 32),
+        load_native_i64(at + 40),
+        load_native_i64(at + 48),
+        load_native_i64(at + 56),
+        load_native_i64(at + 64),
+        load_native_i64(at + 72),
+        load_native_i64(at + 80),
+    )
+    return out
 
 
-class OutputSpans(NamedTuple):
-    """The output in order: spans of memory to be copied. `row`: a batch to be compressed (without CRC yet), or -1."""
-
-    address: np.ndarray  # int64
-    size: np.ndarray  # int64
-    row: np.ndarray  # int64
-
-
-@njit(forceinline=True)
-def _add_span(spans, used, address, size, row):
-    """Appends a span, or lengthens the last span if this one follows it in memory. Returns how many there are."""
-    last = used - 1
-    if used > 0 and row < 0 and spans.row[last] < 0 and spans.address[last] + spans.size[last] == address:
-        spans.size[last] += size
-        return used
-    spans.address[used] = address
-    spans.size[used] = size
-    spans.row[used] = row
-    return used + 1
-
-
-@njit
-def _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts):
-    """Sets `flags` of rows [first, last): 1 if the record stays, else 0. Returns (how many stay, tombstones among
-    them).
-
-    Records from `end_offset` on stay, whatever the map says. Rows up to `read` are judged next.
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _add_span(last: i64, first: i64, address: i64, size: i64, row: i64) -> i64:
+    """Appends a span behind that at `last`, or lengthens it if this one follows it in memory. The address of the last
+    span then.
     """
-    offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
-    slots = rules.slots
-    no_key = superseded = expired = kept = tombstones = 0
-    for row in range(first, last):
-        prefetch_slot(slots, rules.capacity, lows, row + PREFETCH_ROWS, read)
-        is_tombstone = flags[row] & TOMBSTONE != 0
-        has_key = flags[row] & HAS_KEY != 0
-        offset = offsets[row]
-        flags[row] = 0
-        if offset < end_offset:
-            if not has_key:
-                if not rules.keep_without_key:
-                    no_key += 1
-                    continue
-            elif offset < latest_offset(slots, rules.capacity, lows[row], highs[row]):
-                superseded += 1
-                continue
-            elif is_tombstone and rules.now_ms >= horizon_ms:
-                expired += 1
-                continue
-        flags[row] = 1
-        kept += 1
-        tombstones += is_tombstone
-    counts[NO_KEY] += no_key
-    counts[SUPERSEDED] += superseded
-    counts[TOMBSTONES_EXPIRED] += expired
-    counts[KEPT] += kept
-    counts[KEPT_TOMBSTONES] += tombstones
-    return kept, tombstones
+    follows: cython.bint = last >= first and row < 0 and load_native_i64(last + 16) < 0
+    if follows and load_native_i64(last) + load_native_i64(last + 8) == address:
+        store_native_i64(last + 8, load_native_i64(last + 8) + size)
+        return last
+    last += SPAN_BYTES
+    store_native_i64(last, address)
+    store_native_i64(last + 8, size)
+    store_native_i64(last + 16, row)
+    return last
 
 
-@njit
-def _read_live(batches, batch, rules, rows):
-    """Sets `start` and `flags` of the batch's records, from row 0 on. Returns how many stay.
+@cython.cfunc
+@cython.nogil
+def _read_live(batch: Batch, live: Live, rows: i64) -> i64:
+    """Sets address and flags of the batch's records in `rows`. Returns how many stay.
 
     The result is -1 - p if the record at address p, or what follows the last record, is not what the batch says.
     """
-    starts, flags, live = rows.start, rows.flags, rules.live
-    position, end = batches.start[batch], batches.end[batch]
-    bit = batches.base_offset[batch] - rules.live_start_offset
-    kept = 0
-    for row in range(batches.records[batch]):
-        starts[row] = position
-        length, after = read_varint(MEMORY, position, end)
-        if after < 0 or length < 1 or length > end - after:
+    position: i64 = batch.start
+    bit: i64 = batch.base_offset - live.start_offset
+    end: i64 = rows + batch.records * KEY_ROW_BYTES
+    kept: i64 = 0
+    flag: i64
+    length: Varint
+    while rows < end:
+        store_native_i64(rows, position)
+        length = read_varint(position, batch.end)
+        if length.at < 0 or length.value < 1 or length.value > batch.end - length.at:
             return -1 - position
-        position = after + length
-        flag = (live[bit >> 3] >> (bit & 7)) & 1
-        flags[row] = flag
+        position = length.at + length.value
+        flag = (load_u8(live.bits + (bit >> 3)) >> (bit & 7)) & 1
+        store_native_i64(rows + ROW_FLAGS, flag)
         kept += flag
         bit += 1
-    return kept if position == end else -1 - position
+        rows += KEY_ROW_BYTES
+    return kept if position == batch.end else -1 - position
 
 
-@njit
-def _write_header(out, source, size, attributes, base_timestamp, max_timestamp, count, checked):
-    """Writes the header of a batch of `size` bytes at address `out`. Other fields are copied from the batch at
-    `source`.
-    """
-    memcpy(MEMORY, out, MEMORY, source, BATCH_OVERHEAD)
-    store_i32(MEMORY, out + BATCH_LENGTH_POSITION, size - LOG_OVERHEAD)
-    store_i16(MEMORY, out + ATTRIBUTES_POSITION, attributes)
-    store_i64(MEMORY, out + BASE_TIMESTAMP_POSITION, base_timestamp)
-    store_i64(MEMORY, out + MAX_TIMESTAMP_POSITION, max_timestamp)
-    store_i32(MEMORY, out + RECORDS_COUNT_POSITION, count)
+@cython.cfunc
+@cython.nogil
+def _write_header(
+    out: i64,
+    source: i64,
+    size: i64,
+    attributes: i64,
+    base_timestamp: i64,
+    max_timestamp: i64,
+    count: i64,
+    checked: cython.bint,
+) -> cython.void:
+    """Writes the header of a batch of `size` bytes. Other fields are copied from the batch at `source`."""
+    copy_bytes(out, source, BATCH_OVERHEAD)
+    store_i32(out + BATCH_LENGTH_POSITION, size - LOG_OVERHEAD)
+    store_i16(out + ATTRIBUTES_POSITION, attributes)
+    store_i64(out + BASE_TIMESTAMP_POSITION, base_timestamp)
+    store_i64(out + MAX_TIMESTAMP_POSITION, max_timestamp)
+    store_i32(out + RECORDS_COUNT_POSITION, count)
     if checked:
-        store_i32(MEMORY, out + CRC_POSITION, crc32c_range(MEMORY, out + ATTRIBUTES_POSITION, out + size))
+        store_i32(out + CRC_POSITION, crc32c_range(out + ATTRIBUTES_POSITION, out + size))
 
 
-@njit
-def _empty(batches, batch, out):
-    """Writes the batch without records at address `out`. Returns whether the batch was the same before."""
-    attributes = batches.attributes[batch] & ~(CODEC_MASK | DELETE_HORIZON_MASK)
-    source = batches.address[batch]
-    _write_header(out, source, BATCH_OVERHEAD, attributes, NO_TIMESTAMP, batches.max_timestamp[batch], 0, True)
-    if batches.size[batch] != BATCH_OVERHEAD:
+@cython.cfunc
+@cython.nogil
+def _empty(batch: Batch, out: i64) -> cython.bint:
+    """Writes the batch without records. Returns whether the batch was the same before."""
+    attributes: i64 = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_MASK)
+    _write_header(out, batch.address, BATCH_OVERHEAD, attributes, NO_TIMESTAMP, batch.max_timestamp, 0, True)
+    at: i64 = 0
+    if batch.size != BATCH_OVERHEAD:
         return False
-    same = True
-    for at in range(BATCH_OVERHEAD):
-        same = same and load_u8(MEMORY, out + at) == load_u8(MEMORY, source + at)
-    return same
+    while at < BATCH_OVERHEAD and load_u8(out + at) == load_u8(batch.address + at):
+        at += 1
+    return at == BATCH_OVERHEAD
 
 
-@njit
-def _timestamp_delta(start, end):
-    """(delta, address of its varlong, address after it) of a good record."""
-    _, position = read_varint(MEMORY, start, end)
-    delta, after = read_varlong(MEMORY, position + 1, end)
-    return delta, position + 1, after
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _timestamp_delta(start: i64, end: i64) -> Delta:
+    """The timestamp delta of a good record, with the address of its varlong and that behind it."""
+    length: Varint = read_varint(start, end)
+    delta: Varint = read_varlong(length.at + 1, end)
+    out: Delta = Delta(delta.value, length.at + 1, delta.at)
+    return out
 
 
-@njit
-def _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out):
-    """Writes the batch with those records of rows [first, last) that stay at address `out`. Returns its size, or
-    _TOO_LARGE.
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _record_end(row: i64, last: i64, section_end: i64) -> i64:
+    """The end of the record before `row`."""
+    return load_native_i64(row) if row < last else section_end
+
+
+@cython.cfunc
+@cython.nogil
+def _rebuild(batch: Batch, row: i64, last: i64, kept: i64, horizon_ms: i64, out: i64) -> i64:
+    """Writes the batch with those records of the rows up to `last` that stay. Returns its size, or -1: too large.
 
     As Kafka's buildRetainedRecordsInto: the base timestamp is the delete horizon, or else the first record's timestamp.
     """
-    section_end = batches.end[batch]
-    attributes = batches.attributes[batch] & ~(CODEC_MASK | DELETE_HORIZON_MASK)
-    appended = attributes & TIMESTAMP_TYPE_MASK != 0
-    old_base = batches.base_timestamp[batch]
-    max_timestamp = batches.max_timestamp[batch] if appended else np.int64(NO_TIMESTAMP)
-    row = first
-    while not rows.flags[row]:
-        row += 1
+    attributes: i64 = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_MASK)
+    appended: cython.bint = attributes & TIMESTAMP_TYPE_MASK != 0
+    old_base: i64 = batch.base_timestamp
+    max_timestamp: i64 = batch.max_timestamp if appended else NO_TIMESTAMP
+    new_base: i64
+    delta: Delta
+    while load_native_i64(row + ROW_FLAGS) == 0:
+        row += KEY_ROW_BYTES
     if horizon_ms >= 0:
         attributes |= DELETE_HORIZON_MASK
         new_base = horizon_ms
     elif appended:
         new_base = max_timestamp
     else:
-        delta, _, _ = _timestamp_delta(rows.start[row], section_end)
-        new_base = old_base + delta
-    verbatim = not appended and new_base == old_base
-    cursor = out + BATCH_OVERHEAD
+        delta = _timestamp_delta(load_native_i64(row), batch.end)
+        new_base = wrap_i64(old_base + delta.value)
+    verbatim: cython.bint = not appended and new_base == old_base
+    cursor: i64 = out + BATCH_OVERHEAD
+    start: i64
+    end: i64
+    difference: i64
     while row < last:
-        if not rows.flags[row]:
-            row += 1
+        if load_native_i64(row + ROW_FLAGS) == 0:
+            row += KEY_ROW_BYTES
             continue
-        start = rows.start[row]
+        start = load_native_i64(row)
         if verbatim:
             # A run of records that stay is copied at once. Their timestamps are read, not written.
-            while row < last and rows.flags[row]:
-                delta, _, _ = _timestamp_delta(rows.start[row], section_end)
-                max_timestamp = max(max_timestamp, old_base + delta)
-                row += 1
-            end = rows.start[row] if row < last else section_end
-            memcpy(MEMORY, cursor, MEMORY, start, end - start)
+            while row < last and load_native_i64(row + ROW_FLAGS) != 0:
+                delta = _timestamp_delta(load_native_i64(row), batch.end)
+                max_timestamp = max(max_timestamp, wrap_i64(old_base + delta.value))
+                row += KEY_ROW_BYTES
+            end = _record_end(row, last, batch.end)
+            copy_bytes(cursor, start, end - start)
             cursor += end - start
             continue
-        row += 1
-        end = rows.start[row] if row < last else section_end
-        delta, at, after = _timestamp_delta(start, section_end)
+        row += KEY_ROW_BYTES
+        end = _record_end(row, last, batch.end)
+        delta = _timestamp_delta(start, batch.end)
         if appended:
-            delta = max_timestamp - new_base
+            difference = wrap_i64(max_timestamp - new_base)
         else:
-            max_timestamp = max(max_timestamp, old_base + delta)
-            delta += old_base - new_base
-        cursor = write_varlong(MEMORY, cursor, 1 + varlong_size(delta) + end - after)
-        store_i8(MEMORY, cursor, load_u8(MEMORY, at - 1))
-        cursor = write_varlong(MEMORY, cursor + 1, delta)
-        copy_short(MEMORY, cursor, MEMORY, after, end - after, section_end)
-        cursor += end - after
-    size = cursor - out
-    if size > _LARGEST_BATCH:
-        return _TOO_LARGE
-    checked = batches.codec[batch] == 0
-    _write_header(out, batches.address[batch], size, attributes, new_base, max_timestamp, kept, checked)
-    return size
+            max_timestamp = max(max_timestamp, wrap_i64(old_base + delta.value))
+            difference = wrap_i64(delta.value + old_base - new_base)
+        cursor = write_varlong(cursor, 1 + varlong_size(difference) + end - delta.after)
+        store_i8(cursor, load_u8(delta.start - 1))
+        cursor = write_varlong(cursor + 1, difference)
+        copy_short(cursor, delta.after, end - delta.after, batch.end)
+        cursor += end - delta.after
+    if cursor - out > 0x7FFFFFFF - LOG_OVERHEAD:
+        return -1
+    _write_header(out, batch.address, cursor - out, attributes, new_base, max_timestamp, kept, batch.codec == 0)
+    return cursor - out
 
 
-@njit
-def _put_rebuilt(batches, batch, rows, first, last, kept, horizon_ms, out, spans, used):
-    """Rebuilds the batch at address `out` and adds its span. Returns (spans, address after it); -1 spans: too large."""
-    size = _rebuild(batches, batch, rows, first, last, kept, horizon_ms, out)
-    if size == _TOO_LARGE:
-        return -1, out
-    return _add_span(spans, used, out, size, batch if batches.codec[batch] != 0 else -1), out + size
+def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
+    """Cleans all batches; a tuple of the fields of `Cleaned`.
 
-
-@njit
-def filter_batches(batches, rules, rows, ends, out, spans, counts):
-    """Cleans all batches. Returns (how many spans, batch of a bad record or -1, address of a bad record or -1).
-
-    At address `out` there is room for all that may be rebuilt and COPY_SLACK bytes more. `rows` has room for _GROUP
-    records and for the records of the largest batch, `ends` (int64[]) for those of _GROUP batches.
+    `batches` is int64[n, 11]: a line of `Batches` each. `out` (uint8[]) has room for all that may be rebuilt and
+    COPY_SLACK bytes more. `rows`: see `key_rows`. `ends` is int64[GROUP], `spans` int64[n, 3]: the output in
+    order as address, size, and the batch that is to be compressed (without CRC yet) or -1.
     """
-    used = 0
-    batch = 0
-    total = len(batches.address)
-    while batch < total:
-        if batches.action[batch] & (KEEP_WHOLE | LIVE_KNOWN):
-            if batches.action[batch] & KEEP_WHOLE:
-                used = _add_span(spans, used, batches.address[batch], batches.size[batch], -1)
-                counts[BATCHES_UNCHANGED] += 1
-            else:
-                records = batches.records[batch]
-                kept = _read_live(batches, batch, rules, rows)
-                if kept < 0:
-                    return used, batch, -1 - kept
-                counts[KEPT] += kept
-                counts[SUPERSEDED] += records - kept
-                has_horizon = batches.attributes[batch] & DELETE_HORIZON_MASK != 0
-                horizon_ms = batches.base_timestamp[batch] if has_horizon else np.int64(NO_TIMESTAMP)
-                rebuilt, out = _put_rebuilt(batches, batch, rows, 0, records, kept, horizon_ms, out, spans, used)
-                if rebuilt < 0:
-                    return used, batch, batches.start[batch]
-                used = rebuilt
-            batch += 1
-            continue
-        read = 0
-        after = batch
-        while after < total and after - batch < _GROUP and (after == batch or read + batches.records[after] <= _GROUP):
-            if batches.action[after] & (KEEP_WHOLE | LIVE_KNOWN):
+    slots = rules.slots
+    table: Map = map_at(address_of(slots), len(slots))
+    seed: u64 = rules.seed
+    secret: i64 = address_of(rules.secret)
+    map_end_offset: i64 = rules.map_end_offset
+    now_ms: i64 = rules.now_ms
+    new_horizon_ms: i64 = rules.new_horizon_ms
+    keep_without_key: cython.bint = rules.keep_without_key
+    live: Live = Live(rules.live_start_offset, address_of(rules.live))
+    batches_at: i64 = address_of(batches)
+    total: i64 = len(batches)
+    first_row: i64 = address_of(rows)
+    ends_at: i64 = address_of(ends)
+    first_span: i64 = address_of(spans)
+    span: i64 = first_span - SPAN_BYTES
+    to: i64 = address_of(out)
+    counts: Counts
+    kept: i64 = 0
+    superseded: i64 = 0
+    expired: i64 = 0
+    no_key: i64 = 0
+    tombstones: i64 = 0
+    unchanged: i64 = 0
+    bad_row: i64 = -1
+    bad_at: i64 = -1
+    row: i64 = 0
+    one: Batch
+    after: i64
+    read: i64
+    row_first: i64
+    row_last: i64
+    size: i64
+    found: i64
+    horizon_ms: i64
+    has_horizon: cython.bint
+    new_horizon: cython.bint
+    with cython.nogil:
+        while row < total and bad_row < 0:
+            one = _batch(batches_at, row)
+            if one.action & (KEEP_WHOLE | LIVE_KNOWN):
+                if one.action & KEEP_WHOLE:
+                    span = _add_span(span, first_span, one.address, one.size, -1)
+                    unchanged += 1
+                else:
+                    found = _read_live(one, live, first_row)
+                    if found < 0:
+                        bad_row = row
+                        bad_at = -1 - found
+                        break
+                    kept += found
+                    superseded += one.records - found
+                    horizon_ms = one.base_timestamp if one.attributes & DELETE_HORIZON_MASK else NO_TIMESTAMP
+                    size = _rebuild(one, first_row, first_row + one.records * KEY_ROW_BYTES, found, horizon_ms, to)
+                    if size < 0:
+                        bad_row = row
+                        bad_at = one.start
+                        break
+                    span = _add_span(span, first_span, to, size, row if one.codec != 0 else -1)
+                    to += size
+                row += 1
+                continue
+            read = 0
+            after = row
+            while after < total and after - row < GROUP:
+                one = _batch(batches_at, after)
+                if (after > row and read + one.records > GROUP) or one.action & (KEEP_WHOLE | LIVE_KNOWN):
+                    break
+                found = read_keys(one.start, one.end, one.base_offset, one.records, seed, secret, first_row, read)
+                if found < 0:
+                    bad_row = after
+                    bad_at = -1 - found
+                    break
+                read = found
+                store_native_i64(ends_at + 8 * (after - row), read)
+                after += 1
+            if bad_row >= 0:
                 break
-            read = read_keys(
-                batches.start[after],
-                batches.end[after],
-                batches.base_offset[after],
-                batches.records[after],
-                rules.seed,
-                rules.secret,
-                rows,
-                read,
-            )
-            if read < 0:
-                return used, after, -1 - read
-            ends[after - batch] = read
-            after += 1
-        first = 0
-        for one in range(batch, after):
-            last = ends[one - batch]
-            has_horizon = batches.attributes[one] & DELETE_HORIZON_MASK != 0
-            horizon_ms = batches.base_timestamp[one] if has_horizon else np.iinfo(np.int64).max
-            # Control records have keys that are not the map's.
-            end_offset = np.int64(0) if batches.attributes[one] & CONTROL_MASK else rules.map_end_offset
-            kept, tombstones = _judge(rules, rows, first, last, read, end_offset, horizon_ms, counts)
-            new_horizon = not has_horizon and (tombstones > 0 or batches.action[one] & SET_HORIZON != 0)
-            new_horizon = new_horizon and rules.new_horizon_ms >= 0
-            if kept == 0:
-                if batches.action[one] & KEEP_EMPTY:
-                    if _empty(batches, one, out):
-                        used = _add_span(spans, used, batches.address[one], batches.size[one], -1)
-                        counts[BATCHES_UNCHANGED] += 1
-                    else:
-                        used = _add_span(spans, used, out, BATCH_OVERHEAD, -1)
-                        out += BATCH_OVERHEAD
-            elif kept == last - first and not new_horizon:
-                used = _add_span(spans, used, batches.address[one], batches.size[one], -1)
-                counts[BATCHES_UNCHANGED] += 1
-            else:
-                kept_horizon = batches.base_timestamp[one] if has_horizon else np.int64(NO_TIMESTAMP)
-                new_horizon_ms = rules.new_horizon_ms if new_horizon else kept_horizon
-                rebuilt, out = _put_rebuilt(batches, one, rows, first, last, kept, new_horizon_ms, out, spans, used)
-                if rebuilt < 0:
-                    return used, one, batches.start[one]
-                used = rebuilt
-            first = last
-        batch = after
-    return used, -1, -1
-
-
-@njit
-def gather(addresses, sizes, out):
-    """Copies spans of memory to address `out`, one after the other."""
-    for piece in range(len(addresses)):
-        memcpy(MEMORY, out, MEMORY, addresses[piece], sizes[piece])
-        out += sizes[piece]
-
-
-@njit
-def write_base_offsets(out, positions, base_offsets):
-    """Writes the base offsets of batches at `positions` of uint8[] `out`. The CRC does not cover them."""
-    for batch in range(len(positions)):
-        store_i64(out, positions[batch], base_offsets[batch])
+            row_first = first_row
+            found = row
+            while row < after:
+                one = _batch(batches_at, row)
+                row_last = first_row + load_native_i64(ends_at + 8 * (row - found)) * KEY_ROW_BYTES
+                has_horizon = one.attributes & DELETE_HORIZON_MASK != 0
+                # Control records have keys that are not the map's.
+                counts = judge(
+                    table,
+                    row_first,
+                    row_last,
+                    first_row + read * KEY_ROW_BYTES,
+                    0 if one.attributes & CONTROL_MASK else map_end_offset,
+                    keep_without_key,
+                    has_horizon and now_ms >= one.base_timestamp,
+                )
+                kept += counts.kept
+                superseded += counts.superseded
+                expired += counts.expired
+                no_key += counts.no_key
+                tombstones += counts.tombstones
+                new_horizon = not has_horizon and new_horizon_ms >= 0
+                new_horizon = new_horizon and (counts.tombstones > 0 or one.action & SET_HORIZON != 0)
+                if counts.kept == 0:
+                    if one.action & KEEP_EMPTY:
+                        if _empty(one, to):
+                            span = _add_span(span, first_span, one.address, one.size, -1)
+                            unchanged += 1
+                        else:
+                            span = _add_span(span, first_span, to, BATCH_OVERHEAD, -1)
+                            to += BATCH_OVERHEAD
+                elif counts.kept * KEY_ROW_BYTES == row_last - row_first and not new_horizon:
+                    span = _add_span(span, first_span, one.address, one.size, -1)
+                    unchanged += 1
+                else:
+                    horizon_ms = new_horizon_ms if new_horizon else one.base_timestamp if has_horizon else NO_TIMESTAMP
+                    size = _rebuild(one, row_first, row_last, counts.kept, horizon_ms, to)
+                    if size < 0:
+                        bad_row = row
+                        bad_at = one.start
+                        break
+                    span = _add_span(span, first_span, to, size, row if one.codec != 0 else -1)
+                    to += size
+                row_first = row_last
+                row += 1
+    used: i64 = (span + SPAN_BYTES - first_span) // SPAN_BYTES
+    return used, bad_row, bad_at, kept, superseded, expired, no_key, tombstones, unchanged

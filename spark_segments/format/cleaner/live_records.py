@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_segments.format.batches import BatchTable
+from spark_segments.format.cleaner import map_kernels
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.format.kernels.jit import njit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LiveRecords:
         if count > memory_bytes * 8:
             return None
         bits = np.zeros(count // 8 + 1, np.uint8)
-        _set_bits(offset_map.slots, offset_map.start_offset, count, bits)
+        map_kernels.set_bits(offset_map.slots, offset_map.start_offset, count, bits)
         return cls(offset_map.start_offset, offset_map.end_offset, bits)
 
     def counts(self, batches: BatchTable, offset_shift: int) -> np.ndarray:
@@ -44,44 +44,11 @@ class LiveRecords:
         """As `counts`, of the ranges of the log [base_offset, last_offset]; int64[n] each."""
         inside = (base_offset >= self.start_offset) & (last_offset < self.end_offset)
         found = np.full(len(base_offset), -1, np.int64)
-        _count_bits(self.bits, inside, base_offset - self.start_offset, last_offset - self.start_offset + 1, found)
+        map_kernels.count_bits(
+            self.bits, inside, base_offset - self.start_offset, last_offset - self.start_offset + 1, found
+        )
         return found
 
 
 NO_LIVE_RECORDS = LiveRecords(0, 0, np.zeros(1, np.uint8))
 """No offsets: every batch's keys are looked up."""
-
-
-@njit
-def _set_bits(slots, start_offset, count, bits):
-    """Sets the bit of each offset in the slots of a map that is among `count` offsets from `start_offset` on.
-
-    Records of a damaged batch may state offsets beyond the end of the map.
-    """
-    for word in range(2, len(slots), 3):
-        at = np.int64(slots[word]) - 1 - start_offset
-        if slots[word] != 0 and 0 <= at < count:
-            bits[at >> 3] |= np.uint8(1 << (at & 7))
-
-
-@njit
-def _count_bits(bits, wanted, starts, ends, found):
-    """Sets `found` (int64[n]) of each wanted range [start, end) to how many of its bits are set."""
-    for row in range(len(starts)):
-        if not wanted[row]:
-            continue
-        at, end = starts[row], ends[row]
-        count = 0
-        while at < end and at & 7:
-            count += (bits[at >> 3] >> (at & 7)) & 1
-            at += 1
-        while at + 8 <= end:
-            byte = np.int64(bits[at >> 3])
-            while byte:
-                byte &= byte - 1
-                count += 1
-            at += 8
-        while at < end:
-            count += (bits[at >> 3] >> (at & 7)) & 1
-            at += 1
-        found[row] = count

@@ -15,19 +15,16 @@ import numpy as np
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.cleaner.record_keys import HAS_KEY, bad_record, key_rows, read_keys
+from spark_segments.format.cleaner import map_kernels
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
+from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.decoding.record_sections import RecordSections, as_magic_2, record_sections
-from spark_segments.format.kernels.jit import njit, prefetch_near
-from spark_segments.format.kernels.key_hash import hash_of, multiply_high, seeded_secret
+from spark_segments.format.kernels.key_hash import seeded_secret
 from spark_segments.format.window import Window
-
-BYTES_PER_SLOT = 24
 
 _FIRST_SLOTS = 4096
 _GROWTH = 4  # times: little is moved twice, and the old table is small beside the new one
 _GROWING_LOAD = 0.6  # while there is room to grow, probes are kept short
-_GROUP = 1024  # records that are read before the first of them is looked up
-PREFETCH_ROWS = 16  # slots are asked for so many look-ups ahead
 _NOT_FULL = -1
 _LARGEST_INT64 = 2**63 - 1
 
@@ -74,9 +71,7 @@ class OffsetMap:
 
     def get(self, key: Any) -> int:
         """The latest offset of a key, or -1."""
-        number = hash_of(key, self.seed)
-        low, high = np.uint64(number & (1 << 64) - 1), np.uint64(number >> 64)
-        return int(latest_offset(self.slots, np.uint64(self.capacity), low, high))
+        return int(map_kernels.latest(key, self.seed, self.secret, self.slots))
 
     def put_batches(
         self,
@@ -130,12 +125,12 @@ class OffsetMap:
     ) -> None:
         base_offsets = batches.base_offset + offset_shift
         counts = batches.count.astype(np.int64)
-        rows = key_rows(max(_GROUP, int(counts.max())))
+        rows = key_rows(int(counts.max()))
         row = 0
         while row < len(counts):
             growing = self.capacity < self._max_slots
             limit = int(self.capacity * _GROWING_LOAD) if growing else self.max_entries
-            row, self.entries, offset, needed, bad_at = _put_sections(
+            row, self.entries, offset, needed, bad_at = map_kernels.put_sections(
                 part.start,
                 part.end,
                 base_offsets,
@@ -143,10 +138,9 @@ class OffsetMap:
                 row,
                 self.start_offset,
                 bound,
-                np.uint64(self.seed),
+                self.seed,
                 self.secret,
                 self.slots,
-                np.uint64(self.capacity),
                 self.entries,
                 limit,
                 growing,
@@ -168,7 +162,7 @@ class OffsetMap:
         # A last step that would gain little is taken at once, so that the old table is never large beside the new
         # table.
         self._allocate(self._max_slots if wanted * _GROWTH > self._max_slots else wanted)
-        self.entries = _put_slots(old, self.slots, np.uint64(self.capacity), 0)
+        self.entries = map_kernels.put_slots(old, self.slots, 0)
 
     def advance(self, end_offset: int) -> None:
         """Says that the map goes up to `end_offset`: no record lies in between."""
@@ -193,13 +187,12 @@ class OffsetMap:
             return False
         while self.capacity < self._max_slots and self.entries + entries > self.capacity * _GROWING_LOAD:
             self._grow(self.entries + entries)
-        capacity = np.uint64(self.capacity)
         if self.entries + entries > self.max_entries:
-            new = sum(_count_new(used, self.slots, capacity) for used in pieces())
+            new = sum(map_kernels.count_new(used, self.slots) for used in pieces())
             if self.entries + new > self.max_entries:
                 return False
         for used in pieces():
-            self.entries = _put_slots(used, self.slots, capacity, self.entries)
+            self.entries = map_kernels.put_slots(used, self.slots, self.entries)
         self.advance(end_offset)
         return True
 
@@ -213,112 +206,3 @@ class OffsetMap:
         for first in range(0, len(table), rows):
             piece = table[first : first + rows]
             yield piece[piece[:, 2] != 0].reshape(-1)
-
-
-@njit(forceinline=True)
-def prefetch_slot(slots, capacity, lows, row, last):
-    """Prefetches the slot where the search for the key of `row` begins, or of the last row before `last`."""
-    prefetch_near(slots, np.int64(multiply_high(lows[min(row, last - 1)], capacity)) * BYTES_PER_SLOT)
-
-
-@njit(forceinline=True)
-def find_slot(slots, capacity, low, high):
-    """The index in `slots` of the three words of this key, or of the empty words where it would go."""
-    slot = multiply_high(low, capacity)
-    while True:
-        at = slot * np.uint64(3)
-        if slots[at + np.uint64(2)] == 0 or (slots[at] == low and slots[at + np.uint64(1)] == high):
-            return at
-        slot += np.uint64(1)
-        if slot == capacity:
-            slot = np.uint64(0)
-
-
-@njit(forceinline=True)
-def latest_offset(slots, capacity, low, high):
-    """The offset of this key, or -1."""
-    return np.int64(slots[find_slot(slots, capacity, low, high) + np.uint64(2)]) - 1
-
-
-@njit
-def _put_sections(
-    section_starts,
-    section_ends,
-    base_offsets,
-    counts,
-    batch,
-    start_offset,
-    end_offset,
-    seed,
-    secret,
-    slots,
-    capacity,
-    entries,
-    limit,
-    growing,
-    rows,
-    is_plain,
-):
-    """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)
-
-    `is_plain` (uint8[n]) is 1 for each batch read whose records all have a key and a value and the next offset, else 0.
-    """
-    offsets, lows, highs, flags = rows.offset, rows.low, rows.high, rows.flags
-    while batch < len(counts):
-        read = 0
-        after = batch
-        while after < len(counts) and (after == batch or read + counts[after] <= _GROUP):
-            first = read
-            read = read_keys(
-                section_starts[after], section_ends[after], base_offsets[after], counts[after], seed, secret, rows, read
-            )
-            if read < 0:
-                return after, entries, _NOT_FULL, entries, -1 - read
-            is_plain[after] = 1
-            for row in range(first, read):
-                if flags[row] != HAS_KEY or offsets[row] != base_offsets[after] + (row - first):
-                    is_plain[after] = 0
-            after += 1
-        if growing and entries + read > limit:
-            return batch, entries, _NOT_FULL, entries + read, -1
-        for row in range(read):
-            prefetch_slot(slots, capacity, lows, row + PREFETCH_ROWS, read)
-            offset = offsets[row]
-            if flags[row] & HAS_KEY and start_offset <= offset < end_offset:
-                at = find_slot(slots, capacity, lows[row], highs[row])
-                stored = np.int64(slots[at + np.uint64(2)])
-                if stored == 0:
-                    if entries >= limit:
-                        return batch, entries, offset, entries, -1
-                    slots[at] = lows[row]
-                    slots[at + np.uint64(1)] = highs[row]
-                    entries += 1
-                slots[at + np.uint64(2)] = np.uint64(max(stored, offset + 1))
-        batch = after
-    return batch, entries, _NOT_FULL, entries, -1
-
-
-@njit
-def _count_new(source, slots, capacity):
-    """How many keys of another table are not in this table."""
-    new = 0
-    for word in range(0, len(source), 3):
-        if source[word + 2] != 0:
-            new += slots[find_slot(slots, capacity, source[word], source[word + 1]) + np.uint64(2)] == 0
-    return new
-
-
-@njit
-def _put_slots(source, slots, capacity, entries):
-    """Puts the used slots of another table, for which there is room. Returns the entries then."""
-    for word in range(0, len(source), 3):
-        offset = source[word + 2]
-        if offset != 0:
-            at = find_slot(slots, capacity, source[word], source[word + 1])
-            stored = slots[at + np.uint64(2)]
-            if stored == 0:
-                slots[at] = source[word]
-                slots[at + np.uint64(1)] = source[word + 1]
-                entries += 1
-            slots[at + np.uint64(2)] = max(stored, offset)
-    return entries

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_segments.errors import SegmentsError
+from spark_segments.format.cleaner import transaction_kernels
 from spark_segments.format.control import read_markers
-from spark_segments.format.kernels.jit import njit
-from spark_segments.format.layout import ABORT, COMMIT, NO_MARKER
+from spark_segments.format.layout import NO_MARKER
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
-
-_NONE = -1
 
 
 class WholeLogNeededError(SegmentsError):
@@ -92,9 +90,9 @@ class CleanedTransactions:
         known = set(zip(self._aborted.producer_id.tolist(), self._aborted.first_offset.tolist(), strict=True))
         pairs = zip(aborted.producer_id.tolist(), aborted.first_offset.tolist(), strict=True)
         new = np.array([pair not in known for pair in pairs], np.bool_)
-        both = AbortedTransactions.concatenate([self._aborted, _rows(aborted, new)])
+        both = AbortedTransactions.concatenate([self._aborted, aborted.take(new)])
         order = np.argsort(both.first_offset, kind="stable")
-        self._aborted = _rows(both, order)
+        self._aborted = both.take(order)
         self._observed = np.concatenate([self._observed, np.zeros(int(new.sum()), np.bool_)])[order]
 
     def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
@@ -126,7 +124,9 @@ class CleanedTransactions:
         self.has_met_any = True
         producer_ids = np.unique(np.concatenate([batches.producer_id, self._aborted.producer_id, self._committed]))
         committed = np.isin(producer_ids, self._committed)
-        discardable, ended, retained = _walk(
+        discardable = np.zeros(len(batches), np.bool_)
+        ended, retained = np.zeros((2, len(self._aborted)), np.bool_)
+        transaction_kernels.walk(
             np.searchsorted(producer_ids, batches.producer_id),
             batches.base_offset,
             batches.last_offset,
@@ -137,13 +137,17 @@ class CleanedTransactions:
             self._aborted.last_offset,
             self._observed,
             committed,
+            np.empty(len(producer_ids), np.int64),
+            discardable,
+            ended,
+            retained,
         )
-        index = _rows(self._aborted, np.flatnonzero(retained))
+        index = self._aborted.take(np.flatnonzero(retained))
         self._committed = producer_ids[committed]
-        self._aborted = _rows(self._aborted, ~ended)
+        self._aborted = self._aborted.take(~ended)
         self._observed = self._observed[~ended]
         by_marker = np.argsort(index.last_offset, kind="stable")
-        return discardable, _rows(index, by_marker)
+        return discardable, index.take(by_marker)
 
     def copy(self) -> CleanedTransactions:
         """The state by itself: what is read further on changes only one of both."""
@@ -158,79 +162,3 @@ class UntouchedTransactions(CleanedTransactions):
     def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
         """(bool[n] of no batch, no transactions)"""
         return np.zeros(len(window.batches), np.bool_), AbortedTransactions.of()
-
-
-def _rows(aborted: AbortedTransactions, rows: np.ndarray) -> AbortedTransactions:
-    return AbortedTransactions(
-        aborted.producer_id[rows],
-        aborted.first_offset[rows],
-        aborted.last_offset[rows],
-        aborted.last_stable_offset[rows],
-    )
-
-
-@njit(_nrt=True)
-def _walk(
-    producers,
-    base_offsets,
-    last_offsets,
-    control,
-    kinds,
-    txn_producers,
-    txn_first_offsets,
-    txn_last_offsets,
-    observed,
-    committed,
-):
-    """(which batches may be discarded, which transactions have ended, whose marker is kept because of its data)
-
-    Producers are numbers from 0 to len(committed) - 1. `observed` and `committed` are updated.
-    """
-    discardable = np.zeros(len(producers), np.bool_)
-    ended = np.zeros(len(txn_producers), np.bool_)
-    retained = np.zeros(len(txn_producers), np.bool_)
-    under_way = np.full(len(committed), _NONE)
-    next_txn = 0
-    for row in range(len(producers)):
-        while next_txn < len(txn_producers) and txn_first_offsets[next_txn] <= last_offsets[row]:
-            txn_producer = txn_producers[next_txn]
-            before = under_way[txn_producer]
-            # A missing marker ends a transaction just as an existing one does.
-            if before != _NONE and txn_last_offsets[before] < txn_first_offsets[next_txn]:
-                ended[before] = True
-                before = _NONE
-            if before == _NONE:
-                under_way[txn_producer] = next_txn
-            else:
-                ended[next_txn] = True
-            next_txn += 1
-        producer = producers[row]
-        txn = under_way[producer]
-        if txn != _NONE and txn_last_offsets[txn] < base_offsets[row]:
-            ended[txn] = True
-            under_way[producer] = _NONE
-            txn = _NONE
-        if not control[row]:
-            if txn != _NONE:
-                observed[txn] = True
-                discardable[row] = True
-            else:
-                committed[producer] = True
-        elif kinds[row] == NO_MARKER:
-            discardable[row] = True
-        elif kinds[row] == ABORT:
-            discardable[row] = True
-            if txn != _NONE:
-                ended[txn] = True
-                under_way[producer] = _NONE
-                if observed[txn]:
-                    retained[txn] = True
-                    discardable[row] = False
-        elif kinds[row] == COMMIT:
-            discardable[row] = not committed[producer]
-            committed[producer] = False
-    for txn in range(next_txn):
-        # Batches come in the order of offsets, so what ended before the last one is over, seen or not.
-        if txn_last_offsets[txn] < last_offsets[-1]:
-            ended[txn] = True
-    return discardable, ended, retained

@@ -13,13 +13,25 @@ collides for every seed. Keys from hostile writers belong in a separate topic.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
+import cython
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
-from spark_segments.format.kernels.jit import byte_view, intrinsic, load_u8, load_u64_le, njit
+if not cython.compiled:  # else key_hash.pxd
+    from spark_segments.format.kernels.memory import (
+        address_of,
+        i64,
+        load_u8,
+        load_u32_le,
+        load_u64_le,
+        multiply_high,
+        swap_64,
+        u64,
+        wrap_u32,
+        wrap_u64,
+    )
+
+KeyHash = cython.struct(low=cython.ulonglong, high=cython.ulonglong)
 
 # The specification's default secret.
 SECRET = bytes.fromhex(
@@ -31,229 +43,250 @@ SECRET = bytes.fromhex(
     "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
 )
 _WORDS = struct.unpack("<24Q", SECRET)
-_SECRET_BYTES = np.frombuffer(SECRET, np.uint8)
 
-_U = np.uint64
-_LOW_32 = _U(0xFFFFFFFF)
-_PRIME_32_1 = _U(0x9E3779B1)
-_PRIME_32_2 = _U(0x85EBCA77)
-_PRIME_32_3 = _U(0xC2B2AE3D)
-_PRIME_1 = _U(0x9E3779B185EBCA87)
-_PRIME_2 = _U(0xC2B2AE3D27D4EB4F)
-_PRIME_3 = _U(0x165667B19E3779F9)
-_PRIME_4 = _U(0x85EBCA77C2B2AE63)
-_PRIME_5 = _U(0x27D4EB2F165667C5)
-_PRIME_MX1 = _U(0x165667919E3779F9)
-_PRIME_MX2 = _U(0x9FB21C651E98DF25)
+# Constants of kernels are C's: as objects of Python they would need the GIL.
+_PRIME_32_1 = cython.declare(cython.ulonglong, 0x9E3779B1)
+_PRIME_32_2 = cython.declare(cython.ulonglong, 0x85EBCA77)
+_PRIME_32_3 = cython.declare(cython.ulonglong, 0xC2B2AE3D)
+_PRIME_1 = cython.declare(cython.ulonglong, 0x9E3779B185EBCA87)
+_PRIME_2 = cython.declare(cython.ulonglong, 0xC2B2AE3D27D4EB4F)
+_PRIME_3 = cython.declare(cython.ulonglong, 0x165667B19E3779F9)
+_PRIME_4 = cython.declare(cython.ulonglong, 0x85EBCA77C2B2AE63)
+_PRIME_5 = cython.declare(cython.ulonglong, 0x27D4EB2F165667C5)
+_PRIME_MX1 = cython.declare(cython.ulonglong, 0x165667919E3779F9)
+_PRIME_MX2 = cython.declare(cython.ulonglong, 0x9FB21C651E98DF25)
 
 # Pairs of words of the secret that short keys are mixed with, by length.
-_EMPTY_LOW, _EMPTY_HIGH = _U(_WORDS[8] ^ _WORDS[9]), _U(_WORDS[10] ^ _WORDS[11])
-_TINY_LOW = _U((_WORDS[0] ^ _WORDS[0] >> 32) & 0xFFFFFFFF)
-_TINY_HIGH = _U((_WORDS[1] ^ _WORDS[1] >> 32) & 0xFFFFFFFF)
-_SMALL = _U(_WORDS[2] ^ _WORDS[3])
-_MEDIUM_LOW, _MEDIUM_HIGH = _U(_WORDS[4] ^ _WORDS[5]), _U(_WORDS[6] ^ _WORDS[7])
-
-# What the sums of long keys begin with.
-_SUMS = np.array([_PRIME_32_3, _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_32_2, _PRIME_5, _PRIME_32_1], np.uint64)
-
-_STRIPE = 64
-_STRIPES_PER_BLOCK = 16
-_BLOCK = _STRIPE * _STRIPES_PER_BLOCK
+_EMPTY_LOW = cython.declare(cython.ulonglong, _WORDS[8] ^ _WORDS[9])
+_EMPTY_HIGH = cython.declare(cython.ulonglong, _WORDS[10] ^ _WORDS[11])
+_TINY_LOW = cython.declare(cython.ulonglong, (_WORDS[0] ^ _WORDS[0] >> 32) & 0xFFFFFFFF)
+_TINY_HIGH = cython.declare(cython.ulonglong, (_WORDS[1] ^ _WORDS[1] >> 32) & 0xFFFFFFFF)
+_SMALL = cython.declare(cython.ulonglong, _WORDS[2] ^ _WORDS[3])
+_MEDIUM_LOW = cython.declare(cython.ulonglong, _WORDS[4] ^ _WORDS[5])
+_MEDIUM_HIGH = cython.declare(cython.ulonglong, _WORDS[6] ^ _WORDS[7])
 
 
 def seeded_secret(seed: int) -> np.ndarray:
-    """uint8[192]: the secret for keys above 240 bytes, an argument of `key_hash` beside the seed."""
+    """uint8[384], an argument of `key_hash` beside the seed: the secret for keys above 240 bytes, then the default."""
     words = np.array(_WORDS, np.uint64).reshape(12, 2)
-    return np.stack([words[:, 0] + _U(seed), words[:, 1] - _U(seed)], axis=1).reshape(-1).view(np.uint8).copy()
+    seeded = np.stack([words[:, 0] + np.uint64(seed), words[:, 1] - np.uint64(seed)], axis=1)
+    return np.concatenate([seeded.reshape(-1), words.reshape(-1)]).view(np.uint8)
 
 
-@intrinsic
-def multiply_high(typing_context, a, b):
-    """The upper 64 bits of the 128-bit product of two uint64."""
-
-    def generate(context, builder, signature, arguments):
-        wide = ir.IntType(128)
-        product = builder.mul(builder.zext(arguments[0], wide), builder.zext(arguments[1], wide))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
+def hash_of(key: object, seed: int = 0) -> tuple[int, int]:
+    """(low, high) 64 bits of the hash of one key's bytes, a buffer: of the xxhash package's `xxh3_128_intdigest`."""
+    secret = seeded_secret(seed)
+    found: KeyHash = key_hash(address_of(key), len(key), seed, address_of(secret))
+    return found.low, found.high
 
 
-@intrinsic
-def _swap_64(typing_context, a):
-    def generate(context, builder, signature, arguments):
-        return builder.bswap(arguments[0])
-
-    return types.uint64(types.uint64), generate
-
-
-@njit
-def _folded(a, b):
-    return (a * b) ^ multiply_high(a, b)
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _pair(low: u64, high: u64) -> KeyHash:
+    out: KeyHash = KeyHash(low, high)
+    return out
 
 
-@njit
-def _avalanche(word):
-    word ^= word >> _U(37)
-    word *= _PRIME_MX1
-    return word ^ (word >> _U(32))
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _low(word: u64) -> u64:
+    return wrap_u32(word)
 
 
-@njit
-def _avalanche_64(word):
-    word ^= word >> _U(33)
-    word *= _PRIME_2
-    word ^= word >> _U(29)
-    word *= _PRIME_3
-    return word ^ (word >> _U(32))
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _folded(a: u64, b: u64) -> u64:
+    return wrap_u64(a * b) ^ multiply_high(a, b)
 
 
-@njit
-def _load_u32_le(data, position):
-    return _U(
-        load_u8(data, position)
-        | load_u8(data, position + 1) << 8
-        | load_u8(data, position + 2) << 16
-        | load_u8(data, position + 3) << 24
-    )
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _avalanche(word: u64) -> u64:
+    word ^= word >> 37
+    word = wrap_u64(word * _PRIME_MX1)
+    return word ^ (word >> 32)
 
 
-@njit
-def _hash_to_3(data, position, size, seed):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _avalanche_64(word: u64) -> u64:
+    word ^= word >> 33
+    word = wrap_u64(word * _PRIME_2)
+    word ^= word >> 29
+    word = wrap_u64(word * _PRIME_3)
+    return word ^ (word >> 32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _hash_to_3(position: i64, size: i64, seed: u64) -> KeyHash:
     if size == 0:
-        return _avalanche_64(seed ^ _EMPTY_LOW), _avalanche_64(seed ^ _EMPTY_HIGH)
-    first = load_u8(data, position)
-    middle = load_u8(data, position + (size >> 1))
-    last = load_u8(data, position + size - 1)
-    low = _U(first << 16 | middle << 24 | last | size << 8)
-    swapped = _swap_64(low) >> _U(32)
-    high = (swapped << _U(13) | swapped >> _U(19)) & _LOW_32
-    return _avalanche_64(low ^ (_TINY_LOW + seed)), _avalanche_64(high ^ (_TINY_HIGH - seed))
+        return _pair(_avalanche_64(seed ^ _EMPTY_LOW), _avalanche_64(seed ^ _EMPTY_HIGH))
+    first: u64 = load_u8(position)
+    middle: u64 = load_u8(position + (size >> 1))
+    last: u64 = load_u8(position + size - 1)
+    low: u64 = first << 16 | middle << 24 | last | size << 8
+    swapped: u64 = swap_64(low) >> 32
+    high: u64 = wrap_u32(swapped << 13 | swapped >> 19)
+    return _pair(_avalanche_64(low ^ wrap_u64(_TINY_LOW + seed)), _avalanche_64(high ^ wrap_u64(_TINY_HIGH - seed)))
 
 
-@njit
-def _hash_4_to_8(data, position, size, seed):
-    seed ^= _swap_64(seed & _LOW_32)
-    word = _load_u32_le(data, position) + (_load_u32_le(data, position + size - 4) << _U(32))
-    keyed = word ^ (_SMALL + seed)
-    prime = _PRIME_1 + _U(size << 2)
-    low = keyed * prime
-    high = multiply_high(keyed, prime) + (low << _U(1))
-    low ^= high >> _U(3)
-    low ^= low >> _U(35)
-    low *= _PRIME_MX2
-    low ^= low >> _U(28)
-    return low, _avalanche(high)
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _hash_4_to_8(position: i64, size: i64, seed: u64) -> KeyHash:
+    seed ^= swap_64(wrap_u32(seed))
+    word: u64 = load_u32_le(position)
+    last: u64 = load_u32_le(position + size - 4)
+    keyed: u64 = (word | last << 32) ^ wrap_u64(_SMALL + seed)
+    prime: u64 = _PRIME_1 + (size << 2)
+    low: u64 = wrap_u64(keyed * prime)
+    high: u64 = wrap_u64(multiply_high(keyed, prime) + (low << 1))
+    low ^= high >> 3
+    low ^= low >> 35
+    low = wrap_u64(low * _PRIME_MX2)
+    low ^= low >> 28
+    return _pair(low, _avalanche(high))
 
 
-@njit
-def _hash_9_to_16(data, position, size, seed):
-    first = load_u64_le(data, position)
-    last = load_u64_le(data, position + size - 8)
-    keyed = first ^ last ^ (_MEDIUM_LOW - seed)
-    low = keyed * _PRIME_1 + _U((size - 1) << 54)
-    last ^= _MEDIUM_HIGH + seed
-    high = multiply_high(keyed, _PRIME_1) + last + (last & _LOW_32) * (_PRIME_32_2 - _U(1))
-    low ^= _swap_64(high)
-    return _avalanche(low * _PRIME_2), _avalanche(multiply_high(low, _PRIME_2) + high * _PRIME_2)
-
-
-@njit
-def _mixed_16(data, position, secret, at, seed):
-    return _folded(
-        load_u64_le(data, position) ^ (load_u64_le(secret, at) + seed),
-        load_u64_le(data, position + 8) ^ (load_u64_le(secret, at + 8) - seed),
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _hash_9_to_16(position: i64, size: i64, seed: u64) -> KeyHash:
+    first: u64 = load_u64_le(position)
+    last: u64 = load_u64_le(position + size - 8)
+    keyed: u64 = first ^ last ^ wrap_u64(_MEDIUM_LOW - seed)
+    low: u64 = wrap_u64(keyed * _PRIME_1 + ((size - 1) << 54))
+    last ^= wrap_u64(_MEDIUM_HIGH + seed)
+    high: u64 = wrap_u64(multiply_high(keyed, _PRIME_1) + last + _low(last) * (_PRIME_32_2 - 1))
+    low ^= swap_64(high)
+    return _pair(
+        _avalanche(wrap_u64(low * _PRIME_2)), _avalanche(wrap_u64(multiply_high(low, _PRIME_2) + high * _PRIME_2))
     )
 
 
-@njit
-def _mixed_32(low, high, data, first, second, at, seed):
-    low += _mixed_16(data, first, _SECRET_BYTES, at, seed)
-    low ^= load_u64_le(data, second) + load_u64_le(data, second + 8)
-    high += _mixed_16(data, second, _SECRET_BYTES, at + 16, seed)
-    high ^= load_u64_le(data, first) + load_u64_le(data, first + 8)
-    return low, high
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _mixed_16(position: i64, secret: i64, seed: u64) -> u64:
+    return _folded(
+        load_u64_le(position) ^ wrap_u64(load_u64_le(secret) + seed),
+        load_u64_le(position + 8) ^ wrap_u64(load_u64_le(secret + 8) - seed),
+    )
 
 
-@njit
-def _finished(low, high, size, seed):
-    mixed = low * _PRIME_1 + high * _PRIME_4 + (_U(size) - seed) * _PRIME_2
-    return _avalanche(low + high), _U(0) - _avalanche(mixed)
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _mixed_32(pair: KeyHash, first: i64, second: i64, secret: i64, seed: u64) -> KeyHash:
+    low: u64 = wrap_u64(pair.low + _mixed_16(first, secret, seed))
+    high: u64 = wrap_u64(pair.high + _mixed_16(second, secret + 16, seed))
+    return _pair(
+        low ^ wrap_u64(load_u64_le(second) + load_u64_le(second + 8)),
+        high ^ wrap_u64(load_u64_le(first) + load_u64_le(first + 8)),
+    )
 
 
-@njit
-def _hash_17_to_240(data, position, size, seed):
-    end = position + size
-    low = _U(size) * _PRIME_1
-    high = _U(0)
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _finished(pair: KeyHash, size: u64, seed: u64) -> KeyHash:
+    mixed: u64 = wrap_u64(pair.low * _PRIME_1 + pair.high * _PRIME_4 + (size - seed) * _PRIME_2)
+    return _pair(_avalanche(wrap_u64(pair.low + pair.high)), wrap_u64(0 - _avalanche(mixed)))
+
+
+@cython.cfunc
+@cython.nogil
+def _hash_17_to_240(position: i64, size: i64, seed: u64, secret: i64) -> KeyHash:
+    end: i64 = position + size
+    length: u64 = size
+    pair: KeyHash = _pair(wrap_u64(length * _PRIME_1), 0)
+    at: i64
     if size <= 128:
-        for half in range((size - 1) // 32, -1, -1):
-            low, high = _mixed_32(low, high, data, position + 16 * half, end - 16 * (half + 1), 32 * half, seed)
-        return _finished(low, high, size, seed)
+        at = (size - 1) // 32
+        while at >= 0:
+            pair = _mixed_32(pair, position + 16 * at, end - 16 * (at + 1), secret + 32 * at, seed)
+            at -= 1
+        return _finished(pair, length, seed)
     for at in range(0, 128, 32):
-        low, high = _mixed_32(low, high, data, position + at, position + at + 16, at, seed)
-    low = _avalanche(low)
-    high = _avalanche(high)
+        pair = _mixed_32(pair, position + at, position + at + 16, secret + at, seed)
+    pair = _pair(_avalanche(pair.low), _avalanche(pair.high))
     for at in range(128, size - size % 32, 32):
-        low, high = _mixed_32(low, high, data, position + at, position + at + 16, at - 125, seed)
-    low, high = _mixed_32(low, high, data, end - 16, end - 32, 103, _U(0) - seed)
-    return _finished(low, high, size, seed)
+        pair = _mixed_32(pair, position + at, position + at + 16, secret + at - 125, seed)
+    pair = _mixed_32(pair, end - 16, end - 32, secret + 103, wrap_u64(0 - seed))
+    return _finished(pair, length, seed)
 
 
-@njit
-def _accumulate(sums, data, position, secret, at):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _accumulate(sums: cython.p_ulonglong, position: i64, secret: i64) -> cython.void:
+    lane: cython.int
+    word: u64
+    keyed: u64
     for lane in range(8):
-        word = load_u64_le(data, position + 8 * lane)
-        keyed = word ^ load_u64_le(secret, at + 8 * lane)
-        sums[lane ^ 1] += word
-        sums[lane] += (keyed & _LOW_32) * (keyed >> _U(32))
+        word = load_u64_le(position + 8 * lane)
+        keyed = word ^ load_u64_le(secret + 8 * lane)
+        sums[lane ^ 1] = wrap_u64(sums[lane ^ 1] + word)
+        sums[lane] = wrap_u64(sums[lane] + _low(keyed) * (keyed >> 32))
 
 
-@njit
-def _merged(sums, secret, at, start):
+@cython.cfunc
+@cython.nogil
+def _merged(sums: cython.p_ulonglong, secret: i64, start: u64) -> u64:
+    pair: cython.int
+    first: u64
+    second: u64
     for pair in range(4):
-        start += _folded(
-            sums[2 * pair] ^ load_u64_le(secret, at + 16 * pair),
-            sums[2 * pair + 1] ^ load_u64_le(secret, at + 16 * pair + 8),
-        )
+        first = sums[2 * pair] ^ load_u64_le(secret + 16 * pair)
+        second = sums[2 * pair + 1] ^ load_u64_le(secret + 16 * pair + 8)
+        start = wrap_u64(start + _folded(first, second))
     return _avalanche(start)
 
 
-@njit(_nrt=True)
-def _hash_above_240(data, position, size, secret):
-    sums = np.empty(len(_SUMS), np.uint64)
-    for lane in range(len(_SUMS)):
-        sums[lane] = _SUMS[lane]
+@cython.cfunc
+@cython.nogil
+def _hash_above_240(position: i64, size: i64, secret: i64) -> KeyHash:
+    sums: cython.ulonglong[8]
+    if not cython.compiled:
+        sums = [0] * 8
+    sums[0], sums[1], sums[2], sums[3] = _PRIME_32_3, _PRIME_1, _PRIME_2, _PRIME_3
+    sums[4], sums[5], sums[6], sums[7] = _PRIME_4, _PRIME_32_2, _PRIME_5, _PRIME_32_1
     # The last 64 bytes are a further stripe, even where earlier stripes cover part of them.
-    stripes = (size - 1) // _STRIPE
+    stripes: i64 = (size - 1) // 64
+    whole_blocks: i64 = (size - 1) // 1024
+    stripe: i64
+    lane: cython.int
+    mixed: u64
     for stripe in range(stripes):
-        in_block = stripe % _STRIPES_PER_BLOCK
-        _accumulate(sums, data, position + stripe * _STRIPE, secret, 8 * in_block)
-        if in_block == _STRIPES_PER_BLOCK - 1 and (stripe + 1) * _STRIPE <= (size - 1) // _BLOCK * _BLOCK:
+        _accumulate(sums, position + stripe * 64, secret + 8 * (stripe % 16))
+        if stripe % 16 == 15 and stripe < 16 * whole_blocks:
             for lane in range(8):
-                mixed = sums[lane] ^ (sums[lane] >> _U(47)) ^ load_u64_le(secret, 128 + 8 * lane)
-                sums[lane] = mixed * _PRIME_32_1
-    _accumulate(sums, data, position + size - _STRIPE, secret, 121)
-    length = _U(size)
-    return _merged(sums, secret, 11, length * _PRIME_1), _merged(sums, secret, 117, ~(length * _PRIME_2))
+                mixed = sums[lane] ^ (sums[lane] >> 47) ^ load_u64_le(secret + 128 + 8 * lane)
+                sums[lane] = wrap_u64(mixed * _PRIME_32_1)
+    _accumulate(sums, position + size - 64, secret + 121)
+    length: u64 = size
+    high_start: u64 = wrap_u64(~(length * _PRIME_2))
+    return _pair(_merged(sums, secret + 11, wrap_u64(length * _PRIME_1)), _merged(sums, secret + 117, high_start))
 
 
-@njit
-def key_hash(data, position, size, seed, secret):
-    """(low, high) uint64 halves of the hash of data[position:position + size]; `secret` is `seeded_secret(seed)`."""
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def key_hash(position: i64, size: i64, seed: u64, secret: i64) -> KeyHash:
+    """The hash of `size` bytes at an address; at address `secret` lies `seeded_secret(seed)`."""
     if size <= 16:
         if size > 8:
-            return _hash_9_to_16(data, position, size, seed)
+            return _hash_9_to_16(position, size, seed)
         if size >= 4:
-            return _hash_4_to_8(data, position, size, seed)
-        return _hash_to_3(data, position, size, seed)
+            return _hash_4_to_8(position, size, seed)
+        return _hash_to_3(position, size, seed)
     if size <= 240:
-        return _hash_17_to_240(data, position, size, seed)
-    return _hash_above_240(data, position, size, secret)
-
-
-def hash_of(key: Any, seed: int = 0) -> int:
-    """The hash of one key's bytes as one number, as the xxhash package's `xxh3_128_intdigest`."""
-    view = byte_view(key)
-    low, high = key_hash(view, 0, len(view), _U(seed), seeded_secret(seed))
-    return int(high) << 64 | int(low)
+        return _hash_17_to_240(position, size, seed, secret + 192)
+    return _hash_above_240(position, size, secret)

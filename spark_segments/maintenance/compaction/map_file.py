@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_segments.format.cleaner.offset_map import BYTES_PER_SLOT, OffsetMap
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
+from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.storage import Storage
 
 SUFFIX = ".offsetmap"

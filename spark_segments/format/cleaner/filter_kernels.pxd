@@ -1,0 +1,48 @@
+from spark_segments.format.cleaner.layout cimport (
+    BATCH_BYTES,
+    GROUP,
+    KEEP_EMPTY,
+    KEEP_WHOLE,
+    KEY_ROW_BYTES,
+    LIVE_KNOWN,
+    ROW_FLAGS,
+    SET_HORIZON,
+    SPAN_BYTES,
+)
+from spark_segments.format.cleaner.map_kernels cimport Counts, Map, judge, map_at, read_keys
+from spark_segments.format.kernels.crc32c cimport crc32c_range
+from spark_segments.format.kernels.memory cimport (
+    Varint,
+    address_of,
+    copy_bytes,
+    copy_short,
+    i64,
+    load_native_i64,
+    load_u8,
+    read_varint,
+    read_varlong,
+    store_i8,
+    store_i16,
+    store_i32,
+    store_i64,
+    store_native_i64,
+    u64,
+    varlong_size,
+    wrap_i64,
+    write_varlong,
+)
+from spark_segments.format.layout cimport (
+    ATTRIBUTES_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    BATCH_LENGTH_POSITION,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL_MASK,
+    CRC_POSITION,
+    DELETE_HORIZON_MASK,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
+    NO_TIMESTAMP,
+    RECORDS_COUNT_POSITION,
+    TIMESTAMP_TYPE_MASK,
+)

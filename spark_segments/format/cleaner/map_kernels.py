@@ -1,0 +1,474 @@
+"""The cleaner's kernels of keys: records read as far as their keys, the offset map, and the bits of live records.
+
+A key is its 128-bit hash. Slots of the map, and the rows of records that are read at a time, are laid out in layout.py.
+Arrays that are arguments are documented with their types; other positions and ends are addresses.
+"""
+
+from __future__ import annotations
+
+import cython
+import numpy as np
+
+if not cython.compiled:  # else map_kernels.pxd
+    from spark_segments.format.cleaner.layout import (
+        BYTES_PER_SLOT,
+        GROUP,
+        HAS_KEY,
+        HASHED_BYTES,
+        HASHED_FLAG,
+        KEY_HIGH,
+        KEY_ROW_BYTES,
+        LOOK_AHEAD,
+        ROW_FLAGS,
+        ROW_KEY,
+        ROW_OFFSET,
+        SLOT_NEXT,
+        TOMBSTONE,
+    )
+    from spark_segments.format.kernels.key_hash import KeyHash, key_hash
+    from spark_segments.format.kernels.memory import (
+        Varint,
+        address_of,
+        i64,
+        load_native_i32,
+        load_native_i64,
+        load_u8,
+        multiply_high,
+        prefetch_near,
+        read_varint,
+        read_varlong,
+        store_i8,
+        store_native_i64,
+        u64,
+        wrap_i64,
+        wrap_u64,
+    )
+
+Map = cython.struct(slots=cython.longlong, end=cython.longlong, capacity=cython.ulonglong)
+Counts = cython.struct(
+    kept=cython.longlong,
+    superseded=cython.longlong,
+    expired=cython.longlong,
+    no_key=cython.longlong,
+    tombstones=cython.longlong,
+)
+
+
+@cython.cfunc
+@cython.nogil
+def map_at(slots: i64, words: i64) -> Map:
+    """The map whose table is so many words from an address on."""
+    out: Map = Map(slots, slots + words * 8, words // 3)
+    return out
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _home(table: Map, key: i64) -> i64:
+    """The address of the slot where the search for a key begins; `key` is the address of the halves of its hash."""
+    home: i64 = multiply_high(wrap_u64(load_native_i64(key)), table.capacity)
+    return table.slots + home * BYTES_PER_SLOT
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _slot_of(table: Map, key: i64) -> i64:
+    """The address of the slot of a key, or of the empty one where it would go."""
+    low: i64 = load_native_i64(key)
+    high: i64 = load_native_i64(key + KEY_HIGH)
+    at: i64 = _home(table, key)
+    while load_native_i64(at + SLOT_NEXT) != 0 and (
+        load_native_i64(at) != low or load_native_i64(at + KEY_HIGH) != high
+    ):
+        at += BYTES_PER_SLOT
+        if at == table.end:
+            at = table.slots
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _latest_offset(table: Map, key: i64) -> i64:
+    """The offset of this key, or -1."""
+    return load_native_i64(_slot_of(table, key) + SLOT_NEXT) - 1
+
+
+@cython.cfunc
+@cython.nogil
+def read_keys(
+    position: i64, end: i64, base_offset: i64, count: i64, seed: u64, secret: i64, rows: i64, read: i64
+) -> i64:
+    """Reads `count` records from `position` up to `end` into `rows` from row `read` on. Returns the row after the last.
+
+    The result is -1 - p if the record at address p, or what follows the last record, is not what the batch says.
+    """
+    at: i64 = rows + read * KEY_ROW_BYTES
+    record: i64 = 0
+    start: i64
+    after: i64
+    flags: i64
+    one: Varint
+    delta: Varint
+    hashed: KeyHash
+    while record < count:
+        start = position
+        one = read_varint(start, end)
+        if one.at < 0 or one.value < 1 or one.value > end - one.at:
+            return -1 - start
+        position = one.at + one.value
+        one = read_varlong(one.at + 1, position)
+        if one.at < 0:
+            return -1 - start
+        delta = read_varint(one.at, position)
+        if delta.at < 0:
+            return -1 - start
+        one = read_varint(delta.at, position)
+        after = one.at
+        if after < 0 or one.value < -1 or one.value > position - after:
+            return -1 - start
+        flags = 0
+        if one.value >= 0:
+            flags = HAS_KEY
+            hashed = key_hash(after, one.value, seed, secret)
+            store_native_i64(at + ROW_KEY, hashed.low)
+            store_native_i64(at + ROW_KEY + KEY_HIGH, hashed.high)
+            after += one.value
+        one = read_varint(after, position)
+        if one.at < 0 or one.value < -1 or one.value > position - one.at:
+            return -1 - start
+        if one.value < 0:
+            flags |= TOMBSTONE
+        store_native_i64(at, start)
+        store_native_i64(at + ROW_OFFSET, wrap_i64(base_offset + delta.value))
+        store_native_i64(at + ROW_FLAGS, flags)
+        at += KEY_ROW_BYTES
+        record += 1
+    if count > 0 and position != end:
+        return -1 - position
+    return read + count
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _put(table: Map, key: i64, offset: i64, room: i64) -> i64:
+    """Puts a key with its offset where it has none that is later. Returns how many slots that took: 1, 0, or -1 for a
+    new key without `room`.
+    """
+    at: i64 = _slot_of(table, key)
+    next_offset: i64 = load_native_i64(at + SLOT_NEXT)
+    if next_offset != 0:
+        if offset >= next_offset:
+            store_native_i64(at + SLOT_NEXT, offset + 1)
+        return 0
+    if room <= 0:
+        return -1
+    store_native_i64(at, load_native_i64(key))
+    store_native_i64(at + KEY_HIGH, load_native_i64(key + KEY_HIGH))
+    store_native_i64(at + SLOT_NEXT, offset + 1)
+    return 1
+
+
+def put_sections(
+    section_starts,
+    section_ends,
+    base_offsets,
+    counts,
+    batch: i64,
+    start_offset: i64,
+    end_offset: i64,
+    seed: u64,
+    secret,
+    slots,
+    entries: i64,
+    limit: i64,
+    growing: cython.bint,
+    rows,
+    is_plain,
+):
+    """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)
+
+    Arrays: int64[n] of the batches; `secret` and `slots` of the map; `rows` of `key_rows`. `is_plain` (uint8[n]) is 1
+    for each batch read whose records all have a key and a value and the next offset, else 0.
+    """
+    starts: i64 = address_of(section_starts)
+    ends: i64 = address_of(section_ends)
+    bases: i64 = address_of(base_offsets)
+    numbers: i64 = address_of(counts)
+    secret_at: i64 = address_of(secret)
+    first_row: i64 = address_of(rows)
+    plain: i64 = address_of(is_plain)
+    table: Map = map_at(address_of(slots), len(slots))
+    batches: i64 = len(counts)
+    after: i64
+    read: i64
+    first: i64
+    row: i64
+    offset: i64
+    last: i64
+    taken: i64
+    with cython.nogil:
+        while batch < batches:
+            read = 0
+            after = batch
+            while after < batches and (after == batch or read + load_native_i64(numbers + 8 * after) <= GROUP):
+                first = first_row + read * KEY_ROW_BYTES
+                offset = load_native_i64(bases + 8 * after)
+                read = read_keys(
+                    load_native_i64(starts + 8 * after),
+                    load_native_i64(ends + 8 * after),
+                    offset,
+                    load_native_i64(numbers + 8 * after),
+                    seed,
+                    secret_at,
+                    first_row,
+                    read,
+                )
+                if read < 0:
+                    with cython.gil:
+                        return after, entries, -1, entries, -1 - read
+                last = first_row + read * KEY_ROW_BYTES
+                while (
+                    first < last
+                    and load_native_i64(first + ROW_FLAGS) == HAS_KEY
+                    and load_native_i64(first + ROW_OFFSET) == offset
+                ):
+                    first += KEY_ROW_BYTES
+                    offset += 1
+                store_i8(plain + after, first == last)
+                after += 1
+            if growing and entries + read > limit:
+                with cython.gil:
+                    return batch, entries, -1, entries + read, -1
+            last = first_row + (read - 1) * KEY_ROW_BYTES
+            row = first_row
+            while row <= last:
+                prefetch_near(_home(table, min(row + LOOK_AHEAD * KEY_ROW_BYTES, last) + ROW_KEY))
+                offset = load_native_i64(row + ROW_OFFSET)
+                if load_native_i64(row + ROW_FLAGS) & HAS_KEY and offset >= start_offset and offset < end_offset:
+                    taken = _put(table, row + ROW_KEY, offset, limit - entries)
+                    if taken < 0:
+                        with cython.gil:
+                            return batch, entries, offset, entries, -1
+                    entries += taken
+                row += KEY_ROW_BYTES
+            batch = after
+    return batch, entries, -1, entries, -1
+
+
+@cython.cfunc
+@cython.nogil
+def judge(
+    table: Map,
+    row: i64,
+    last: i64,
+    read: i64,
+    end_offset: i64,
+    keep_without_key: cython.bint,
+    expires: cython.bint,
+) -> Counts:
+    """Sets the flags of the rows from address `row` up to `last`: 1 if the record stays, else 0. Returns what became of
+    them. Tombstones that stay are among `kept`.
+
+    Records from `end_offset` on stay, whatever the map says. `expires`: tombstones go. Rows up to address `read` are
+    judged next.
+    """
+    out: Counts = Counts(0, 0, 0, 0, 0)
+    flags: i64
+    offset: i64
+    while row < last:
+        prefetch_near(_home(table, min(row + LOOK_AHEAD * KEY_ROW_BYTES, read - KEY_ROW_BYTES) + ROW_KEY))
+        offset = load_native_i64(row + ROW_OFFSET)
+        flags = load_native_i64(row + ROW_FLAGS)
+        store_native_i64(row + ROW_FLAGS, 0)
+        if offset < end_offset:
+            if flags & HAS_KEY == 0:
+                if not keep_without_key:
+                    out.no_key += 1
+                    row += KEY_ROW_BYTES
+                    continue
+            elif offset < _latest_offset(table, row + ROW_KEY):
+                out.superseded += 1
+                row += KEY_ROW_BYTES
+                continue
+            elif flags & TOMBSTONE and expires:
+                out.expired += 1
+                row += KEY_ROW_BYTES
+                continue
+        store_native_i64(row + ROW_FLAGS, 1)
+        out.kept += 1
+        out.tombstones += flags & TOMBSTONE != 0
+        row += KEY_ROW_BYTES
+    return out
+
+
+def latest(key, seed: u64, secret, slots):
+    """The offset of one key, a buffer, or -1."""
+    hashed: KeyHash = key_hash(address_of(key), len(key), seed, address_of(secret))
+    halves = np.array([hashed.low, hashed.high], np.uint64)
+    return _latest_offset(map_at(address_of(slots), len(slots)), address_of(halves))
+
+
+def count_new(source, slots) -> int:
+    """How many keys of another table (uint64[3n]) are not in this table."""
+    table: Map = map_at(address_of(slots), len(slots))
+    at: i64 = address_of(source)
+    end: i64 = at + 8 * len(source)
+    new: i64 = 0
+    with cython.nogil:
+        while at < end:
+            if load_native_i64(at + SLOT_NEXT) != 0 and _latest_offset(table, at) < 0:
+                new += 1
+            at += BYTES_PER_SLOT
+    return new
+
+
+def put_slots(source, slots, entries: i64):
+    """Puts the used slots of another table (uint64[3n]), for which there is room. Returns the entries then."""
+    table: Map = map_at(address_of(slots), len(slots))
+    at: i64 = address_of(source)
+    end: i64 = at + 8 * len(source)
+    offset: i64
+    with cython.nogil:
+        while at < end:
+            offset = load_native_i64(at + SLOT_NEXT) - 1
+            if offset >= 0:
+                entries += _put(table, at, offset, 1)
+            at += BYTES_PER_SLOT
+    return entries
+
+
+def hash_rows(offsets, data, validity, first_bit: i64, rows: i64, seed: u64, secret, hashes) -> None:
+    """Hashes keys of an Arrow column. `hashes` (int64[3n]) gets of each the two halves, and whether there is a key.
+
+    `offsets` is int32[n + 1], `validity` uint8[] with the bit of row 0 at `first_bit`, or empty.
+    """
+    ends: i64 = address_of(offsets)
+    begin: i64 = address_of(data)
+    valid: i64 = address_of(validity)
+    secret_at: i64 = address_of(secret)
+    out: i64 = address_of(hashes)
+    without_nulls: cython.bint = len(validity) == 0
+    row: i64
+    bit: i64
+    start: i64
+    found: KeyHash
+    with cython.nogil:
+        for row in range(rows):
+            bit = first_bit + row
+            if without_nulls or (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1:
+                start = load_native_i32(ends + 4 * row)
+                found = key_hash(begin + start, load_native_i32(ends + 4 * row + 4) - start, seed, secret_at)
+                store_native_i64(out + HASHED_BYTES * row, found.low)
+                store_native_i64(out + HASHED_BYTES * row + KEY_HIGH, found.high)
+                store_native_i64(out + HASHED_BYTES * row + HASHED_FLAG, 1)
+            else:
+                store_native_i64(out + HASHED_BYTES * row + HASHED_FLAG, 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _is_of_share(key: i64, share: u64, shares: u64) -> cython.bint:
+    """Whether a line of `hash_rows` has a key, and one of this share."""
+    return load_native_i64(key + HASHED_FLAG) != 0 and (
+        shares == 1 or multiply_high(wrap_u64(load_native_i64(key + KEY_HIGH)), shares) == share
+    )
+
+
+def put_rows(hashes, offsets, row: i64, slots, entries: i64, limit: i64, share: u64, shares: u64):
+    """Puts the keys of a share, of `hash_rows`, at their offsets (int64[n]) from a row on. (the first row that has no
+    room, or the number of rows; entries)
+    """
+    table: Map = map_at(address_of(slots), len(slots))
+    keys: i64 = address_of(hashes)
+    places: i64 = address_of(offsets)
+    rows: i64 = len(offsets)
+    key: i64
+    taken: i64
+    with cython.nogil:
+        while row < rows:
+            key = keys + HASHED_BYTES * row
+            prefetch_near(_home(table, keys + HASHED_BYTES * min(row + LOOK_AHEAD, rows - 1)))
+            if _is_of_share(key, share, shares):
+                taken = _put(table, key, load_native_i64(places + 8 * row), limit - entries)
+                if taken < 0:
+                    break
+                entries += taken
+            row += 1
+    return row, entries
+
+
+def mark_rows(hashes, offsets, slots, share: u64, shares: u64, superseded) -> None:
+    """Sets `superseded` (bool[n]) of rows without a key, and of rows of the share that have a later offset."""
+    table: Map = map_at(address_of(slots), len(slots))
+    keys: i64 = address_of(hashes)
+    places: i64 = address_of(offsets)
+    out: i64 = address_of(superseded)
+    rows: i64 = len(offsets)
+    row: i64
+    key: i64
+    with cython.nogil:
+        for row in range(rows):
+            key = keys + HASHED_BYTES * row
+            prefetch_near(_home(table, keys + HASHED_BYTES * min(row + LOOK_AHEAD, rows - 1)))
+            if load_native_i64(key + HASHED_FLAG) == 0 or (
+                _is_of_share(key, share, shares) and load_native_i64(places + 8 * row) < _latest_offset(table, key)
+            ):
+                store_i8(out + row, 1)
+
+
+def set_bits(slots, start_offset: i64, count: i64, bits) -> None:
+    """Sets the bit of each offset in the slots of a map that is among `count` offsets from `start_offset` on.
+
+    Records of a damaged batch may state offsets beyond the end of the map.
+    """
+    at: i64 = address_of(slots)
+    end: i64 = at + 8 * len(slots)
+    out: i64 = address_of(bits)
+    one: i64 = 1
+    bit: i64
+    with cython.nogil:
+        while at < end:
+            bit = load_native_i64(at + SLOT_NEXT) - 1 - start_offset
+            if load_native_i64(at + SLOT_NEXT) != 0 and bit >= 0 and bit < count:
+                store_i8(out + (bit >> 3), load_u8(out + (bit >> 3)) | one << (bit & 7))
+            at += BYTES_PER_SLOT
+
+
+def count_bits(bits, wanted, starts, ends, found) -> None:
+    """Sets `found` (int64[n]) of each wanted (bool[n]) range [start, end) (int64[n] each) to how many of its bits are
+    set.
+    """
+    data: i64 = address_of(bits)
+    is_wanted: i64 = address_of(wanted)
+    first: i64 = address_of(starts)
+    last: i64 = address_of(ends)
+    out: i64 = address_of(found)
+    rows: i64 = len(starts)
+    row: i64
+    at: i64
+    end: i64
+    count: i64
+    byte: i64
+    with cython.nogil:
+        for row in range(rows):
+            if load_u8(is_wanted + row) == 0:
+                continue
+            at = load_native_i64(first + 8 * row)
+            end = load_native_i64(last + 8 * row)
+            count = 0
+            while at < end:
+                if at & 7 == 0 and at + 8 <= end:
+                    byte = load_u8(data + (at >> 3))
+                    while byte:
+                        byte &= byte - 1
+                        count += 1
+                    at += 8
+                else:
+                    count += (load_u8(data + (at >> 3)) >> (at & 7)) & 1
+                    at += 1
+            store_native_i64(out + 8 * row, count)

@@ -1,0 +1,1 @@
+from spark_segments.format.kernels.memory cimport address_of, copy_bytes, i64, load_native_i64
