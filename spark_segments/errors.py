@@ -46,7 +46,7 @@ class SegmentsError(Exception):
             text += f": {said}"
         if self.hint is not None:
             text += f". {self.hint}"
-        return text if text.isprintable() else _printable(text)
+        return text if text.isprintable() else escaped(text, one_line=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's workers to the driver by pickle, which would lose the keyword-only fields.
@@ -54,9 +54,25 @@ class SegmentsError(Exception):
         return _rebuild, (type(self), *fields)
 
 
-def _printable(text: str) -> str:
-    """The text in a single line: names and paths that others wrote may hold line ends, and orders to a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+# Orders to a terminal: C0 but tabs and line ends, DEL and C1; what turns the direction of a line; surrogates.
+_UNSAFE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_IN_A_LINE = re.compile(f"[\t\n]|{_UNSAFE.pattern}")
+
+
+def escaped(text: str, *, one_line: bool = False) -> str:
+    """Text that others wrote as a terminal can be given it: what would be an order is shown as \\x1b or \\u202e."""
+    unsafe = _UNSAFE_IN_A_LINE if one_line else _UNSAFE
+    return unsafe.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escaped_bytes(data: bytes) -> bytes:
+    """`escaped` for bytes: UTF-8, with bytes that are none as \\xff."""
+    return escaped(data.decode(errors="backslashreplace")).encode()
+
+
+def escaped_json(text: str) -> str:
+    """JSON text with \\u in place of what `escaped` escapes: the same JSON."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _rebuild(

@@ -15,8 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import SegmentsError, escaped
 
 FAILED = 1
 FOUND_FAULTS = 3
@@ -40,12 +41,18 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Prints a table for people, with numbers aligned to the right and thousands separated."""
     rows = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=None if title is None else Text(title),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
     for number, name in enumerate(columns):
         numeric = all(isinstance(row[number], (int, float)) or row[number] is None for row in rows) and rows
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(escaped(name, one_line=True)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))  # a str would be read as rich's markup
     console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
     console.print(table)
 
@@ -54,7 +61,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
+        return escaped(str(value), one_line=True)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
 
 
@@ -162,7 +169,7 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (SegmentsError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escaped(str(error), one_line=True)}", file=sys.stderr)
         raise SystemExit(FAILED) from error
     except OverflowError as error:  # of Arrow and numpy, whose numbers have 64 bits at most
         print(f"error: A number is too large for what it stands for ({error})", file=sys.stderr)

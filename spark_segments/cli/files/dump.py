@@ -16,6 +16,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
+from spark_segments.errors import escaped, escaped_json
 
 # The files that are dumped where a directory is named.
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -70,13 +71,16 @@ def dump(
             yield entry
 
     lines: Iterator[str]
+    is_terminal = sys.stdout.isatty()
     if output is Output.JSON:
-        lines = (json.dumps(entry, ensure_ascii=False) for entry in noted(dump_json(source, paths, options)))
+        lines = (
+            escaped_json(json.dumps(entry, ensure_ascii=False)) for entry in noted(dump_json(source, paths, options))
+        )
     else:
         entries = noted(dump_entries(source, paths, options))
         lines = text_of(entries, print_data_log=print_data_log, skip_record_metadata=skip_record_metadata)
     for line in lines:
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{escaped(line) if is_terminal else line}\n")
     if damage:
         raise typer.Exit(FOUND_FAULTS)
 

@@ -103,6 +103,9 @@ def consume(
     TIME is milliseconds since 1970, an ISO time, today, yesterday, or such as
     `2 hours ago`; in UTC where there is no zone.
 
+    At a terminal, control characters of a record are shown escaped; a pipe or a
+    file gets its bytes.
+
     --value-format and --key-format name the formats of the bytes. Without
     them the first records are looked at: numbers and values in Confluent's
     wire format are decoded, other bytes are printed as text. A guess is

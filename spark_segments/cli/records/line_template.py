@@ -71,6 +71,6 @@ class LineTemplate:
                 )
         return cls(tuple(pieces))
 
-    def line(self, row: dict[str, Any]) -> bytes:
-        """A record as the template says. Nulls are empty, with a length of -1."""
-        return b"".join(piece if isinstance(piece, bytes) else piece(row) for piece in self.pieces)
+    def line(self, row: dict[str, Any], shown: Callable[[bytes], bytes] = bytes) -> bytes:
+        """A record as the template says; what is of the record as `shown` has it. Nulls are empty, of length -1."""
+        return b"".join(piece if isinstance(piece, bytes) else shown(piece(row)) for piece in self.pieces)

@@ -14,10 +14,13 @@ import pyarrow as pa
 import typer
 
 from spark_segments.cli.records.value_text import textual
-from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.errors import InvalidOptionError, escaped_bytes, escaped_json, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 
 LINES_A_BATCH = 10_000
+
+Shown = Callable[[bytes], bytes]
+"""How bytes of a record are shown: as they are, or without what a terminal would obey."""
 
 PropertyOption = Annotated[
     list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
@@ -114,10 +117,14 @@ def write_records(
     batches: Iterable[pa.RecordBatch],
     properties: Properties,
     limit: int | None,
-    line: Callable[[dict[str, Any]], bytes] | None = None,
+    line: Callable[[dict[str, Any], Shown], bytes] | None = None,
 ) -> int:
-    """Writes records as lines and returns how many; stops after `limit`. `line` stands in for the properties."""
+    """Writes records as lines and returns how many; stops after `limit`. `line` stands in for the properties.
+
+    What a terminal would obey is escaped for a terminal; into a file or a pipe the bytes go as they are.
+    """
     written = 0
+    shown: Shown = escaped_bytes if stream.isatty() else bytes
     show = _show_json if properties.flag("print.json") else _show_text
     try:
         for batch, as_json in textual(batches):
@@ -128,7 +135,7 @@ def write_records(
             timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
             for *values, timestamp_us in zip(*columns, timestamps, strict=True):
                 row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
-                stream.write(show(row, properties, as_json) if line is None else line(row))
+                stream.write(show(row, properties, as_json, shown) if line is None else line(row, shown))
             written += batch.num_rows
             if limit is not None and written >= limit:
                 break
@@ -235,7 +242,7 @@ def _bytes(row: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[str]) -> bytes:
+def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[str], shown: Shown) -> bytes:
     null = properties.bytes("null.literal")
     parts = []
     if properties.flag("print.timestamp"):
@@ -246,21 +253,24 @@ def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[s
     if properties.flag("print.offset"):
         parts.append(f"Offset:{row['offset']}".encode())
     if properties.flag("print.headers"):
-        headers = [h["key"].encode() + b":" + (null if h["value"] is None else h["value"]) for h in row["headers"]]
+        headers = [
+            shown(h["key"].encode()) + b":" + (null if h["value"] is None else shown(h["value"]))
+            for h in row["headers"]
+        ]
         parts.append(b",".join(headers) or b"NO_HEADERS")
     if properties.flag("print.key"):
-        parts.append(null if row["key"] is None else row["key"])
+        parts.append(null if row["key"] is None else shown(row["key"]))
     if properties.flag("print.value"):
-        parts.append(null if row["value"] is None else row["value"])
+        parts.append(null if row["value"] is None else shown(row["value"]))
     return properties.bytes("key.separator").join(parts) + properties.bytes("line.separator")
 
 
-def _show_json(row: dict[str, Any], properties: Properties, as_json: frozenset[str]) -> bytes:
-    shown = {name: row[name] for name in ("topic", "partition", "offset", "timestamp", "timestampType")}
+def _show_json(row: dict[str, Any], properties: Properties, as_json: frozenset[str], shown: Shown) -> bytes:
+    found = {name: row[name] for name in ("topic", "partition", "offset", "timestamp", "timestampType")}
     for name in ("key", "value"):
-        shown |= {name: json.loads(row[name])} if name in as_json and row[name] is not None else _shown(name, row[name])
-    shown["headers"] = [{"key": header["key"]} | _shown("value", header["value"]) for header in row["headers"]]
-    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+        found |= {name: json.loads(row[name])} if name in as_json and row[name] is not None else _shown(name, row[name])
+    found["headers"] = [{"key": header["key"]} | _shown("value", header["value"]) for header in row["headers"]]
+    return escaped_json(json.dumps(found, ensure_ascii=False)).encode() + b"\n"
 
 
 def _shown(name: str, value: bytes | None) -> dict[str, Any]:

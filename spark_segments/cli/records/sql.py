@@ -30,7 +30,7 @@ from spark_segments.cli.records.value_text import (
     ValueSchemaOption,
     format_options,
 )
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 
 MOST_TEXT_ROWS = 1000
@@ -100,7 +100,7 @@ def _json(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) 
             line = json.dumps(found, default=_plain, ensure_ascii=False, allow_nan=False)
         except ValueError:  # JSON has no such numbers
             line = json.dumps(_finite(found), default=_plain, ensure_ascii=False)
-        file.write(line.encode() + b"\n")
+        file.write(escaped_json(line).encode() + b"\n")
 
 
 def _finite(value: Any) -> Any:
@@ -116,13 +116,16 @@ def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     try:
         lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(schema.names)
-        lines.writerows(["" if value is None else _cell(value) for value in row] for row in _rows(batches))
+        for row in itertools.chain([schema.names], _rows(batches)):
+            cells = ["" if value is None else _cell(value) for value in row]
+            lines.writerow([escaped(one) if isinstance(one, str) else one for one in cells] if file.isatty() else cells)
     finally:
         text.detach()
 
 
 def _parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    if file.isatty():
+        raise InvalidOptionError("Parquet is nothing for a terminal", hint="Send it to a file: > rows.parquet")
     with pa.parquet.ParquetWriter(_KeptOpen(file), schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)

@@ -20,7 +20,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
 
@@ -108,7 +108,7 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         line += f"  Configs: {', '.join(own) or '-'}"
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
-        print(line)
+        print(escaped(line, one_line=True))
         states = one.get("states", {})
         if states.get(ROLE) == FOLLOWER:
             print(f"Follower of {states[SOURCE_URI]}, at its version {states[SOURCE_VERSION]}")

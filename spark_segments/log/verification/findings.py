@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import SegmentsError, escaped
 
 ERROR = "error"  # records are lost or may be read wrongly, or a read may fail
 WARNING = "warning"  # nothing is lost or read wrongly, but neither Kafka nor this package leaves it so
@@ -47,7 +47,7 @@ class Finding:
             text += f" at position {self.position}"
         if self.expected is not None or self.found is not None:
             text += f": expected {self.expected}, found {self.found}"
-        return text
+        return escaped(text, one_line=True)
 
 
 @dataclass(slots=True)
