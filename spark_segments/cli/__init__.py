@@ -26,6 +26,12 @@ COMMANDS = [
         "Records",
     ),
     LazyCommand(
+        "groups",
+        "spark_segments.cli.records.groups:app",
+        "List, show, reset and delete groups of readers.",
+        "Records",
+    ),
+    LazyCommand(
         "produce",
         "spark_segments.cli.records.produce:produce",
         "Appends the lines of a file, all in one commit, and prints the offsets of the records.",

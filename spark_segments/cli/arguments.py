@@ -70,3 +70,13 @@ def size_bytes(text: str) -> int:
     base = 1000 if (suffix or "").lower() == "b" else 1024
     size: int = round(float(number) * base ** ("KMGTP".index(prefix.upper()) + 1 if prefix else 0))
     return size
+
+
+def numbers(text: str) -> set[int]:
+    """The numbers of a list such as 0,3."""
+    try:
+        return {int(number) for number in text.split(",")}
+    except ValueError:
+        raise InvalidOptionError(
+            "The text is no list of partitions", expected="numbers and commas, such as 0,3", found=text
+        ) from None

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_segments.config import TopicConfig, check_new_topic_name, names_collide, normal_overrides, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.description import describe
-from spark_segments.log.groups.group_log import DeltaRsGroupLog, OpenGroupLog
-from spark_segments.log.groups.groups import Groups
-from spark_segments.log.groups.positions import Committed
+from spark_segments.log.groups.group import Groups
 from spark_segments.log.history import history
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
 from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
@@ -47,20 +45,16 @@ class Topics(Groups):
         kafka: KafkaDirectory | None = None,
         defaults: Mapping[str, str] | None = None,
         open_delta_log: OpenDeltaLog = DeltaRsLog,
-        open_group_log: OpenGroupLog = DeltaRsGroupLog,
     ) -> None:
         """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is.
 
-        `open_delta_log` and `open_group_log` stand in for delta-rs, for tests and simulations, as a `FileSystem` does
-        for a storage's own.
+        `open_delta_log` stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a storage's own.
         """
         self.storage = storage
         self.open_delta_log = open_delta_log
-        self.open_group_log = open_group_log
         self.defaults = dict(defaults or {})
         self._kafka = kafka
         self._manifests: dict[str, Manifest] = {}
-        self._committed: dict[str, Committed] = {}
 
     @classmethod
     def create(

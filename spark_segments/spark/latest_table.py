@@ -28,11 +28,14 @@ from spark_segments.errors import CommitConflictError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import DEMOTE, MIRROR, RESTORE
+from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.positions import PartitionState, Position, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPlan, read_latest
 from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +53,7 @@ TRIES = 5
 NO_POSITION = "the table has no position"
 OTHER_TOPIC = "the topic was made anew"
 LOG_START = "the log start moved"
+OTHER_LOG = "another leader replaced records"
 REWRITTEN = "a restore or an erasure may have taken records out of the log"
 LATE = "tombstones may be gone"
 
@@ -67,33 +71,50 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A table's position in its topic: {partition: (log start offset, next offset)}, at a time by the storage's clock.
+class TablePositions:
+    """What of its topic a table has: by partition the position up to which it was merged and the log start then, at a
+    time by the storage's clock.
 
     Records behind the last stable offset wait for the end of their transaction. `version`: of the topic's manifest;
-    None where there is none, or where an older version of this package wrote the position.
+    None where there is none, or where an older version of this package wrote the positions.
     """
 
     topic_id: str
-    offsets: dict[int, tuple[int, int]]
+    positions: dict[int, Position]
+    log_starts: dict[int, int]
     at_ms: int
     version: int | None = None
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, at_ms: int, version: int | None) -> TablePositions:
+        """The positions of a table that has all that may be read of a snapshot."""
+        bounds = readable_bounds(snapshot, READ_COMMITTED)
+        epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(snapshot.partitions)}
+        positions = {
+            partition: Position(end, snapshot.topic_id, epochs[partition].before(end))
+            for partition, (_, end) in bounds.items()
+        }
+        return cls(snapshot.topic_id, positions, {one: start for one, (start, _) in bounds.items()}, at_ms, version)
+
     def to_json(self) -> str:
         """The text that a commit keeps."""
-        offsets = {str(partition): list(bounds) for partition, bounds in sorted(self.offsets.items())}
+        offsets = {str(one): [self.log_starts[one], self.positions[one].offset] for one in sorted(self.positions)}
+        epochs = {str(one): position.leader_epoch for one, position in self.positions.items() if position.leader_epoch}
         said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
-        return json.dumps({"segments": said})
+        return json.dumps({"segments": said | ({"leader_epochs": epochs} if epochs else {})})
 
     @staticmethod
-    def from_json(text: str) -> Position | None:
-        """The position in a commit's text; None for a text that another program wrote."""
+    def from_json(text: str) -> TablePositions | None:
+        """The positions in a commit's text; None for a text that another program wrote."""
         try:
             said = json.loads(text)["segments"]
         except (ValueError, KeyError, TypeError):
             return None
-        offsets = {int(partition): (bounds[0], bounds[1]) for partition, bounds in said["offsets"].items()}
-        return Position(said["topic_id"], offsets, said["at_ms"], said.get("version"))
+        topic_id, epochs = said["topic_id"], said.get("leader_epochs", {})
+        offsets = said["offsets"].items()
+        positions = {int(one): Position(bounds[1], topic_id, epochs.get(one, 0)) for one, bounds in offsets}
+        starts = {int(one): bounds[0] for one, bounds in offsets}
+        return TablePositions(topic_id, positions, starts, said["at_ms"], said.get("version"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +125,7 @@ class TableUpdate:
     """
 
     version: int | None
-    position: Position
+    position: TablePositions
     whole: str | None
     engine: str
 
@@ -127,12 +148,12 @@ def update_table(
         at_ms = log.storage.now_ms()
         snapshot = log.snapshot(topic)
         version = None if log.is_kafka else snapshot.version
-        position = Position(snapshot.topic_id, readable_bounds(snapshot, READ_COMMITTED), at_ms, version)
+        position = TablePositions.of(snapshot, at_ms, version)
         before = last_position(table)
         whole = _why_whole(log, snapshot, before, at_ms)
         changed = {
-            partition: (start if whole or before is None else max(start, before.offsets.get(partition, (0, 0))[1]), end)
-            for partition, (start, end) in position.offsets.items()
+            partition: (start if whole or before is None else max(start, _merged_to(before, partition)), end)
+            for partition, (start, end) in readable_bounds(snapshot, READ_COMMITTED).items()
         }
         engine = "delta-spark" if spark is not None and has_delta(spark) else "delta-rs"
         if whole is None and all(start >= end for start, end in changed.values()):
@@ -150,11 +171,11 @@ def update_table(
     )
 
 
-def last_position(table: DeltaTable) -> Position | None:
+def last_position(table: DeltaTable) -> TablePositions | None:
     """The table's position: that of its last commit with a position."""
     for limit in (_RECENT_COMMITS, None):  # a table has thousands of commits, and mostly the last has the position
         for commit in table.history(limit):
-            found = Position.from_json(commit.get(POSITION_KEY) or "")
+            found = TablePositions.from_json(commit.get(POSITION_KEY) or "")
             if found is not None:
                 return found
     return None
@@ -197,18 +218,28 @@ def _open(uri: str, options: Mapping[str, str] | None) -> DeltaTable:
         return DeltaTable.create(uri, Schema.from_arrow(TABLE_SCHEMA), mode="ignore", storage_options=given)
 
 
-def _why_whole(log: LogDir, snapshot: Snapshot, before: Position | None, now_ms: int) -> str | None:
+def _merged_to(before: TablePositions, partition: int) -> int:
+    position = before.positions.get(partition)
+    return 0 if position is None else position.offset
+
+
+def _why_whole(log: LogDir, snapshot: Snapshot, before: TablePositions | None, now_ms: int) -> str | None:
     if before is None:
         return NO_POSITION
     if before.topic_id != snapshot.topic_id:
         return OTHER_TOPIC
     bounds = offset_bounds(snapshot)
-    if any(bounds.get(partition, (-1, -1))[0] != start for partition, (start, _) in before.offsets.items()):
+    if any(bounds.get(partition, (-1, -1))[0] != start for partition, start in before.log_starts.items()):
         return LOG_START
+    states = {
+        row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in partitions_of(snapshot.partitions)
+    }
+    if any(loss_at(one, states[at], (snapshot.topic, at), "the table") for at, one in before.positions.items()):
+        return OTHER_LOG
     if before.version is not None and _may_be_rewritten(log, snapshot, before.version):
         return REWRITTEN
     first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
-    cleaned = any(first_dirty[partition] > following for partition, (_, following) in before.offsets.items())
+    cleaned = any(first_dirty[partition] > following.offset for partition, following in before.positions.items())
     # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
     if cleaned and now_ms - before.at_ms > log.config(snapshot.topic).delete_retention_ms:
         return LATE
@@ -232,7 +263,7 @@ def _merge_by_delta_rs(
     log: LogDir,
     snapshot: Snapshot,
     offsets: Mapping[int, tuple[int, int]],
-    position: Position,
+    position: TablePositions,
     whole: bool,
 ) -> None:
     tasks = LatestPlan(snapshot, offsets, READ_COMMITTED, include_tombstones=not whole).tasks()
@@ -264,7 +295,7 @@ def _merge_by_spark(
     snapshot: Snapshot,
     offsets: Mapping[int, tuple[int, int]],
     table_uri: str,
-    position: Position,
+    position: TablePositions,
     whole: bool,
 ) -> None:
     from delta.tables import DeltaTable as SparkDeltaTable

@@ -159,7 +159,7 @@ def test_positions_are_committed_after_what_they_cover_was_written(orders):
     written, looks = [], []
 
     def write(batches):
-        looks.append(dict(LogDir.open(orders.uri).committed("audit")))
+        looks.append(LogDir.open(orders.uri).group("audit").positions().offsets)
         values = [value for batch in batches for value in batch.column("value").to_pylist()]
         written.extend(values)
         return len(values)
@@ -172,7 +172,7 @@ def test_positions_are_committed_after_what_they_cover_was_written(orders):
     consume_rounds(follower(orders), write, group=GroupReader(orders, "orders", "audit"), poll_seconds=1, sleep=sleep)
     assert written == [b"a", b"b", b"c", b"d"]
     assert looks == [{}, {"orders": {0: 3}}]
-    assert orders.committed("audit") == {"orders": {0: 4}}  # Ctrl-C commits what was written
+    assert orders.group("audit").positions().offsets == {"orders": {0: 4}}  # Ctrl-C commits what was written
 
 
 def test_the_second_reader_of_a_group_cannot_commit(orders):
@@ -190,7 +190,7 @@ def test_a_position_is_one_in_the_log_that_was_read(orders):
     orders.create_topic("orders")
     append(orders, "x", "y", "z", "z")
     reader.commit(rounds, now=True)
-    [position] = orders.committed("audit").positions.values()
+    [position] = orders.group("audit").positions().values()
     assert (position.offset, position.topic_id) == (3, was_read.topic_id)
     with pytest.raises(OffsetOutOfRangeError, match="deleted and made again since group audit read it"):
         GroupReader(orders, "orders", "audit").starts(orders.snapshot("orders"), [0])
@@ -206,18 +206,11 @@ def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
     append(orders, "d")
     assert consume("-o", "end") == ["d"]
     assert consume() == []
-    found = segments("offsets", orders.uri, "--group", "audit", "--output", "json").json
+    found = segments("groups", "show", orders.uri, "audit", "--output", "json").json
     (row,) = found["positions"]
-    assert (found["group"], row["topic"], row["offset"], row["log_end_offset"], row["lag"]) == (
-        *("audit", "orders", 4, 4, 0),
-    )
-    append(orders, "e")
-    text = segments("offsets", orders.uri, "orders", "--group", "audit").lines
-    assert text[0].split()[:5] == ["topic", "partition", "offset", "log_end_offset", "lag"]
-    assert text[1].split()[:5] == ["orders", "0", "4", "5", "1"]
-    segments("offsets", orders.uri, "orders", "--group", "audit", "--reset-to", "3")
-    assert consume("-o", "end") == ["d", "e"]
-    assert segments("offsets", orders.uri, "--group", "other").lines == ["Group other has no positions."]
+    assert (found["group"], row["topic"], row["position"], row["log_end"], row["lag"]) == ("audit", "orders", 4, 4, 0)
+    segments("groups", "reset", orders.uri, "audit", "orders", "--to", "3")
+    assert consume("-o", "end") == ["d"]
 
 
 @pytest.mark.slow
@@ -225,16 +218,13 @@ def test_what_a_group_missed_is_an_error_with_the_way_out(segments, run, orders)
     segments("consume", orders.uri, "orders", "--group", "audit", "-n", "1")
     orders.delete_records("orders", {0: 2})
     ran = run("consume", orders.uri, "orders", "--group", "audit")
-    assert ran.code == 1 and "offsets 1 to 1 are gone" in ran.error and "--reset-to earliest" in ran.error
-    segments("offsets", orders.uri, "orders", "--group", "audit", "--reset-to", "earliest")
+    assert ran.code == 1 and "offsets 1 to 1 are gone" in ran.error and "--to earliest" in ran.error
+    segments("groups", "reset", orders.uri, "audit", "orders", "--to", "earliest")
     assert segments("consume", orders.uri, "orders", "--group", "audit").lines == ["c"]
 
 
 def test_options_that_go_together_are_checked(run, orders):
     assert "log end" in run("consume", orders.uri, "orders", "--follow", "--tail", "3").error
-    assert "topic" in run("offsets", orders.uri).error
-    assert "--group" in run("offsets", orders.uri, "orders", "--reset-to", "0").error
-    assert "TOPIC" in run("offsets", orders.uri, "--group", "audit", "--reset-to", "0").error
     assert "poll interval" in run("consume", orders.uri, "orders", "--follow", "--poll-interval", "0").error
 
 
@@ -253,4 +243,4 @@ def test_ctrl_c_and_sigterm_end_a_follower_cleanly(orders, python_environment, s
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (0, b"")
     # The signal may come between the last line and the note that it was written: it is printed again then.
-    assert orders.committed("audit") in ({"orders": {0: 3}}, {"orders": {0: 4}})
+    assert orders.group("audit").positions().offsets in ({"orders": {0: 3}}, {"orders": {0: 4}})

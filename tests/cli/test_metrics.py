@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from spark_segments import LogDir
 from spark_segments.maintenance.metrics.openmetrics import Family, Sample, openmetrics_text
 from tests.golden_files import GOLDEN
+from tests.log.groups.readers import moved
 from tests.maintenance.upkeep import busy_log
 
 
@@ -110,7 +111,7 @@ def test_any_text_in_a_label_comes_back() -> None:
 @pytest.mark.slow
 def test_the_lag_of_a_group_has_kafka_exporters_name(segments, log: LogDir, tmp_path: Path) -> None:
     busy_log(log)
-    log.commit_offsets("billing", {"orders": {0: 30, 1: 40}})
+    moved(log, "billing", {"orders": {0: 30, 1: 40}})
     segments("describe", log.uri, "--metrics", tmp_path / "log.prom")
     found = samples(tmp_path / "log.prom")
     labels = [(("consumergroup", "billing"), ("partition", number), ("topic", "orders")) for number in "01"]

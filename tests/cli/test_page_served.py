@@ -28,6 +28,7 @@ from spark_segments.cli.page.worries import OVERDUE_MS, group_worries
 from spark_segments.log.groups.lag import group_lags
 from tests.cli.page_parser import PageParser
 from tests.golden_files import GOLDEN
+from tests.log.groups.readers import moved
 from tests.log.played_log import Play
 
 TIME_MS = 1_700_000_000_000
@@ -262,7 +263,7 @@ def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None],
 
 
 def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
-    orders.commit_offsets("billing", {"orders": {0: 30}})
+    moved(orders, "billing", {"orders": {0: 30}})
     [lag] = group_lags(orders, [orders.snapshot("orders")])
     assert group_worries([lag], lag.committed_ms + OVERDUE_MS) == []
     [text] = group_worries([lag], lag.committed_ms + OVERDUE_MS + 1)

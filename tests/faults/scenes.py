@@ -66,7 +66,7 @@ WRITES: dict[str, Callable[[LogDir], Any]] = {
     "alter": lambda log: log.alter_topic("orders", {"retention.ms": "1"}, PARTITIONS + 1),
     "delete": lambda log: log.delete_topic("orders"),
     "delete records": lambda log: log.delete_records("orders", {1: -1}),
-    "commit offsets": lambda log: log.commit_offsets("billing", {"orders": {1: 1}}),
+    "commit offsets": lambda log: log.group("billing").reset({"orders": {1: 1}}),
     "roll": lambda log: roll(log, now_ms=later(log)),
     "retain": lambda log: retain(log, now_ms=later(log)),
     "compact": lambda log: compact(log, force=True),

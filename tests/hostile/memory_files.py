@@ -70,6 +70,11 @@ class MemoryFiles:
         for path in paths:
             self.files.pop(self._name(path), None)
 
+    def publish(self, path: str, data: Any) -> None:
+        if self._name(path) in self.files:
+            raise FileExistsError(path)
+        self.replace(path, data)
+
     def now_ms(self, probe: str) -> int:
         return 1_700_000_100_000
 

@@ -80,7 +80,7 @@ def test_names_of_topics(place, name):
         lambda: _raised(vacuum(log, topic=name).to_dict()["partitions"]),
         lambda: _raised(verify(log, name).findings),
         lambda: log.export_kafka(str(place / "log" / "exported"), name),
-        lambda: log.commit_offsets(name, {TOPIC: {0: 0}}),
+        lambda: log.group("audit").reset({name: {0: 0}}),
     ):
         with pytest.raises((SegmentsError, FileNotFoundError)):
             act()

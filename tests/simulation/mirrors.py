@@ -13,7 +13,7 @@ from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.promotion.demote import demote
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.delta import DeltaLogs, Landed
-from tests.simulation.groups import GroupLogs
+from tests.simulation.groups import GroupJudge
 from tests.simulation.judge import MOVED, view
 from tests.simulation.scenario import TOPICS, Simulation
 from tests.simulation.world import Process, Violation
@@ -31,12 +31,12 @@ class Follower:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self.logs = DeltaLogs(simulation.store, FOLLOWER_ROOT, self.landed)
-        self.groups = GroupLogs(simulation.store, FOLLOWER_ROOT)
+        self.groups = GroupJudge(simulation.store, FOLLOWER_ROOT)
 
     def open(self) -> LogDir:
         """The follower's log directory, as a process opens it that has just begun."""
         storage = self._simulation.storage(FOLLOWER_URI)
-        return LogDir(storage, defaults=DEFAULTS, open_delta_log=self.logs, open_group_log=self.groups)
+        return LogDir(storage, defaults=DEFAULTS, open_delta_log=self.logs)
 
     def landed(self, landed: Landed) -> None:
         """A commit of the follower is there. Raises where it is not what the leader was."""

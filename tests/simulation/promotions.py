@@ -56,7 +56,7 @@ class History:
             there = [found.get(number, {}).get(first + at) for at in range(len(sent))]
             if [None if one is None else one.value for one in there] != sent:
                 raise Violation(f"{MOVED}-{number}: {sent[0]!r} was acknowledged at {first}, and there is {there[0]}")
-        for number, position in log.committed(READERS).starts(log.snapshot(MOVED)).items():
+        for number, position in log.group(READERS).positions().starts(log.snapshot(MOVED)).items():
             unread = [record.value for at, record in found.get(number, {}).items() if at < position]
             if not self.read.issuperset(value for value in unread if value is not None):
                 raise Violation(f"{MOVED}-{number}: the group is at {position}, and nobody has read all below it")

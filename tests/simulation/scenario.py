@@ -100,7 +100,6 @@ class Simulation:
     hosts: list[Host]
     pace: Pace
     numbers: dict[str, int] = field(default_factory=dict)
-    groups: Any = None
     follower: Any = None
     history: Any = None
 
@@ -115,7 +114,7 @@ class Simulation:
 
     def open(self) -> LogDir:
         """The log directory, as a process opens it that has just begun."""
-        return LogDir(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs, open_group_log=self.groups)
+        return LogDir(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs)
 
     def storage(self, uri: str = URI) -> Storage:
         return Storage(uri, filesystem=self.store)

@@ -21,7 +21,7 @@ from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown
-from tests.simulation.groups import GroupLogs, consume
+from tests.simulation.groups import GroupJudge, consume
 from tests.simulation.jobs import maintain
 from tests.simulation.judge import Judge, view
 from tests.simulation.mirrors import FOLLOWER_ROOT, FOLLOWER_URI, Follower, compare_followers, follow, last_mirror
@@ -96,8 +96,8 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     judge = Judge(world, store, ROOT)
     logs = DeltaLogs(store, ROOT, judge.landed)
     hosts = [Host(f"host-{number}") for number in range(HOSTS)]
-    groups = GroupLogs(store, ROOT)
-    simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US), groups=groups)
+    groups = GroupJudge(store, ROOT)
+    simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
     wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
@@ -112,6 +112,8 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
             _start(simulation)
             world.run(lambda: simulation.commits >= commits)
             _end(simulation)
+            judge.counts["commits of groups"] = sum(commit.number for commit in groups.commits.values())
+            judge.counts["numbers of groups that were free again"] = groups.again
             if world.failure is not None:  # of a commit in peace
                 raise world.failure
     except Exception as error:

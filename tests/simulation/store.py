@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_segments.storage.filesystem import Found, Names
 from tests.simulation.faults import Faults
-from tests.simulation.world import SECOND_US, Killed, World
+from tests.simulation.world import SECOND_US, Killed, Process, World
 
 BATCH_OVERHEAD = 12
 CRC_COVERS_FROM = 21
@@ -43,6 +43,8 @@ class Store:
         self.files: dict[str, File] = {}
         self.requests = 0
         self.injected = 0
+        self.watchers: list[Callable[[str, bytes, Process | None, dict[str, Any]], None]] = []
+        """Called with each file that is published: its path and bytes, who sent it, and what he had set out to do."""
         self._out_until_us = 0
         self._gone: list[tuple[int, str, File]] = []
         self._made: list[tuple[int, str]] = []
@@ -179,9 +181,17 @@ class Store:
         self.ask("replace", path, lambda: self.put(path, content))
 
     def publish(self, path: str, data: Any) -> None:
-        file = self.create(path)
-        file.write(data)
-        file.close()
+        content, process = bytes(memoryview(data)), self.world.current
+        intent = {} if process is None else process.intent
+
+        def effect() -> None:
+            if path in self.files:
+                raise FileExistsError(path)
+            self.put(path, content)
+            for watcher in self.watchers:
+                watcher(path, content, process, intent)
+
+        self.ask("publish", path, effect)
 
     def force(self, paths: Iterable[str], root: str) -> None:
         """The store loses no power."""

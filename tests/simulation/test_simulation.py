@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_segments.log.groups import groups
+from spark_segments.log.groups import group as groups
 from spark_segments.log.manifest import commit as commits
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_log import TopicLog

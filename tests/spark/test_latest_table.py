@@ -11,6 +11,7 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError
+from spark_segments.log.positions import Position
 from spark_segments.maintenance import compact, mirror, restore, roll
 from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.spark import latest_table
@@ -20,7 +21,7 @@ from spark_segments.spark.latest_table import (
     NO_POSITION,
     OTHER_TOPIC,
     REWRITTEN,
-    Position,
+    TablePositions,
     update_table,
 )
 from tests.golden_files import GOLDEN
@@ -195,10 +196,12 @@ def test_a_table_that_others_commit_to_all_the_time_is_an_error(orders, uri, mon
 
 def test_a_position_is_the_same_after_json():
     for version in (None, 7):
-        position = Position("id", {0: (1, 5), 12: (0, 7)}, 99, version)
-        assert Position.from_json(position.to_json()) == position
-    assert Position.from_json('{"segments": {"topic_id": "id", "offsets": {}, "at_ms": 1}}') == Position("id", {}, 1)
-    assert Position.from_json("") is None and Position.from_json('{"other": 1}') is None
+        positions = {0: Position(5, "id"), 12: Position(7, "id", 3)}
+        position = TablePositions("id", positions, {0: 1, 12: 0}, 99, version)
+        assert TablePositions.from_json(position.to_json()) == position
+    of_old_versions = '{"segments": {"topic_id": "id", "offsets": {"0": [1, 5]}, "at_ms": 1}}'
+    assert TablePositions.from_json(of_old_versions) == TablePositions("id", {0: Position(5, "id")}, {0: 1}, 1)
+    assert TablePositions.from_json("") is None and TablePositions.from_json('{"other": 1}') is None
 
 
 def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri):

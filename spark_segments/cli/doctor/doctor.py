@@ -22,6 +22,9 @@ def doctor(
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Start Spark there and ask its workers as well.")
     ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Convert what an older version of this package wrote otherwise.")
+    ] = False,
     output: OutputOption = Output.TEXT,
     storage: StorageOption = None,
 ) -> None:
@@ -30,7 +33,8 @@ def doctor(
     With LOG_DIR it writes to the store, and deletes what it wrote: two
     commits of one version, of which a store must refuse one, and a file that
     shows the store's clock. With --master it starts Spark and asks the
-    Pythons of its workers.
+    Pythons of its workers. --repair converts groups that an older version
+    of this package keeps as tables; their first commit does that, too.
 
     Exit codes: 0 all is well or a warning was given, 3 a check failed.
 
@@ -41,10 +45,11 @@ def doctor(
     if master is not None:
         findings += spark_workers(master)
     if log_dir is not None:
-        from spark_segments.cli.doctor.store import store
+        from spark_segments.cli.doctor.store import old_groups, store
         from spark_segments.storage import Storage
 
         findings += store(Storage(log_dir, parse_overrides(storage or [])))
+        findings += old_groups(log_dir, parse_overrides(storage or []), repair=repair)
     failed = any(finding.status == FAILED for finding in findings)
     if output is Output.JSON:
         print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})

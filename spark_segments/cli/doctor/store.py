@@ -51,6 +51,24 @@ def store(storage: Storage) -> Iterator[Finding]:
             _delete(storage, directory)
 
 
+def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> Iterator[Finding]:
+    """Groups that an older version of this package keeps as tables: nothing where there are none."""
+    try:
+        log = Topics.open(uri, storage_options)
+        old = [group for group in log.all_groups() if group.is_old()]
+        if not old:
+            return
+        names = ", ".join(group.id for group in old[:10]) + (", …" if len(old) > 10 else "")
+        if not repair:
+            hint = "Their next commit converts them, or segments doctor --repair"
+            yield Finding("groups", WARNING, f"an older version keeps {len(old)} groups as tables: {names}", hint)
+            return
+        done = sum(group.convert() for group in old)
+        yield Finding("groups", OK, f"{done} groups that an older version kept as tables were converted: {names}")
+    except SegmentsError as error:
+        yield Finding("groups", FAILED, str(error), error.hint)
+
+
 def conditional_writes(storage: Storage, directory: str) -> Finding:
     """Whether of two commits of the same version one is refused: two conditional creates of one name.
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
-from spark_segments.log.groups.positions import Committed
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.positions import DELETED, PartitionState, Position, loss_at
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
@@ -29,22 +28,21 @@ class GroupReader:
     """The positions of a reader in a group: where it begins, and the commit of what it has printed."""
 
     def __init__(self, log: LogDir, topic: str, group: str) -> None:
-        self._log, self._topic, self._group = log, topic, group
-        self._committed: Committed = log.committed(group)
+        self._group, self._topic = log.group(group), topic
+        self._positions = self._group.positions()
         self._due = 0.0
 
     def starts(self, snapshot: Snapshot, partitions: list[int]) -> dict[int, int]:
-        """See `Committed.starts`."""
-        return self._committed.starts(snapshot, partitions)
+        """See `Positions.starts`."""
+        return self._positions.starts(snapshot, partitions)
 
     def commit(self, follower: Follower, *, now: bool) -> None:
         """Commits positions that moved, at most every COMMIT_SECONDS save `now`. Raises CommitConflictError."""
-        there = self._committed.get(self._topic, {})
+        there, snapshot = self._positions.offsets.get(self._topic, {}), follower.snapshot
         moved = {number: offset for number, offset in follower.positions.items() if there.get(number) != offset}
-        if moved and follower.snapshot is not None and (now or time.monotonic() >= self._due):
-            self._committed = self._log.commit_offsets(
-                self._group, {self._topic: moved}, after=self._committed, snapshots=[follower.snapshot]
-            )
+        if moved and snapshot is not None and (now or time.monotonic() >= self._due):
+            ends = {number: Position.at(snapshot, number, offset) for number, offset in moved.items()}
+            self._positions = self._group.commit(self._positions, {self._topic: ends})
             self._due = time.monotonic() + COMMIT_SECONDS
 
 
@@ -112,8 +110,7 @@ class Follower:
 
     def _records(self, snapshot: Snapshot) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(partition, records) of a version from the positions on. A partition that is done is at its end."""
-        if self.snapshot is not None:
-            _check_same_log(self.snapshot, snapshot, self.positions)
+        _check_same_log(self.snapshot or snapshot, snapshot, self.positions)
         self.snapshot = snapshot
         end_column = "last_stable_offset" if self._committed else "log_end_offset"
         for row in snapshot.partitions.to_pylist():
@@ -121,8 +118,6 @@ class Follower:
             if number not in self.positions and not self._all_partitions:
                 continue
             start = self.positions.setdefault(number, log_start)
-            if start < log_start:
-                raise _gone(self._topic, number, start, log_start)
             if start < end:
                 yield from ((number, batch) for batch in self._read(number, start, end, snapshot.version))
             self.positions[number] = max(start, end)
@@ -160,32 +155,16 @@ def consume_rounds(
 
 def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int]) -> None:
     """Raises OffsetOutOfRangeError where a topic is no longer the log that was read up to these positions."""
-    if before.topic_id != now.topic_id:
-        raise OffsetOutOfRangeError(
-            f"Topic {now.topic} was deleted and made again",
-            expected=f"topic id {before.topic_id}",
-            found=now.topic_id,
-            hint="Begin again to follow the new topic",
-        )
+    there = offset_bounds(before)
     for number, offset in positions.items():
-        if number not in offset_bounds(before):
-            continue
-        epoch = LeaderEpochs.of(before.partition(number)).before(offset)
-        parting_offset = LeaderEpochs.of(now.partition(number)).parting_offset(offset, epoch)
-        if parting_offset < offset:
-            raise OffsetOutOfRangeError(
-                f"The log of {now.topic}-{number} is another one from offset {parting_offset} on than the one that was "
-                "read: a follower was promoted that lacked the records from there on",
-                expected=f"offset {offset} of leader epoch {epoch}",
-                found=f"a later leader epoch from offset {parting_offset} on",
-                hint=f"Begin again at --offset {parting_offset}",
-            )
-
-
-def _gone(topic: str, partition: int, start: int, log_start: int) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(
-        f"Records of {topic}-{partition} were deleted before they were read",
-        expected=f"a log start of at most {start}",
-        found=f"{log_start}: offsets {start} to {log_start - 1} are gone",
-        hint="Begin again at --offset beginning, or raise the topic's retention",
-    )
+        if number in there and offset <= there[number][1]:  # else the reader waits for a record that was never there
+            position = PartitionState.of(before, number).position(offset)
+            loss = loss_at(position, PartitionState.of(now, number), (now.topic, number), "this reader")
+            if loss is not None:
+                raise OffsetOutOfRangeError(
+                    loss.message,
+                    expected=loss.expected,
+                    found=loss.found,
+                    hint=f"Begin again at --offset {'beginning' if loss.kind == DELETED else loss.offset}"
+                    + (", or raise the topic's retention" if loss.kind == DELETED else ""),
+                )

@@ -1,1 +1,1 @@
-"""Positions of readers: a small Delta table a group in `_groups/`. How a reader reads is not its business."""
+"""Positions of readers: numbered files of a group in `_groups/`. How a reader reads is not its business."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_segments.log.groups.positions import Committed
+from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 
@@ -16,7 +16,7 @@ class Log(Protocol):
 
     def groups(self) -> list[str]: ...
 
-    def committed(self, group: str) -> Committed: ...
+    def group(self, group: str) -> Group: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def group_lags(log: Log, snapshots: Iterable[Snapshot]) -> list[GroupLag]:
     topics = {snapshot.topic: (snapshot.topic_id, offset_bounds(snapshot)) for snapshot in snapshots}
     found = []
     for group in log.groups():
-        for (topic, partition), position in sorted(log.committed(group).positions.items()):
+        for (topic, partition), position in sorted(log.group(group).positions().items()):
             topic_id, bounds = topics.get(topic, (None, {}))
             if topic_id == position.topic_id and partition in bounds:
                 found.append(

@@ -136,7 +136,7 @@ def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
     return [
         {"group": group, "partition": partition, "offset": position.offset, "topic_id": position.topic_id}
         for group in log.groups()
-        for (name, partition), position in sorted(log.committed(group).positions.items())
+        for (name, partition), position in sorted(log.group(group).positions().items())
         if name == topic
     ]
 

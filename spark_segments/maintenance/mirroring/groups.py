@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.groups.group_log import GROUPS_DIRECTORY
-from spark_segments.log.groups.group_table import Rows
-from spark_segments.log.groups.positions import Position
+from spark_segments.log.groups.group_files import Rows
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_of
 from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.positions import Position
 
 
 def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsError]]:
@@ -23,11 +22,11 @@ def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsEr
     """
     positions: dict[str, Rows] = {}
     errors: dict[str, SegmentsError] = {}
-    for group in log.storage.directories(GROUPS_DIRECTORY):
+    for group in log.all_groups():
         try:
-            positions[group] = log.group_table(group).positions()
+            positions[group.id] = dict(group.positions())
         except SegmentsError as error:
-            errors[group] = error
+            errors[group.id] = error
     return positions, errors
 
 
@@ -61,7 +60,7 @@ def mirror_groups(
             return kept | {key: one for key, one in there.items() if key[0] in moved}
 
         try:
-            target.group_table(group).commit(plan)
+            target.group(group).update(plan)
         except SegmentsError as error:
             errors[group] = error
     return len(changed - errors.keys()), errors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.groups.group_table import Rows
+from spark_segments.log.groups.group_files import Rows
 from spark_segments.log.logdir import LogDir
 from spark_segments.maintenance.mirroring.groups import positions_of_all
 
@@ -33,7 +33,7 @@ def copy_positions(former: LogDir, log: LogDir, topic: str) -> tuple[int, dict[s
             return rows | late if late else None
 
         try:
-            log.group_table(group).commit(newer)
+            log.group(group).update(newer)
         except SegmentsError as error:
             errors[group] = error
             continue

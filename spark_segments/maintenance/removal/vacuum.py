@@ -113,7 +113,7 @@ def vacuum(
     progress: Progress | None = None,
 ) -> Report:
     """Deletes files that left the log of one topic, or of all, longer than file.delete.delay.ms ago, files that no row
-    names, and old manifest files. Deleted topics are included.
+    names, and old manifest files. Deleted topics are included, and of all topics the old files of groups.
 
     `now_ms` decides over removed rows. Files that no row names go by the store's clock alone. A topic whose manifest
     cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
@@ -133,8 +133,22 @@ def vacuum(
             if topic is not None and isinstance(error, UnknownTopicError):
                 raise
             report.fail(name, None, error)
+    if topic is None:
+        _vacuum_groups(log, dry_run, report)
     _abort_uploads(log, topic, dry_run, report)
     return report.finish()
+
+
+def _vacuum_groups(log: LogDir, dry_run: bool, report: Report) -> None:
+    """Deletes the files of groups that nobody needs any more."""
+    for group in log.all_groups():
+        try:
+            files = group.left_behind()
+            if not dry_run:
+                log.storage.delete(file.path for file in files)
+            report.figures["group_files"] += len(files)
+        except SegmentsError as error:
+            report.warn(f"The files of group {group.id} were not looked at: {error}")
 
 
 def _abort_uploads(log: LogDir, topic: str | None, dry_run: bool, report: Report) -> None:

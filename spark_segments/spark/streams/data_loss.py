@@ -1,7 +1,7 @@
 """Where a stream goes on from its last position, and the records it can have lost there: failOnDataLoss.
 
-The rules are those of the Kafka connector (KafkaOffsetReader), by topic id and leader epoch besides offsets. Offsets
-that compaction has left empty are no loss.
+The rules are those of the Kafka connector (KafkaOffsetReader), by topic id and leader epoch besides offsets: see
+`loss_at`. Offsets that compaction has left empty are no loss.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from spark_segments.errors import OffsetOutOfRangeError
-from spark_segments.spark.option_values import TopicPartition
-from spark_segments.spark.streams.stream_offsets import Position
-from spark_segments.spark.streams.stream_topics import PartitionState
+from spark_segments.log.positions import PartitionState, Position, TopicPartition, loss_at
+
+READER = "the stream"
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class DataLoss:
     def gone(self, partition: TopicPartition, *, always_error: bool = False) -> None:
         """Reports a partition that the stream has read and that is not there any more."""
         self.report(
-            f"Partition {_name(partition)} is gone: its topic was deleted, or the options name it no more",
+            f"Partition {partition[0]}-{partition[1]} is gone: its topic was deleted, or the options name it no more",
             always_error=always_error,
         )
 
@@ -49,59 +49,27 @@ class DataLoss:
         self, partition: TopicPartition, position: Position, state: PartitionState, *, always_error: bool = False
     ) -> None:
         """Reports a topic that was deleted and made again since the position was taken."""
-        self.report(
-            f"Topic {partition[0]} was deleted and made anew since the stream read it",
-            expected=f"topic id {position.topic_id}",
-            found=state.topic_id,
-            always_error=always_error,
-        )
+        loss = loss_at(position, state, partition, READER)
+        assert loss is not None, "the position is one in another topic"
+        self.report(loss.message, expected=loss.expected, found=loss.found, always_error=always_error)
 
 
 def next_offset(
     partition: TopicPartition, position: Position | None, state: PartitionState, data_loss: DataLoss
 ) -> int:
     """The offset at which the stream goes on in a partition. `position`: None for a partition that is new to it."""
-    name = _name(partition)
     if position is None:
         if state.log_start > 0:
+            name = f"{partition[0]}-{partition[1]}"
             data_loss.report(f"New partition {name} does not begin at offset 0", expected=0, found=state.log_start)
         return state.log_start
-    if is_foreign(position, state):
-        data_loss.made_anew(partition, position, state)
-        return state.log_start
-    offset = state.leader_epochs.parting_offset(position.offset, position.leader_epoch)
-    if offset < position.offset:
-        data_loss.report(
-            f"The log of {name} is another one from offset {offset} on: its leader epoch has changed",
-            expected=f"epoch {position.leader_epoch} up to offset {position.offset}",
-            found=f"epoch {state.leader_epochs.before(offset + 1)} from offset {offset} on",
-        )
-    elif not state.leader_epochs.know(position.leader_epoch):
-        data_loss.report(
-            f"The leader epoch of the last record that the stream read is none of the log of {name}",
-            expected=f"epoch {position.leader_epoch} up to offset {position.offset}",
-            found=f"epoch {state.leader_epochs.before(position.offset)} there",
-        )
-    if offset > state.log_end:
-        data_loss.report(
-            f"The end of {name} has gone back below the position of the stream",
-            expected=f"a log end of at least {offset}",
-            found=state.log_end,
-        )
-        return state.log_end
-    if offset < state.log_start:
-        data_loss.report(
-            f"Offsets {offset} to {state.log_start - 1} of {name} left the log before the stream read them",
-            expected=f"a log start of at most {offset}",
-            found=state.log_start,
-        )
-    return max(offset, state.log_start)
+    loss = loss_at(position, state, partition, READER)
+    if loss is None:
+        return position.offset
+    data_loss.report(loss.message, expected=loss.expected, found=loss.found)
+    return loss.offset
 
 
 def is_foreign(position: Position, state: PartitionState) -> bool:
     """Whether the position is one in another topic of this name."""
     return position.topic_id is not None and position.topic_id != state.topic_id
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition[0]}-{partition[1]}"

@@ -12,26 +12,13 @@ The end of a query's first batch also says where the batch begins ("begin" withi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.spark.option_values import TopicPartition
+from spark_segments.log.positions import Position, TopicPartition
 
 ABOUT = "/"
 VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """An offset, the next to be read, in a topic of this id (None: not known).
-
-    `leader_epoch`: the epoch of the record before it.
-    """
-
-    offset: int
-    topic_id: str | None = None
-    leader_epoch: int = 0
 
 
 Positions = Mapping[TopicPartition, Position]

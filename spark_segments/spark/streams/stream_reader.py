@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from spark_segments.errors import OffsetOutOfRangeError, SegmentsError
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.positions import PartitionState, Position
 from spark_segments.spark.offsets import OffsetRange
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import StreamOptions
@@ -27,8 +28,8 @@ from spark_segments.spark.schema import projection
 from spark_segments.spark.streams.data_loss import DataLoss, is_foreign, next_offset
 from spark_segments.spark.streams.rate_limits import BatchDelay, split_in_proportion
 from spark_segments.spark.streams.start_offsets import StartOffsets, check_start, is_repeatable, start_offsets
-from spark_segments.spark.streams.stream_offsets import Position, Positions, begin_of, from_json, to_json
-from spark_segments.spark.streams.stream_topics import PartitionState, StreamTopics
+from spark_segments.spark.streams.stream_offsets import Positions, begin_of, from_json, to_json
+from spark_segments.spark.streams.stream_topics import StreamTopics
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder

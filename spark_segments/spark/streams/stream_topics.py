@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.positions import PartitionState
 from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.offsets import subscribed_partitions, topic_names
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import ReadOptions
-from spark_segments.spark.streams.stream_offsets import Position
 
 _THREADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """A partition at a snapshot.
-
-    `end`: the end of what may be read, the log end or, with read_committed, the last stable offset.
-    """
-
-    topic_id: str
-    log_start: int
-    log_end: int
-    end: int
-    leader_epochs: LeaderEpochs
-
-    def position(self, offset: int) -> Position:
-        """A position in this partition. Its leader epoch is that of the entry that holds the record before it."""
-        return Position(offset, self.topic_id, self.leader_epochs.before(offset))
 
 
 class StreamTopics:

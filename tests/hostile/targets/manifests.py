@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
 from spark_segments import LogDir
-from spark_segments.log.groups import group_table
+from spark_segments.log.groups import group as group_module
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
+from spark_segments.log.positions import Position
 from spark_segments.log.rebuild.known import known_topic
+from spark_segments.log.topics import Topics
 from spark_segments.storage import Storage
+from tests.golden_files import GOLDEN
 from tests.hostile.memory_files import storage_of
 from tests.hostile.mutations import mutated
 from tests.hostile.targets import Run
@@ -150,30 +155,49 @@ def delta_logs() -> Run:
 
 
 def positions_of_groups() -> Run:
-    """The table of a group: its positions, the check of them, another commit, and files that nobody needs any more."""
+    """The files of a group, and the table that an older version kept: its positions, the check of them, another commit,
+    and files that nobody needs any more.
+    """
     with tempfile.TemporaryDirectory() as directory:
         log = LogDir.create(directory)
         log.create_topic(TOPIC, 2)
-        for offset in range(group_table.CHECKPOINT_VERSIONS + 2):
-            log.append(TOPIC, [{"value": b"%d" % offset, "partition": 0}])
-            log.commit_offsets("audit", {TOPIC: {0: offset}})
-        files = files_below(Path(directory))
-    of_log = [path for path in files if path.startswith("_groups/") and "/_delta_log/" in path]
-    needed = [path for path in of_log if ".checkpoint" in path or "_last" in path] + of_log[-3:]
-    latest = max(path for path in of_log if path.endswith(".json"))
-    rows = [path for path in files if path.startswith("_groups/") and path.rpartition("/")[2].encode() in files[latest]]
-    lay_out = _Directory(files)
+        log.append(TOPIC, [{"value": b"%d" % offset, "partition": offset % 2} for offset in range(20)])
+        snapshot, group = log.snapshot(TOPIC), log.group("audit")
+        positions = group.positions()
+        for offset in range(10):
+            positions = group.commit(positions, {TOPIC: {0: offset, 1: 10 - offset}})
+        files = {path: data for path, data in files_below(Path(directory)).items() if path.startswith("_groups/")}
+    with tarfile.open(GOLDEN / "groups-as-tables.tar.xz") as archive:
+        old = {
+            member.name: archive.extractfile(member).read()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+            if member.name.startswith("_groups/once/")
+        }
+    group_module._TRIES, group_module._LONGEST_PAUSE_SECONDS = 2, 0
 
     def run(random: Random) -> None:
-        row_files._cache = row_files._RowCache(1)
-        group_table._TRIES = 2
-        path = random.choice(random.choice((of_log, needed, rows)))
-        data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
-        log = LogDir.open(str(lay_out({path: data})))
-        began = log.committed("audit")
-        began.starts(log.snapshot(TOPIC))
-        log.commit_offsets("audit", {TOPIC: {0: random.randrange(3)}}, after=began)
-        log.group_table("audit")._keep_small(0)
+        is_old = random.random() < 0.2
+        there = dict(old if is_old else files)
+        path = random.choice(sorted(there)[-3:])
+        body, end, check = there[path].partition(b"\n")
+        way = random.random()
+        if path.endswith(".parquet") or way < 0.3:
+            there[path] = mutated(there[path], random)
+        elif is_old:
+            there[path] = _mutated_json(there[path], random)
+        else:
+            body = mutated(body, random) if way < 0.6 else _mutated_json(body, random).rstrip(b"\n")
+            there[path] = body + (b'\n{"crc32":%d}\n' % zlib.crc32(body) if random.random() < 0.8 else end + check)
+        if random.random() < 0.1:
+            there[path.rpartition("/")[0] + "/99999999999999999999.json"] = there.pop(path)
+        log = Topics(storage_of(there))
+        found = log.group("once" if is_old else "audit")
+        log.groups()
+        found.left_behind()
+        positions = found.positions()
+        moved = {TOPIC: {0: Position.at(snapshot, 0, random.randrange(3))}}
+        assert found.commit(positions, moved).offsets[TOPIC][0] == found.positions().offsets[TOPIC][0]
+        positions.starts(snapshot)
 
     return run
 

@@ -9,10 +9,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.groups.positions import check_position
+from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from tests.log.chunk_rows import new_partitions
+from tests.log.groups.readers import moved
 from tests.log.rebuild.lost import (
     TOPIC,
     again,
@@ -37,7 +38,7 @@ def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, monkeypatch, dam
     version = copy(log)
     append(log, 10, txn=("app", 2))
     log.alter_topic(TOPIC, {"retention.ms": "77"}, partitions=3)
-    log.commit_offsets("readers", {TOPIC: {0: 10}})
+    moved(log, "readers", {TOPIC: {0: 10}})
     expected, before = records(log), log.snapshot(TOPIC)
     [checkpoint] = Path(tmp_path, "_manifest", TOPIC, "_delta_log").glob("*.checkpoint*.parquet")
     for commit in range(version):  # else Delta needs no checkpoint
@@ -56,7 +57,7 @@ def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, monkeypatch, dam
     assert records(log) == expected
     append(log, 10, txn=("app", 2))
     assert records(log) == expected
-    position = log.committed("readers").positions[TOPIC, 0]
+    position = log.group("readers").positions()[TOPIC, 0]
     check_position(after, 0, position, "readers")
     is_usable(log, monkeypatch)
 

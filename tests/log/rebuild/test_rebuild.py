@@ -17,12 +17,13 @@ from spark_segments.errors import (
     SegmentsError,
     UnknownOutcomeError,
 )
-from spark_segments.log.groups.positions import check_position
+from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.rebuild.rebuild import ALL, open_damaged, rebuild_manifest
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import restore, roll, vacuum
+from tests.log.groups.readers import moved
 from tests.log.manifest.files import forget_cached_rows
 from tests.log.rebuild.lost import (
     TOPIC,
@@ -88,7 +89,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
     append(log, 0)
     copy(log)
     append(log, 10)
-    log.commit_offsets("readers", {TOPIC: {0: 20}})
+    moved(log, "readers", {TOPIC: {0: 20}})
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
@@ -96,7 +97,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
     assert any("groups have read" in sentence for sentence in report.not_known)
     append(log, 500, 20)  # offsets 10 to 29 again, of other records
     with pytest.raises(OffsetOutOfRangeError, match="made again"):
-        check_position(log.snapshot(TOPIC), 0, log.committed("readers").positions[TOPIC, 0], "readers")
+        check_position(log.snapshot(TOPIC), 0, log.group("readers").positions()[TOPIC, 0], "readers")
 
 
 def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, monkeypatch):

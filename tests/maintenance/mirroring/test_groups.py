@@ -8,11 +8,12 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.groups.group_table import GroupTable
+from spark_segments.log.groups.group import Group
 from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.promotion.promote import promote
+from tests.log.groups.readers import moved
 from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of, led, mirrored
 
 
@@ -20,7 +21,7 @@ from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of,
 def leader(log) -> LogDir:
     led(log)
     appended(log, 10)
-    log.commit_offsets("audit", {TOPIC: {0: 4}})
+    moved(log, "audit", {TOPIC: {0: 4}})
     return log
 
 
@@ -31,12 +32,12 @@ def follower(leader) -> LogDir:
 
 def test_positions_are_the_leaders_with_all_that_they_carry(leader, follower):
     mirrored(leader, follower, groups=True)
-    assert follower.committed("audit").positions == leader.committed("audit").positions
-    leader.commit_offsets("audit", {TOPIC: {0: 10}})
-    leader.commit_offsets("other", {TOPIC: {1: 0}})
+    assert follower.group("audit").positions() == leader.group("audit").positions()
+    moved(leader, "audit", {TOPIC: {0: 10}})
+    moved(leader, "other", {TOPIC: {1: 0}})
     assert mirrored(leader, follower, groups=True)["groups"] == 2
-    assert follower.groups() == ["audit", "other"] and dict(follower.committed("audit")) == {TOPIC: {0: 10}}
-    leader.delete_group("audit")
+    assert follower.groups() == ["audit", "other"] and follower.group("audit").positions().offsets == {TOPIC: {0: 10}}
+    leader.group("audit").delete()
     mirrored(leader, follower, groups=True)
     assert follower.groups() == ["other"]
     assert mirrored(leader, follower, groups=True)["groups"] == 0
@@ -45,9 +46,9 @@ def test_positions_are_the_leaders_with_all_that_they_carry(leader, follower):
 def test_without_being_asked_for_positions_stay(leader, follower):
     mirrored(leader, follower)
     assert follower.groups() == []
-    follower.commit_offsets("mine", {TOPIC: {0: 3}})
+    moved(follower, "mine", {TOPIC: {0: 3}})
     mirrored(leader, follower)
-    assert dict(follower.committed("mine")) == {TOPIC: {0: 3}}
+    assert follower.group("mine").positions().offsets == {TOPIC: {0: 3}}
 
 
 def test_a_position_is_never_beyond_what_the_follower_has(leader, follower):
@@ -57,56 +58,58 @@ def test_a_position_is_never_beyond_what_the_follower_has(leader, follower):
     def later(one):
         done = run(one)
         appended(leader, 5)
-        leader.commit_offsets("audit", {TOPIC: {0: 15}})
+        moved(leader, "audit", {TOPIC: {0: 15}})
         return done
 
     with mock.patch.object(mirroring.TopicMirror, "run", later):
         mirrored(leader, follower, groups=True)
-    assert dict(follower.committed("audit")) == {TOPIC: {0: 4}} and follower.offsets(TOPIC)[0] == (0, 10)
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 4}} and follower.offsets(TOPIC)[0] == (0, 10)
     mirrored(leader, follower, groups=True)
-    assert dict(follower.committed("audit")) == {TOPIC: {0: 15}}
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 15}}
 
 
 @pytest.mark.parametrize("moment", ["before the positions", "while they are written"])
 def test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers(leader, follower, monkeypatch, moment):
     mirrored(leader, follower, groups=True)
-    leader.commit_offsets("audit", {TOPIC: {0: 6}})
-    owner, name = (TopicMirror, "run") if moment == "before the positions" else (GroupTable, "commit")
+    moved(leader, "audit", {TOPIC: {0: 6}})
+    owner, name = (TopicMirror, "run") if moment == "before the positions" else (Group, "update")
     step = getattr(owner, name)
 
     def promoted(one, *arguments):
         monkeypatch.undo()
         done = step(one, *arguments) if owner is TopicMirror else None
         promote(follower, TOPIC, leader)
-        follower.committed("audit")
-        follower.commit_offsets("audit", {TOPIC: {0: 9}})
+        moved(follower, "audit", {TOPIC: {0: 9}})
         return done if owner is TopicMirror else step(one, *arguments)
 
     monkeypatch.setattr(owner, name, promoted)
     mirrored(leader, follower, groups=True)
-    assert dict(follower.committed("audit")) == {TOPIC: {0: 9}}
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 9}}
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
 def test_a_group_whose_positions_are_damaged_keeps_nothing_else_from_being_mirrored(leader, follower, side):
-    leader.commit_offsets("other", {TOPIC: {0: 5}})
+    moved(leader, "other", {TOPIC: {0: 5}})
     if side == "follower":
         mirrored(leader, follower, groups=True)
-        leader.commit_offsets("other", {TOPIC: {0: 6}})
-    for file in Path((leader if side == "leader" else follower).uri, "_groups", "audit").glob("*.parquet"):
+        moved(leader, "other", {TOPIC: {0: 6}})
+    for file in Path((leader if side == "leader" else follower).uri, "_groups", "audit").glob("*.json"):
         file.write_bytes(b"damaged")
     appended(leader, 3)
     report = mirrored(leader, follower, groups=True)
     [warning] = report["warnings"]
     assert "positions of group audit were not mirrored" in warning
-    assert report["groups"] == 1 and dict(follower.committed("other")) == dict(leader.committed("other"))
+    assert (
+        report["groups"] == 1
+        and follower.group("other").positions().offsets == leader.group("other").positions().offsets
+    )
     assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
 
 
 def test_positions_in_topics_that_are_not_mirrored_stay(leader, follower):
     follower.create_topic("prices")
     follower.append("prices", [{"value": b"x"}])
-    follower.commit_offsets("audit", {"prices": {0: 1}})
+    moved(follower, "audit", {"prices": {0: 1}})
     leader.create_topic("prices")
     assert [line["topic"] for line in mirror(leader, follower, groups=True).failed] == ["prices"]
-    assert dict(follower.committed("audit")) == {TOPIC: {0: 4}, "prices": {0: 1}}
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 4}, "prices": {0: 1}}

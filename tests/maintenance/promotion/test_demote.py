@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, OffsetOutOfRangeError
-from spark_segments.log.groups.positions import check_position
+from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll, vacuum
@@ -17,6 +17,7 @@ from spark_segments.maintenance.promotion.cut import cut_off
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.divergence import Tail
 from spark_segments.maintenance.promotion.promote import promote
+from tests.log.groups.readers import moved
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
     LATER_MS,
@@ -306,11 +307,11 @@ def test_partitions_that_the_leader_lacks_are_no_reason_to_lose_them(parted):
 def test_a_reader_in_a_group_that_read_what_was_cut_learns_of_it(parted):
     """Its position is within the log again by the time that it comes back."""
     leader, new = parted
-    position = leader.commit_offsets("audit", {TOPIC: {0: 12}}).positions[TOPIC, 0]
+    position = moved(leader, "audit", {TOPIC: {0: 12}})[TOPIC, 0]
     demote(leader, TOPIC, new, cut=True)
     add(new, [89, 90, 91])
     in_step(new, leader)
-    with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 10 on.*--reset-to 10"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 10 on.*--to 10"):
         check_position(leader.snapshot(TOPIC), 0, position, "audit")
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_segments.log.groups import groups as groups_module
-from spark_segments.log.groups.group_table import GroupTable
-from spark_segments.log.groups.positions import check_position
+from spark_segments.log.groups import group as groups_module
+from spark_segments.log.groups.group import Group, check_position
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.group_positions import copy_positions
 from spark_segments.maintenance.promotion.promote import promote
+from tests.log.groups.readers import moved
 from tests.maintenance.promotion.copies import TOPIC
 
 
@@ -33,47 +33,46 @@ def clock(monkeypatch) -> None:
 
 
 def test_groups_go_on_at_the_new_leader(leader, follower):
-    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
-    leader.commit_offsets("billing", {TOPIC: {0: 7}})
+    moved(leader, "audit", {TOPIC: {0: 4, 1: 1}})
+    moved(leader, "billing", {TOPIC: {0: 7}})
     promote(follower, TOPIC)
-    assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
-    assert follower.committed("billing") == {TOPIC: {0: 7}}
-    check_position(follower.snapshot(TOPIC), 0, follower.committed("audit").positions[TOPIC, 0], "audit")
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 4, 1: 1}}
+    assert follower.group("billing").positions().offsets == {TOPIC: {0: 7}}
+    check_position(follower.snapshot(TOPIC), 0, follower.group("audit").positions()[TOPIC, 0], "audit")
 
 
 def test_the_position_that_a_group_committed_last_counts(leader, follower):
     """Also when the role goes back to a place where the group had read before."""
-    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
+    moved(leader, "audit", {TOPIC: {0: 4, 1: 1}})
     promote(follower, TOPIC)
-    follower.committed("audit")
-    follower.commit_offsets("audit", {TOPIC: {0: 2}})  # its reader went back
+    moved(follower, "audit", {TOPIC: {0: 2}})  # its reader went back
     demote(leader, TOPIC, follower)
     promote(leader, TOPIC)
-    assert leader.committed("audit") == {TOPIC: {0: 2, 1: 1}}
+    assert leader.group("audit").positions().offsets == {TOPIC: {0: 2, 1: 1}}
 
 
 def test_a_group_that_cannot_be_read_keeps_no_other_from_its_new_leader(leader, follower):
-    leader.commit_offsets("audit", {TOPIC: {0: 4}})
-    leader.commit_offsets("billing", {TOPIC: {0: 7}})
-    for file in Path(leader.uri, "_groups", "audit").glob("*.parquet"):
+    moved(leader, "audit", {TOPIC: {0: 4}})
+    moved(leader, "billing", {TOPIC: {0: 7}})
+    for file in Path(leader.uri, "_groups", "audit").glob("*.json"):
         file.write_bytes(b"damaged")
     [warning] = promote(follower, TOPIC).warnings
     assert "positions of group audit" in warning
-    assert follower.committed("billing") == {TOPIC: {0: 7}}
+    assert follower.group("billing").positions().offsets == {TOPIC: {0: 7}}
 
 
-def test_the_table_of_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
-    follower.commit_offsets("audit", {TOPIC: {0: 2}})
-    leader.commit_offsets("audit", {TOPIC: {0: 4, 1: 1}})
-    reads: Counter[str] = Counter()
-    read = GroupTable._read
+def test_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
+    moved(follower, "audit", {TOPIC: {0: 2}})
+    moved(leader, "audit", {TOPIC: {0: 4, 1: 1}})
+    reads: Counter[tuple[str, str]] = Counter()
+    read = Group._newest
 
-    def counted(table):
-        reads[table._location] += 1
-        return read(table)
+    def counted(group, **options):
+        reads[group.log.uri, group.id] += 1
+        return read(group, **options)
 
-    monkeypatch.setattr(GroupTable, "_read", counted)
+    monkeypatch.setattr(Group, "_newest", counted)
     assert copy_positions(leader, follower, TOPIC) == (2, {})
     assert sorted(reads.values()) == [1, 1]
     assert copy_positions(leader, follower, TOPIC) == (0, {})
-    assert follower.committed("audit") == {TOPIC: {0: 4, 1: 1}}
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 4, 1: 1}}

@@ -21,13 +21,14 @@ from spark_segments.errors import (
     StorageError,
 )
 from spark_segments.format.batches import scan_batches
-from spark_segments.log.groups.positions import check_position
+from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
 from spark_segments.storage import Storage
+from tests.log.groups.readers import moved
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
     LATER_MS,
@@ -372,7 +373,7 @@ def test_force_is_no_leave_to_lose_what_can_be_copied(leader, follower):
 
 def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     add(leader, [10])
-    leader.commit_offsets("audit", {TOPIC: {0: 11}})
+    moved(leader, "audit", {TOPIC: {0: 11}})
     lost = leader.snapshot(TOPIC).live_of(0)[-1]
     Path(leader.uri, lost.path).unlink()
     with pytest.raises(SegmentsError, match=r"orders-0"):
@@ -382,7 +383,7 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     add(follower, [99])
     assert numbers(follower) == [*range(10), 99]
     with pytest.raises(OffsetOutOfRangeError, match="another one from offset 10 on than the log that group audit read"):
-        check_position(follower.snapshot(TOPIC), 0, follower.committed("audit").positions[TOPIC, 0], "audit")
+        check_position(follower.snapshot(TOPIC), 0, follower.group("audit").positions()[TOPIC, 0], "audit")
 
 
 def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, follower, monkeypatch):

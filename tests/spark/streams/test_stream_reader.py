@@ -298,9 +298,7 @@ def test_a_log_of_another_leader_epoch_is_a_loss(t, add):
     about = json.loads(stream.offsets[-1])
     about["/"]["topics"]["t"]["leader_epochs"] = {"0": -1}
     stream.offsets[-1] = json.dumps(about)
-    with pytest.raises(
-        OffsetOutOfRangeError, match=r"t-0 is another one from offset 0 on: its leader epoch has changed"
-    ):
+    with pytest.raises(OffsetOutOfRangeError, match=r"t-0 is another one from offset 0 on"):
         stream.start().trigger()
 
 
@@ -320,7 +318,7 @@ def test_a_stream_ahead_of_a_leader_that_was_promoted_by_force_goes_on_where_the
     lead_anew(t, (0, 0), (1, 3))
     add([7])
     with pytest.raises(
-        OffsetOutOfRangeError, match=r"t-0 is another one from offset 3 on.*found epoch 1 from offset 3"
+        OffsetOutOfRangeError, match=r"t-0 is another one from offset 3 on.*found leader epoch 1 from offset 3"
     ):
         stream.start().trigger()
     assert numbers(tolerant.start().run()) == [3, 4, 7]

@@ -1,0 +1,279 @@
+"""`segments groups …`: groups of readers, as kafka-consumer-groups shows and moves them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from spark_segments.cli.arguments import numbers, timestamp_ms
+from spark_segments.cli.lazy_commands import LazyCommand, group_of
+from spark_segments.cli.options import LogOptions, OptionalTopicArgument, OutputOption, TopicArgument, with_options
+from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
+from spark_segments.log.groups.group import Group, Positions
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.positions import PartitionState, loss_at
+from spark_segments.log.topics import Topics
+
+COMMANDS = [
+    LazyCommand("list", "spark_segments.cli.records.groups:list_groups", "Lists the groups that have positions."),
+    LazyCommand(
+        "show",
+        "spark_segments.cli.records.groups:show",
+        "Shows the positions of a group beside the log ends, and its lag.",
+    ),
+    LazyCommand(
+        "reset",
+        "spark_segments.cli.records.groups:reset",
+        "Moves the positions of a group in a topic: to an offset, a time, or by a number of offsets.",
+    ),
+    LazyCommand("delete", "spark_segments.cli.records.groups:delete", "Forgets all positions of a group."),
+]
+
+app = typer.Typer(
+    cls=group_of(COMMANDS),
+    no_args_is_help=True,
+    add_completion=False,
+    help="List, show, reset and delete groups of readers.",
+)
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+PartitionsOption = Annotated[str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")]
+
+COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
+RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "lag", "note"]
+
+
+@app.callback()
+def _groups() -> None:
+    pass
+
+
+@with_options
+def list_groups(location: LogOptions, output: OutputOption = Output.TEXT) -> None:
+    """Lists the groups that have positions.
+
+    Example: segments groups list /data/log
+    """
+    groups = location.open_topics().groups()
+    if output is Output.JSON:
+        print_json({"groups": groups})
+    else:
+        for group in groups:
+            print(group)
+
+
+@with_options
+def show(
+    location: LogOptions,
+    group: GroupArgument,
+    topic: OptionalTopicArgument = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Shows the positions of a group beside the log ends, and its lag.
+
+    The position is the next offset that the group reads. A problem says why
+    its reader cannot go on there.
+
+    Example: segments groups show /data/log billing
+    """
+    log = location.open_topics()
+    positions = _positions(log, log.group(group))
+    rows = []
+    snapshots: dict[str, Snapshot | None] = {}
+    for (name, partition), position in sorted(positions.items()):
+        if topic not in (None, name):
+            continue
+        if name not in snapshots:
+            snapshots[name] = _snapshot(log, name)
+        snapshot = snapshots[name]
+        end: int | None = None
+        problem: str | None = f"Topic {name} is not there"
+        if snapshot is not None:
+            state = PartitionState.of(snapshot, partition)
+            loss = loss_at(position, state, (name, partition), f"group {group}")
+            is_same = position.topic_id == snapshot.topic_id
+            end, problem = state.log_end if is_same else None, None if loss is None else loss.message
+        rows.append(
+            {
+                "topic": name,
+                "partition": partition,
+                "position": position.offset,
+                "log_end": end,
+                "lag": None if end is None else max(0, end - position.offset),
+                "committed_ms": position.committed_ms,
+                "metadata": position.metadata,
+                "problem": problem,
+            }
+        )
+    if output is Output.JSON:
+        print_json({"group": group, "positions": rows})
+    elif rows:
+        columns = COLUMNS if any(row["problem"] for row in rows) else COLUMNS[:-1]
+        print_table(columns, ([row[name] for name in columns] for row in rows))
+    else:
+        print(f"Group {group} has no positions in topic {topic}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A position of a group and where it is to go."""
+
+    topic: str
+    partition: int
+    position: int | None
+    new_position: int
+    log_end: int
+    lag: int
+    note: str | None
+
+
+@with_options
+def reset(
+    location: LogOptions,
+    group: GroupArgument,
+    topic: TopicArgument,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="OFFSET|earliest|latest", help="Where the group goes on.")
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="At the first record not older: ms since 1970 or ISO."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="So many offsets on, or back where it is negative.")
+    ] = None,
+    partitions: PartitionsOption = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the group if there is none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    yes: YesOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Moves the positions of a group in a topic: to an offset, a time, or by a number of offsets.
+
+    It shows where each position goes, and on a terminal asks first. A reader
+    of the group that is at work cannot commit afterwards, and says so.
+
+    Example: segments groups reset /data/log billing orders --to earliest
+    Example: segments groups reset /data/log billing orders --shift-by -100 --partitions 0,3 --yes
+    """
+    if sum(value is not None for value in (to, to_time, shift_by)) != 1:
+        raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")
+    log = location.open() if to_time is not None else location.open_topics()
+    found = log.group(group)
+    positions = found.positions() if create else _positions(log, found)
+    snapshot = log.snapshot(topic)
+    bounds = offset_bounds(snapshot)
+    chosen = sorted(bounds if partitions is None else numbers(partitions))
+    if set(chosen) - bounds.keys():
+        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=chosen)
+    if to_time is not None:
+        targets = _targets_of_time(log, topic, timestamp_ms(to_time), bounds)
+    elif shift_by is not None:
+        targets = {one: _shifted(positions, topic, one, shift_by, *bounds[one]) for one in chosen}
+    else:
+        targets = {one: _target(to or "", f"{topic}-{one}", *bounds[one]) for one in chosen}
+    moves = []
+    for one in chosen:
+        (target, note), before, end = targets[one], positions.get((topic, one)), bounds[one][1]
+        moves.append(Move(topic, one, None if before is None else before.offset, target, end, end - target, note))
+    if output is Output.JSON:
+        print_json({"group": group, "dry_run": dry_run, "positions": [asdict(move) for move in moves]})
+    else:
+        columns = RESET_COLUMNS if any(move.note for move in moves) else RESET_COLUMNS[:-1]
+        print_table(columns, ([getattr(move, name) for name in columns] for move in moves))
+    if dry_run:
+        return
+    if sys.stdin.isatty() and not yes:
+        typer.confirm(f"Move {len(moves)} positions of group {group}?", abort=True, err=True)
+    # Against the positions that were shown: a reader that commits meanwhile is told of, not overwritten.
+    state = {one: PartitionState.of(snapshot, one) for one in chosen}
+    found.commit(positions, {topic: {one: state[one].position(targets[one][0]) for one in chosen}})
+
+
+@with_options
+def delete(location: LogOptions, group: GroupArgument, yes: YesOption = False) -> None:
+    """Forgets all positions of a group. On a terminal it asks first.
+
+    Positions whose file is damaged go, too. A reader that goes on in the
+    group cannot commit what it read before.
+
+    Example: segments groups delete /data/log billing --yes
+    """
+    log = location.open_topics()
+    found = log.group(group)
+    try:
+        positions = _positions(log, found)
+        text = f"{len(positions)} positions in {', '.join(sorted({topic for topic, _ in positions}))}"
+    except SegmentsError as error:
+        if isinstance(error, InvalidOptionError):
+            raise
+        text = f"what it has ({error})"
+    if sys.stdin.isatty() and not yes:
+        typer.confirm(f"Group {group} forgets {text}. Go on?", abort=True, err=True)
+    found.delete()
+    print(f"Deleted group {group}.")
+
+
+def _positions(log: Topics, group: Group) -> Positions:
+    """The positions of a group. Raises InvalidOptionError where it has none: no reader ever committed in it."""
+    positions = group.positions()
+    if not positions:
+        there = log.groups()
+        shown = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")
+        raise InvalidOptionError(
+            "No such group", path=log.uri, found=group.id, hint=f"There are: {shown or 'no groups'}"
+        )
+    return positions
+
+
+def _snapshot(log: Topics, topic: str) -> Snapshot | None:
+    try:
+        return log.snapshot(topic)
+    except UnknownTopicError:
+        return None
+
+
+def _target(to: str, where: str, log_start: int, log_end: int) -> tuple[int, None]:
+    if to in ("earliest", "beginning"):
+        return log_start, None
+    if to in ("latest", "end"):
+        return log_end, None
+    if not (to.isascii() and to.isdigit()):
+        raise InvalidOptionError("The text is no offset", expected="a number, earliest or latest", found=to)
+    if not log_start <= int(to) <= log_end:
+        side = "below the log start" if int(to) < log_start else "above the log end"
+        raise OffsetOutOfRangeError(
+            f"The offset is {side} of {where}", expected=f"{log_start} to {log_end}, earliest or latest", found=to
+        )
+    return int(to), None
+
+
+def _shifted(
+    positions: Positions, topic: str, partition: int, by: int, log_start: int, log_end: int
+) -> tuple[int, str | None]:
+    before = positions.get((topic, partition))
+    if before is None:
+        raise InvalidOptionError(
+            f"Group {positions.group} has no position in {topic}-{partition} to shift", hint="Use --to, or --partitions"
+        )
+    wanted = before.offset + by
+    if wanted < log_start:
+        return log_start, f"the log start: {wanted} is below it"
+    return (log_end, f"the log end: {wanted} is above it") if wanted > log_end else (wanted, None)
+
+
+def _targets_of_time(
+    log: Any, topic: str, time_ms: int, bounds: Mapping[int, tuple[int, int]]
+) -> dict[int, tuple[int, str | None]]:
+    answers = log.offsets_for_times(topic, time_ms)
+    return {
+        one: (answers[one][0], None) if answers.get(one) else (end, "the log end: no record is so late")
+        for one, (_, end) in bounds.items()
+    }

@@ -1,0 +1,420 @@
+"""A group: what its reader has come to, and commits that swap positions against those that the reader began at.
+
+A commit is the next number, created if it is free. Whether it stands is looked at afterwards: a number whose file is
+gone is free again, and no commit of the group. group_files.py has the files.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Protocol
+
+from spark_segments.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    SegmentsError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from spark_segments.log.groups.group_files import (
+    GROUPS_DIRECTORY,
+    LONGEST_METADATA,
+    TRIM_EVERY,
+    GroupCommit,
+    GroupFiles,
+    Rows,
+    check_group_id,
+    group_of,
+    is_damaged,
+    offsets_of,
+)
+from spark_segments.log.groups.old_table import end_old_table, files_of_ended_table, read_old_table
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.positions import (
+    DELETED,
+    MADE_ANEW,
+    OTHER_LOG,
+    PartitionState,
+    Position,
+    TopicPartition,
+    loss_at,
+)
+from spark_segments.storage import FileInfo, Storage
+
+_TRIES = 30
+_LONGEST_PAUSE_SECONDS = 0.5
+
+Plan = Callable[[Rows], Rows | None]
+Offsets = Mapping[str, Mapping[int, "int | Position"]]
+
+
+class Log(Protocol):
+    """The part of a log directory that this module uses."""
+
+    storage: Storage
+
+    @property
+    def is_kafka(self) -> bool: ...
+
+    def all_groups(self) -> list[Group]: ...
+
+    def snapshot(self, topic: str, version: int | None = None) -> Snapshot: ...
+
+
+class Positions(Mapping[TopicPartition, Position]):
+    """{(topic, partition): Position} of a group as its commit `number` left them; 0: it has never committed.
+
+    A commit that begins at them holds only while the positions that it moves are still these. Never changes.
+    """
+
+    def __init__(self, group: str, commit: GroupCommit) -> None:
+        self.group = group
+        self.last = commit
+        self._rows = MappingProxyType(commit.rows)
+
+    @property
+    def number(self) -> int:
+        """The number of the commit."""
+        return self.last.number
+
+    @property
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """{topic: {partition: the next offset to be read}}."""
+        return offsets_of(self._rows)
+
+    def __getitem__(self, key: TopicPartition) -> Position:
+        return self._rows[key]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Positions({self.group!r}, number={self.number}, {self.offsets})"
+
+    def starts(self, snapshot: Snapshot, partitions: Collection[int] | None = None) -> dict[int, int]:
+        """{partition: the next offset to be read} of the partitions of a topic, or of those given, in which the group
+        has a position.
+
+        Raises OffsetOutOfRangeError where a reader that went on at a position would miss records, or read others than
+        those that follow what the group has read.
+        """
+        found = {}
+        for (topic, partition), position in self.items():
+            if topic == snapshot.topic and (partitions is None or partition in partitions):
+                check_position(snapshot, partition, position, self.group)
+                found[partition] = position.offset
+        return found
+
+
+def check_position(snapshot: Snapshot, partition: int, position: Position, group: str) -> None:
+    """Raises OffsetOutOfRangeError where a reader that went on at the position would miss records, or read others than
+    those that follow what it has read.
+    """
+    state = PartitionState.of(snapshot, partition)
+    loss = loss_at(position, state, (snapshot.topic, partition), f"group {group}")
+    if loss is not None:
+        to = {DELETED: "earliest", MADE_ANEW: "earliest", OTHER_LOG: "latest"}.get(loss.kind, loss.offset)
+        raise OffsetOutOfRangeError(
+            loss.message,
+            expected=loss.expected,
+            found=loss.found,
+            hint=f"Choose where it goes on: segments groups reset LOG_DIR {group} {snapshot.topic} --to {to}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of a log directory by its id, whether or not it has committed. Holds no state."""
+
+    log: Log
+    id: str
+
+    def positions(self) -> Positions:
+        """Its positions as they are now; none where it never committed, or was deleted. Raises StorageError."""
+        return Positions(self.id, self._newest())
+
+    def commit(self, positions: Positions, offsets: Offsets) -> Positions:
+        """Moves positions to {topic: {partition: the next offset to be read}}, and returns all of them.
+
+        `positions`: what the reader began at, or what its last commit returned. Each position is swapped against what
+        it was there, so of two readers that went on from one position one commits.
+        An offset is one in the newest version of its topic. A `Position` says which log was read (`Position.at`): where
+        a topic was deleted and made again meanwhile, or another leader took its place, whoever goes on there is told.
+
+        Raises CommitConflictError where another reader has moved one of these positions; UnknownTopicError for a
+        partition that is not there; OffsetOutOfRangeError for an offset above its log end. Nothing is committed then.
+        StorageError: nothing is committed. UnknownOutcomeError: it may be.
+        """
+        if positions.group != self.id:
+            raise InvalidOptionError("The positions are another group's", expected=self.id, found=positions.group)
+        moved = self._new_positions(offsets, resets=False)
+
+        def swapped(rows: Rows) -> Rows | None:
+            for key in moved:
+                _check_unmoved(self.id, key, positions.get(key), rows.get(key))
+            return rows | moved if moved else None
+
+        return self.update(swapped, positions)
+
+    def reset(self, offsets: Offsets) -> Positions:
+        """Moves positions to {topic: {partition: offset}}, whatever they are now. A reader of the group that is at work
+        cannot commit there any more.
+
+        Raises OffsetOutOfRangeError for an offset below the log start or above the log end, else as `commit`.
+        """
+        moved = self._new_positions(offsets, resets=True)
+        return self.update(lambda rows: rows | moved if moved else None)
+
+    def delete(self) -> None:
+        """Forgets all positions, also where their file is damaged. A reader that goes on in the group cannot commit
+        what it read before.
+        """
+        self.update(lambda rows: {} if rows else None, skips_damage=True)
+
+    def update(self, plan: Plan, known: Positions | None = None, *, skips_damage: bool = False) -> Positions:
+        """Replaces the positions by what `plan` makes of them, and returns the new ones.
+
+        `plan` is called again where another commit came first; whatever it raises ends the commit. It returns None
+        where nothing is to do. `known`: the commit to begin at, without a look whether it is still the newest.
+        `skips_damage`: a damaged file has no positions; the plan gets one that nobody has, so that it has work to do.
+
+        Raises StorageError where nothing was committed, CommitConflictError where other commits came first in every
+        try, UnknownOutcomeError where the commit may have happened.
+        """
+        files = self._files()
+        base = known.last if known is not None and known.number else None
+        least = 0 if known is None else known.number  # of a listing that is not stale
+        commit_id = uuid.uuid4().hex
+        sent: set[int] = set()  # numbers at which the commit may be, or may come to be
+        failure: Exception | None = None
+        for attempt in range(_TRIES + 1):
+            if attempt:
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.02 * 2**attempt)))
+            try:
+                made = self._made(files, commit_id, sent)
+                if made is not None:
+                    return Positions(self.id, made)
+                if attempt == _TRIES:  # the last try was looked for, and did not happen
+                    break
+                base, begun = None, base or self._newest(skips_damage=skips_damage)
+                if begun.number < least:
+                    continue
+                rows = plan(dict(begun.rows))
+                if rows is None:
+                    if not sent:
+                        return Positions(self.id, begun)
+                    continue  # a try may still happen, and what it would change is there as long as it may
+                if begun.old_version is not None:
+                    self._convert()
+                    continue
+                least, made = begun.number, GroupCommit(begun.number + 1, commit_id, begun.commit_id, rows)
+                sent.add(made.number)
+                files.create(made)
+                if self._stands(files, made):
+                    return Positions(self.id, made)
+                sent.discard(made.number)
+                failure = FileExistsError(f"number {made.number} was given before")
+            except FileExistsError as error:
+                failure = error
+            except StorageError as error:
+                if not sent or not self._may_be_there(files, sent):
+                    raise
+                failure = error
+        if isinstance(failure, FileExistsError):
+            raise CommitConflictError(
+                f"Other commits to group {self.id} came first, {_TRIES} times",
+                path=files.location,
+                hint="Commit the positions again",
+            ) from failure
+        raise UnknownOutcomeError(
+            f"The positions of group {self.id} may have been committed, or not: {failure}",
+            path=files.location,
+            hint="Read the group's positions before going on",
+        ) from failure
+
+    def is_old(self) -> bool:
+        """Whether an older version of this package keeps it as a table: its first commit converts it."""
+        return self._newest().old_version is not None
+
+    def convert(self) -> bool:
+        """Makes numbered files of what an older version of this package kept. Whether there was anything to do."""
+        for _ in range(_TRIES):
+            if not self.is_old():
+                return False
+            if self._convert():
+                return True
+        raise CommitConflictError("Other commits to the table of the group came first", path=self._files().location)
+
+    def left_behind(self) -> list[FileInfo]:
+        """Files that nobody needs any more: old commits, what a killed commit has staged, and a table that was
+        converted.
+        """
+        files = self._files()
+        found = files.there()
+        old = files.expired(found)
+        is_converted = found.newest and any(info.path.endswith(".parquet") for info in found.others)
+        return [*old, *(files_of_ended_table(self.log.storage, files.directory) if is_converted else [])]
+
+    def _files(self) -> GroupFiles:
+        if self.log.is_kafka:
+            raise LogDirError(
+                "A directory that Kafka wrote has no groups here: it is opened read-only",
+                path=self.log.storage.uri,
+                hint="Import it into a log directory, and read in a group there: segments import KAFKA_DIR LOG_DIR",
+            )
+        return GroupFiles(self.log.storage, self.id)
+
+    def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
+        files = self._files()
+        for _ in range(_TRIES):
+            newest = files.there().newest
+            try:
+                if newest:
+                    return files.read(newest)
+                table = read_old_table(self.log.storage, files.directory)
+                if table is None:
+                    return GroupCommit(0, "", "", {})
+                return GroupCommit(0, "", "", table.rows, table.version)
+            except FileNotFoundError:  # a reader this slow finds that newer commits have taken its place
+                continue
+            except StorageError as error:
+                if skips_damage and newest and is_damaged(error):
+                    return GroupCommit(newest, "", "", {("", 0): Position(0)})
+                raise
+        raise StorageError(f"The positions of group {self.id} are gone as soon as found", path=files.location)
+
+    def _convert(self) -> bool:
+        files = self._files()
+        table = read_old_table(self.log.storage, files.directory)
+        if table is None or not (table.is_ended or end_old_table(self.log.storage, files.directory, table)):
+            return False  # another commit to the table came first
+        try:
+            files.create(GroupCommit(1, uuid.uuid4().hex, "", table.rows))
+        except FileExistsError:
+            return False
+        return True
+
+    def _made(self, files: GroupFiles, commit_id: str, sent: set[int]) -> GroupCommit | None:
+        """The commit of this id, with the positions that it made: others may have moved them since. Numbers that are
+        another commit's leave `sent`.
+
+        Raises UnknownOutcomeError where later commits have taken the place of what would tell.
+        """
+        if not sent:
+            return None
+        newest = files.there().newest
+        for number in sorted(sent):
+            try:
+                found = files.read(number)
+            except FileNotFoundError:
+                if number > newest:  # it may still come
+                    continue
+                raise UnknownOutcomeError(
+                    f"The positions of group {self.id} may have been committed, or not: later commits have taken the "
+                    "place of what would tell",
+                    path=files.location,
+                    hint="Read the group's positions before going on",
+                ) from None
+            if found.commit_id == commit_id and self._stands(files, found):
+                return found
+            sent.discard(number)
+        return None
+
+    def _may_be_there(self, files: GroupFiles, sent: Collection[int]) -> bool:
+        """Whether a commit that failed may have happened, or may yet: a local disk does nothing late."""
+        storage = self.log.storage
+        return not storage.is_local or any(storage.exists(files.path(number)) for number in sent)
+
+    def _stands(self, files: GroupFiles, made: GroupCommit) -> bool:
+        """Whether a file that was created is a commit, and its number not one whose file was gone."""
+        there = files.there()
+        if there.newest > made.number:
+            try:
+                return files.read(made.number + 1).after == made.commit_id
+            except FileNotFoundError:
+                return False
+        if made.number % TRIM_EVERY == 0:
+            with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
+                files.trim(there)
+        return True
+
+    def _new_positions(self, offsets: Offsets, *, resets: bool) -> Rows:
+        now_ms = time.time_ns() // 1_000_000
+        found: Rows = {}
+        for topic, partitions in offsets.items():
+            newest: Snapshot | None = None
+            for partition, wanted in partitions.items():
+                if isinstance(wanted, Position):
+                    position = wanted
+                else:
+                    newest = newest or self.log.snapshot(topic)
+                    position = Position.at(newest, partition, wanted)
+                    start = newest.partition(partition).log_start_offset
+                    if resets and wanted < start:
+                        raise OffsetOutOfRangeError(
+                            f"No position of {topic}-{partition}: the offset is below the log start",
+                            expected=f"{start} to {newest.partition(partition).log_end_offset}",
+                            found=wanted,
+                        )
+                if len(position.metadata.encode()) > LONGEST_METADATA:
+                    raise InvalidOptionError(
+                        "The metadata of a position is too long",
+                        expected=f"at most {LONGEST_METADATA} bytes",
+                        found=len(position.metadata.encode()),
+                    )
+                found[topic, int(partition)] = replace(position, committed_ms=now_ms)
+        return found
+
+
+class Groups:
+    """The part of `LogDir` that is about groups."""
+
+    def group(self: Log, group: str) -> Group:
+        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
+        check_group_id(group)
+        return Group(self, group)
+
+    def groups(self: Log) -> list[str]:
+        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
+        every = self.all_groups()
+        there = self.storage.at_once(_has_positions, every)
+        return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
+
+    def all_groups(self: Log) -> list[Group]:
+        """The groups that have committed, by id: those that were deleted have no positions."""
+        if self.is_kafka:
+            return []
+        names = self.storage.directories(GROUPS_DIRECTORY)
+        ids = self.storage.at_once(lambda name: group_of(self.storage, name), names)
+        return [Group(self, group) for group in sorted(ids)]
+
+
+def _has_positions(group: Group) -> bool:
+    try:
+        return bool(group.positions())
+    except SegmentsError:
+        return True
+
+
+def _check_unmoved(group: str, key: TopicPartition, expected: Position | None, found: Position | None) -> None:
+    if expected == found:
+        return
+    topic, partition = key
+    raise CommitConflictError(
+        f"Another reader has moved the position of group {group} in {topic}-{partition} since this reader read it",
+        expected="no position" if expected is None else f"offset {expected.offset}",
+        found="no position" if found is None else f"offset {found.offset}",
+        hint="A position has one reader at a time: give each reader a group, or its own partitions, and begin again "
+        "from the group's positions",
+    )

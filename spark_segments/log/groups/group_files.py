@@ -1,0 +1,257 @@
+"""The files of a group: their names, their bytes, and which of them is the newest.
+
+`_groups/<id>/<number>.json` has all positions of a group after its commit of that number. Names are created only if
+they are free, and never again once they are gone: readers look at the highest number alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
+from spark_segments.log.positions import Position, TopicPartition
+from spark_segments.storage import FileInfo, Storage
+
+GROUPS_DIRECTORY = "_groups"
+FORMAT_VERSION = 1
+
+KEPT = 32
+"""How many of the last commits stay, so that whoever committed one of them finds it again."""
+
+TRIM_EVERY = 16
+"""Every so many commits the older files are deleted. So a group has at most KEPT + TRIM_EVERY files."""
+
+LONGEST_ID = 32_767
+"""The longest id in bytes of UTF-8: what a string of Kafka's protocol holds."""
+
+LONGEST_METADATA = 4096
+"""The longest metadata of a position in bytes of UTF-8: Kafka's default of offset.metadata.max.bytes."""
+
+MOST_BYTES = 256 * 1024 * 1024
+LEFT_OVER_MS = 60 * 60 * 1000
+"""A file that a commit has staged and left behind goes when the newest file is so much younger."""
+
+_LONGEST_NAME = 249
+_KEPT_OF_LONG_IDS = 160
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_NUMBERED = re.compile(r"(\d{20})\.json")
+_COLUMNS = ("partition", "offset", "leader_epoch", "committed_ms", "metadata")
+
+Rows = dict[TopicPartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """A commit of a group: its number, from 1, its own id and that of the commit before it, and all positions after it.
+
+    Number 0 stands for what is there before the first commit: nothing, or what an older version kept (`old_version`).
+    """
+
+    number: int
+    commit_id: str
+    after: str
+    rows: Rows
+    old_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A listing of a group's directory: the numbers that are there, and everything else."""
+
+    numbers: dict[int, FileInfo] = field(default_factory=dict)
+    others: list[FileInfo] = field(default_factory=list)
+
+    @property
+    def newest(self) -> int:
+        """The highest number, 0 where there is none."""
+        return max(self.numbers, default=0)
+
+
+def check_group_id(group: str) -> None:
+    """Raises InvalidOptionError for what Kafka takes for no group's id: the empty string, and no text at all."""
+    try:
+        size = len(group.encode())
+    except UnicodeEncodeError:
+        size = -1
+    if not 0 < size <= LONGEST_ID:
+        raise InvalidOptionError(
+            "The text cannot be a group's id",
+            expected=f"1 to {LONGEST_ID:,} bytes of UTF-8",
+            found=repr(group[:100]),
+        )
+
+
+def directory_of(group: str) -> str:
+    """The directory of a group, relative to the log directory.
+
+    Bytes other than a-z A-Z 0-9 . _ - are written as = and two hexadecimal digits. An id that is too long for a file
+    name is cut, and followed by == and its SHA-256.
+    """
+    check_group_id(group)
+    name = "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in group.encode())
+    if group in (".", ".."):
+        name = name.replace(".", "=2E", 1)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_KEPT_OF_LONG_IDS]}=={hashlib.sha256(group.encode()).hexdigest()}"
+    return f"{GROUPS_DIRECTORY}/{name}"
+
+
+def group_of(storage: Storage, name: str) -> str:
+    """The id of the group whose directory has this name; the name itself where nobody can tell."""
+    if "==" not in name:
+        return unquote_to_bytes(name.replace("=", "%")).decode(errors="replace")
+    directory = f"{GROUPS_DIRECTORY}/{name}"
+    try:
+        newest = max(info.path for info in storage.list(directory) if info.path.endswith(".json"))
+        group = _text(json.loads(storage.read(newest, 0, MOST_BYTES).to_pybytes().partition(b"\n")[0])["group"])
+        return group if directory_of(group) == directory else name
+    except (SegmentsError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return name
+
+
+def content_of(group: str, commit: GroupCommit) -> bytes:
+    """The bytes of a commit's file: a line of JSON, and a line with its CRC-32."""
+    logs: dict[tuple[str, str], dict[str, Any]] = {}
+    for (topic, partition), position in sorted(commit.rows.items()):
+        key = topic, position.topic_id or ""
+        one = logs.setdefault(key, {"topic": key[0], "topic_id": key[1], **{name: [] for name in _COLUMNS}})
+        one["partition"].append(partition)
+        for name in _COLUMNS[1:]:
+            one[name].append(getattr(position, name))
+    said = {
+        "format.version": FORMAT_VERSION,
+        "group": group,
+        "number": commit.number,
+        "commit_id": commit.commit_id,
+        "after": commit.after,
+        "positions": list(logs.values()),
+    }
+    body = json.dumps(said, separators=(",", ":")).encode()
+    return body + _check_line(body)
+
+
+def _check_line(body: bytes) -> bytes:
+    return b'\n{"crc32":%d}\n' % zlib.crc32(body)
+
+
+class GroupFiles:
+    """The files of a group, whether or not it has any. Holds no state: every call looks afresh."""
+
+    def __init__(self, storage: Storage, group: str) -> None:
+        self._storage = storage
+        self._group = group
+        self.directory = directory_of(group)
+
+    @property
+    def location(self) -> str:
+        """The address of the group's directory, for errors."""
+        return self._storage.location(self.directory)
+
+    def path(self, number: int) -> str:
+        """The path of a commit's file."""
+        return f"{self.directory}/{number:020d}.json"
+
+    def there(self) -> Files:
+        """What is there, by one listing."""
+        found = Files()
+        for info in self._storage.list(self.directory):
+            match = _NUMBERED.fullmatch(info.path.rpartition("/")[2])
+            if match is None or not int(match[1]):
+                found.others.append(info)
+            else:
+                found.numbers[int(match[1])] = info
+        return found
+
+    def create(self, commit: GroupCommit) -> None:
+        """Makes a commit's file. FileExistsError where the number is taken; after a StorageError it may be there."""
+        self._storage.publish(self.path(commit.number), content_of(self._group, commit))
+
+    def read(self, number: int) -> GroupCommit:
+        """A commit. FileNotFoundError where it is not there (any more), StorageError where its file is damaged."""
+        path = self.path(number)
+        data = self._storage.read(path, 0, MOST_BYTES + 1)
+        try:
+            return parsed(self._group, number, data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise StorageError(
+                f"The positions of group {self._group} are damaged ({error})",
+                path=self._storage.location(path),
+                hint="Restore the file from a backup, or begin the group anew: segments groups delete",
+            ) from error
+
+    def trim(self, files: Files) -> list[FileInfo]:
+        """Deletes what `expired` names, the lowest numbers first."""
+        expired = self.expired(files)
+        self._storage.delete(info.path for info in expired)
+        return expired
+
+    @staticmethod
+    def expired(files: Files) -> list[FileInfo]:
+        """The commits before the last KEPT, and what commits have staged and left."""
+        newest = files.newest
+        old = [files.numbers[number] for number in sorted(files.numbers) if number <= newest - KEPT]
+        if newest:
+            before_ms = files.numbers[newest].mtime_ms - LEFT_OVER_MS
+            old += [info for info in files.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]
+        return old
+
+
+def parsed(group: str, number: int, data: pa.Buffer) -> GroupCommit:
+    """The commit in a file. Raises ValueError, KeyError, TypeError, AttributeError or RecursionError for damage."""
+    if data.size > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    body, end, _ = data.to_pybytes().partition(b"\n")
+    said = json.loads(body)
+    if said["format.version"] != FORMAT_VERSION:
+        raise ValueError(f"format.version {said['format.version']!r}: use a newer spark-segments")
+    if data.to_pybytes()[len(body) :] != _check_line(body) or not end:
+        raise ValueError("the CRC is another one")
+    if (_text(said["group"]), said["number"]) != (group, number):
+        raise ValueError(f"it is commit {said['number']} of group {said['group']}")
+    rows: Rows = {}
+    for log in said["positions"]:
+        topic, topic_id = _text(log["topic"]), _text(log["topic_id"]) or None
+        for partition, offset, epoch, committed_ms, metadata in zip(*(log[name] for name in _COLUMNS), strict=True):
+            key = topic, _number(partition, 31)
+            if key in rows:
+                raise ValueError(f"{topic}-{partition} is there twice")
+            position = Position(
+                _number(offset, 63), topic_id, _number(epoch, 31), _text(metadata), _number(committed_ms, 63)
+            )
+            rows[key] = position
+    return GroupCommit(number, _text(said["commit_id"]), _text(said["after"]), rows)
+
+
+def _number(value: Any, bits: int) -> int:
+    if type(value) is not int or not 0 <= value < 1 << bits:
+        raise ValueError(f"no number of {bits} bits: {value!r:.40}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"no text: {value!r:.40}")
+    value.encode()  # raises for half a character
+    return value
+
+
+def offsets_of(rows: Mapping[TopicPartition, Position]) -> dict[str, dict[int, int]]:
+    """{topic: {partition: offset}}, sorted."""
+    found: dict[str, dict[int, int]] = {}
+    for (topic, partition), position in sorted(rows.items()):
+        found.setdefault(topic, {})[partition] = position.offset
+    return found
+
+
+def is_damaged(error: SegmentsError) -> bool:
+    """Whether an error says that a file of positions is damaged, and not that it could not be read."""
+    return isinstance(error, StorageError) and "damaged" in error.message

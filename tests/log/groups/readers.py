@@ -1,0 +1,45 @@
+"""Readers of groups for tests, and a file system that loses replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_segments.log.groups.group import Group, Positions
+from spark_segments.log.topics import Topics
+from spark_segments.storage import Storage
+from spark_segments.storage.local import LocalFiles
+
+STORE = "s3://bucket/log"
+"""An object store for `PlayedFiles`: paths below it are files below the working directory."""
+
+
+def moved(log: Topics, group: str, offsets: Mapping[str, Mapping[int, int]]) -> Positions:
+    """The positions after a commit of a reader that goes on from what is there."""
+    return log.group(group).commit(log.group(group).positions(), offsets)
+
+
+class PlayedFiles(LocalFiles):
+    """Local files, where `publishes` has what is to be done in place of the next creations of whole files."""
+
+    def __init__(self, *publishes: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__()
+        self.publishes = list(publishes)
+
+    def publish(self, path: str, data: Any) -> None:
+        def create() -> None:
+            super(PlayedFiles, self).publish(path, data)
+
+        play = self.publishes.pop(0) if self.publishes else (lambda create: create())
+        play(create)
+
+
+def lost_reply(create: Callable[[], None]) -> None:
+    """The file is made, and nobody is told."""
+    create()
+    raise OSError("the reply was lost")
+
+
+def group_at_store(*publishes: Callable[[Callable[[], None]], None], group: str = "audit") -> Group:
+    """A group on an object store of its own reader."""
+    return Topics(Storage(STORE, filesystem=PlayedFiles(*publishes))).group(group)
