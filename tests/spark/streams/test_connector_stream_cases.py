@@ -66,7 +66,7 @@ def test_case_4_available_now_fails_where_planned_offsets_became_unavailable(t, 
     t.delete_topic("t")
     t.create_topic("t", partitions=3)
     add(range(2))
-    with pytest.raises(OffsetOutOfRangeError, match=r"made anew.*expected topic id.*found.*AvailableNow"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"made again.*expected topic id.*found.*AvailableNow"):
         stream.trigger()
 
 
@@ -170,7 +170,7 @@ def test_case_13_topic_recreation_between_batches_is_a_loss(t, add):
     t.delete_topic("t")
     t.create_topic("t", partitions=3)
     add([1])
-    with pytest.raises(OffsetOutOfRangeError, match="made anew"):
+    with pytest.raises(OffsetOutOfRangeError, match="made again"):
         stream.start().trigger()
 
 
