@@ -22,6 +22,7 @@ LAYERS = [
     "execution",
     "values",
     "log",
+    "kafka_protocol",
     "maintenance",
     "polars",
     "duckdb",

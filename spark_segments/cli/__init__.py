@@ -181,6 +181,12 @@ COMMANDS = [
         "Writes topics as partition directories that a Kafka broker serves.",
         "Kafka's directories",
     ),
+    LazyCommand(
+        "serve",
+        "spark_segments.cli.kafka_protocol.serve:serve",
+        "Serves topics to Kafka's own clients, as a read-only cluster of one broker.",
+        "Kafka's protocol",
+    ),
 ]
 
 app = typer.Typer(

@@ -252,9 +252,7 @@ def read_segment(
         last = len(batches) and int(batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
         _check_offsets(segment, batches)
         if by_index and len(batches):
-            first_offset = int(batches.base_offset[0]) + window.offset_shift
-            if first_offset > start_offset:
-                raise _untrue(segment, start_offset, begin, f"offset {first_offset}")
+            check_begin(segment, window, start_offset, begin)
             by_index = False
         window = window.between(start_offset, end_offset)
         if start_position > window.position:
@@ -277,6 +275,13 @@ def read_segment(
         raise _untrue(segment, start_offset, begin, "no batch")
     if is_end_looked_up:
         _check_next(storage, segment, behind, end_offset)
+
+
+def check_begin(segment: Segment, window: Window, offset: int, position: int) -> None:
+    """Raises CorruptBatchError where the first batch, to which the .index led for `offset`, begins behind it."""
+    first_offset = int(window.batches.base_offset[0]) + window.offset_shift
+    if first_offset > offset:
+        raise _untrue(segment, offset, position, f"offset {first_offset}")
 
 
 def _check_next(storage: Storage, segment: Segment, position: int, end_offset: int) -> None:

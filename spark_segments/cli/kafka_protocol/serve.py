@@ -1,0 +1,116 @@
+"""`segments serve`: topics of a log directory for Kafka's own clients."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.interrupts import until_interrupted
+from spark_segments.cli.options import ConfiguredLogOptions, with_options
+from spark_segments.errors import InvalidOptionError, MissingExtraError
+
+
+@with_options
+def serve(
+    location: ConfiguredLogOptions,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any that is free.")] = 9092,
+    advertised: Annotated[
+        str | None,
+        typer.Option("--advertised-listener", metavar="HOST:PORT", help="Where clients are told to come to."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.01, metavar="SECONDS", help="How often topics are read anew.")
+    ] = 1.0,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="WHEN", help="All topics as they were then: 2026-01-31T12:00Z.")
+    ] = None,
+    version: Annotated[
+        list[str] | None,
+        typer.Option("--version", metavar="TOPIC=VERSION", help="These topics alone, as of a version."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", exists=True, help="The certificate, with its chain, as PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", exists=True, help="Its private key, as PEM.")] = None,
+    users: Annotated[
+        Path | None,
+        typer.Option("--users", exists=True, help="Lines name:password, for SASL PLAIN and SCRAM."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve other machines without TLS or without users.")
+    ] = False,
+) -> None:
+    """Serves topics to Kafka's own clients, as a read-only cluster of one broker.
+
+    Records, offsets, transactions and settings are those of the log; files
+    and object stores are read as they are. Ctrl-C or SIGTERM ends it.
+
+    It listens on 127.0.0.1. Any other --host wants --tls-cert, --tls-key
+    and --users, or --insecure.
+
+    Example: segments serve /data/log --port 9092
+    """
+    try:
+        from spark_segments.kafka_protocol.credentials import Users
+        from spark_segments.kafka_protocol.server import Server
+        from spark_segments.kafka_protocol.views import Views
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
+
+    log = location.open()
+    views = Views(
+        log,
+        interval_seconds=interval,
+        timestamp_ms=None if time is None else timestamp_ms(time),
+        versions=dict(_version(one) for one in version or []),
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
+    server = Server(
+        views,
+        host=host,
+        port=port,
+        advertised=None if advertised is None else _address(advertised),
+        tls=_tls(tls_cert, tls_key),
+        users=None if users is None else Users.of_file(str(users)),
+        insecure=insecure,
+    )
+    with server:
+        print(f"Serving {location.log_dir} at {host}:{server.port} until Ctrl-C", flush=True)
+        with until_interrupted():
+            server.serve()
+        done = server.figures
+        print(f"Ended: {done.connections} connections, {done.requests} requests, {done.fetched_bytes} bytes fetched.")
+
+
+def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        if key is not None:
+            raise InvalidOptionError("A key without its certificate", expected="--tls-cert", found="--tls-key alone")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidOptionError("The certificate cannot be used", path=str(certificate), found=str(error)) from error
+    return context
+
+
+def _version(text: str) -> tuple[str, int]:
+    topic, _, number = text.partition("=")
+    if not topic or not number.isascii() or not number.isdigit():
+        raise InvalidOptionError("Not a version of a topic", expected="TOPIC=VERSION", found=text)
+    return topic, int(number)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, number = text.rpartition(":")
+    if not host or not number.isascii() or not number.isdigit() or not 0 < int(number) < 65536:
+        raise InvalidOptionError("Not an address", expected="HOST:PORT", found=text)
+    return host.strip("[]"), int(number)

@@ -1,0 +1,31 @@
+"""Produce, 3 to 13: refused. The server is read-only; clients expect the API to be there, and an error that lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.kafka_protocol.call import Call
+
+KEY = 0
+VERSIONS = range(3, 14)
+
+
+def answer(call: Call) -> dict[str, Any]:
+    refused = {
+        "error_code": ErrorCode.topic_authorization_failed,
+        "base_offset": -1,
+        "record_errors": [],
+        "error_message": "This server is read-only: append with spark_segments",
+    }
+    return {
+        "responses": [
+            {
+                "name": getattr(topic, "name", ""),
+                "topic_id": getattr(topic, "topic_id", None),
+                "partition_responses": [{"index": one.index, **refused} for one in topic.partition_data],
+            }
+            for topic in call.request.body.topic_data
+        ]
+    }

@@ -1,0 +1,68 @@
+"""What the answer to a request may ask: the topics of the server, its groups, and the request's connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
+from spark_segments.kafka_protocol.messages import Request
+from spark_segments.kafka_protocol.views import TopicView, Views
+
+if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.credentials import Login
+
+NODE_ID = 1
+"""The only broker of the cluster that clients see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a server. Sizes in bytes, times in seconds."""
+
+    connections: int = 1000
+    request_bytes: int = 4 << 20
+    response_bytes: int = 16 << 20
+    responses_bytes: int = 512 << 20
+    idle_seconds: float = 600.0
+    request_seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class Call:
+    """A request on its way to its answer.
+
+    `address`: where clients reach the server, as they see it. `stopping`: set once the server ends, so that nobody
+    waits on. `served`: {API key: versions}.
+    """
+
+    request: Request
+    views: Views
+    limits: Limits
+    address: tuple[str, int]
+    stopping: threading.Event
+    served: Mapping[int, range]
+    login: Login | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def topic(self, name: str) -> tuple[TopicView | None, ErrorCode]:
+        """A topic, or the error to answer with."""
+        try:
+            view = self.views.topic(name)
+        except SegmentsError as error:
+            self.warnings.append(f"topic {name}: {error}")
+            return None, error_code(error)
+        return (view, ErrorCode.none) if view is not None else (None, ErrorCode.unknown_topic_or_partition)
+
+
+def error_code(error: SegmentsError) -> ErrorCode:
+    """Kafka's error for one of ours."""
+    if isinstance(error, UnknownTopicError):
+        return ErrorCode.unknown_topic_or_partition
+    if isinstance(error, MissingFileError):  # vacuum took the file of a view that is old: the next view has others
+        return ErrorCode.not_leader_or_follower
+    return ErrorCode.kafka_storage_error

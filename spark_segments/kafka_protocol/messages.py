@@ -1,0 +1,159 @@
+"""Requests and responses as bytes: kio knows the fields of each message and version, this module their frames.
+
+A request is its size (int32), a header (API key, API version, correlation id, client id) and a body; a response its
+size, a header (correlation id) and a body (Kafka's protocol guide, "Protocol Primitive Types" and "Messages").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import struct
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from spark_segments.errors import SegmentsError
+
+SIZE = struct.Struct(">i")
+"""The size of what follows it, before each request and each response."""
+
+_HEADER_START = struct.Struct(">hhi")  # API key, API version, correlation id: the same in each version of the header
+
+_NO_THROTTLE = datetime.timedelta(0)
+
+_LARGE_BYTES = 4096
+"""From this size on, bytes of a response are sent from where they lie."""
+
+
+class BadRequestError(SegmentsError):
+    """Bytes that are no request of Kafka's protocol. The connection that sent them is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of a client. `body` is None where its API or version is not served, and was not read."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body: Any
+
+
+def head(frame: bytes) -> tuple[int, int, int]:
+    """(API key, API version, correlation id) of a request without its size. Raises BadRequestError."""
+    if len(frame) < _HEADER_START.size:
+        raise BadRequestError("A request is cut", expected=f"{_HEADER_START.size} bytes at least", found=len(frame))
+    key, version, correlation_id = _HEADER_START.unpack_from(frame)
+    return key, version, correlation_id
+
+
+def read_request(frame: bytes) -> Request:
+    """The request in a frame without its size, of an API and a version that kio knows. Raises BadRequestError."""
+    key, version, correlation_id = head(frame)
+    schema: Any = load_request_schema(key, version)
+    try:
+        header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
+        # Bytes behind the body are passed over, as by a broker: librdkafka sends some behind Metadata of all topics.
+        body, _ = entity_reader(schema)(frame, header_bytes)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # kio's native reader may panic, which is no Exception
+        raise BadRequestError(
+            f"A request of API {key} version {version} cannot be read: {type(error).__name__}"
+        ) from error
+    return Request(key, version, correlation_id, header.client_id or "", body)
+
+
+def response(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> list[Any]:
+    """The frame of a response as buffers to be sent one after the other.
+
+    `values`: by Kafka's names in snake_case; those that the version does not have are left out. Lists of nested
+    messages are lists of such mappings. A buffer of bytes that is large is part of the result as it is, not copied.
+    """
+    schema: Any = load_response_schema(key, version)
+    body = _Buffers()
+    header = schema.__header_schema__
+    entity_writer(header)(body, header(correlation_id=correlation_id))  # type: ignore[arg-type]
+    entity_writer(schema)(body, _entity(schema, {"throttle_time": _NO_THROTTLE, **values}))  # type: ignore[arg-type]
+    buffers = body.finished()
+    return [SIZE.pack(sum(len(one) for one in buffers)), *buffers]
+
+
+def _entity(schema: Any, values: Mapping[str, Any]) -> Any:
+    arguments = {}
+    for name, nested in _fields(schema):
+        if name not in values:
+            continue
+        value = values[name]
+        if nested is not None and isinstance(value, Mapping):
+            value = _entity(nested, value)
+        elif nested is not None and value is not None:
+            value = tuple(_entity(nested, one) for one in value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        arguments[name] = value
+    return schema(**arguments)
+
+
+@cache
+def _fields(schema: Any) -> Sequence[tuple[str, Any]]:
+    """(name, class of its nested messages or None) of each field of a message."""
+    hints = typing.get_type_hints(schema)
+    return [(field.name, _nested(hints[field.name])) for field in dataclasses.fields(schema)]
+
+
+def _nested(hint: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return hint
+    if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
+        return next((found for one in typing.get_args(hint) if (found := _nested(one)) is not None), None)
+    return None
+
+
+class Records:
+    """Neighbouring record batches, as buffers, that a message takes as one value of bytes."""
+
+    __slots__ = ("pieces", "size_bytes")
+
+    def __init__(self, pieces: Sequence[Any] = ()) -> None:
+        self.pieces = pieces
+        self.size_bytes: int = sum(piece.nbytes for piece in pieces)
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+
+class _Buffers:
+    """What kio writes a message into: small pieces are joined, large ones kept."""
+
+    def __init__(self) -> None:
+        self._done: list[Any] = []
+        self._small = bytearray()
+
+    def write(self, data: Any) -> None:
+        if isinstance(data, Records):
+            for piece in data.pieces:
+                self.write(memoryview(piece))
+            return
+        if len(data) < _LARGE_BYTES:
+            self._small += data
+            return
+        self._join()
+        self._done.append(data)
+
+    def _join(self) -> None:
+        if self._small:
+            self._done.append(self._small)
+            self._small = bytearray()
+
+    def finished(self) -> list[Any]:
+        self._join()
+        return self._done

@@ -1,0 +1,244 @@
+"""The server: connections, each with a thread of its own, that take requests one after the other and send answers.
+
+Whatever a client sends, it ends its own connection at worst, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.kafka_protocol.apis import api_versions, fetch, produce, sasl_authenticate
+from spark_segments.kafka_protocol.apis.table import APIS, BEFORE_LOGIN, VERSIONS
+from spark_segments.kafka_protocol.call import Call, Limits
+from spark_segments.kafka_protocol.credentials import Login, Users
+from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
+from spark_segments.kafka_protocol.views import Views
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_logger = logging.getLogger(__name__)
+_BUFFERS = 64  # that one call to the system takes
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a server has done since it began. Sizes in bytes."""
+
+    connections: int = 0
+    requests: int = 0
+    fetched_bytes: int = 0
+    refused: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, **counts: int) -> None:
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+
+
+class Server:
+    """Serves the topics of `views` from `listen` until `stop`. A context manager: bound when entered, gone when left.
+
+    Any address but this machine's own asks for `tls` and `users`, or for `insecure`. `advertised`: the address that
+    clients are told, where it is not the one by which they came.
+    """
+
+    def __init__(
+        self,
+        views: Views,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 9092,
+        advertised: tuple[str, int] | None = None,
+        tls: ssl.SSLContext | None = None,
+        users: Users | None = None,
+        insecure: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        if host not in LOOPBACK and not insecure and (tls is None or users is None):
+            raise InvalidOptionError(
+                "Other machines may reach this address",
+                expected="TLS and users, or --insecure",
+                found=f"{host} without {'TLS' if tls is None else 'users'}",
+                hint="Give a certificate, its key and a users file; or say --insecure where the network is trusted",
+            )
+        self.views, self.limits = views, limits or Limits()
+        self.figures = Figures()
+        self._host, self._port, self._advertised = host, port, advertised
+        self._tls, self._users = tls, users
+        self._stopping = threading.Event()
+        self._open: dict[int, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._memory = threading.Semaphore(max(1, self.limits.responses_bytes // self.limits.response_bytes))
+        self._listener: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that the server is bound to."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    def __enter__(self) -> Server:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+        except OSError as error:
+            raise InvalidOptionError(
+                "The address cannot be served", found=f"{self._host}:{self._port} ({error.strerror})", hint="Use --port"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def serve(self) -> None:
+        """Takes connections until `stop`. Each has a thread."""
+        assert self._listener is not None
+        while not self._stopping.is_set():
+            try:
+                connection, address = self._listener.accept()
+            except OSError:
+                if self._stopping.is_set():
+                    return
+                time.sleep(0.1)  # no descriptor is free: one may be soon
+                continue
+            if len(self._open) >= self.limits.connections:
+                self.figures.add(refused=1)
+                _logger.warning("refused a connection of %s: %d are open", address[0], len(self._open))
+                connection.close()
+                continue
+            threading.Thread(target=self._connection, args=(connection, address[0]), daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends waiting fetches and all connections."""
+        self._stopping.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):  # closing alone does not end an `accept` that waits
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        with self._lock:
+            for connection in self._open.values():
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _connection(self, connection: socket.socket, client: str) -> None:
+        self.figures.add(connections=1)
+        number = id(connection)
+        try:
+            connection.settimeout(self.limits.request_seconds)
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._open[number] = connection
+            login = None if self._users is None else Login(self._users)
+            for frame in self._frames(connection):
+                if not self._answer(connection, frame, login):
+                    return
+        except BadRequestError as error:
+            self.figures.add(refused=1)
+            _logger.warning("closed the connection of %s: %s", client, error)
+        except OSError as error:  # the client went, or is too slow
+            _logger.debug("the connection of %s ended: %s", client, error)
+        except Exception:
+            _logger.exception("closed the connection of %s", client)
+        finally:
+            with self._lock:
+                self._open.pop(number, None)
+            connection.close()
+
+    def _frames(self, connection: socket.socket) -> Iterator[bytes]:
+        """The requests of a connection. Ends with the connection, or when it was idle for too long."""
+        while not self._stopping.is_set():
+            connection.settimeout(self.limits.idle_seconds)
+            first = connection.recv(SIZE.size)
+            if not first:
+                return
+            connection.settimeout(self.limits.request_seconds)
+            size = SIZE.unpack(first + _exactly(connection, SIZE.size - len(first)))[0]
+            if not 0 < size <= self.limits.request_bytes:
+                expected = f"1 to {self.limits.request_bytes} bytes"
+                raise BadRequestError("A request is of no size that is taken", expected=expected, found=size)
+            yield _exactly(connection, size)
+
+    def _answer(self, connection: socket.socket, frame: bytes, login: Login | None) -> bool:
+        """Answers a request. False: the connection ends."""
+        self.figures.add(requests=1)
+        key, version, correlation_id = head(frame)
+        api = APIS.get(key)
+        if api is None or version not in api.VERSIONS:
+            if key != api_versions.KEY:
+                raise BadRequestError(f"API {key} is not served in version {version}")
+            values = api_versions.listed(VERSIONS, ErrorCode.unsupported_version)
+            _send(connection, response(key, 0, correlation_id, values))
+            return True
+        if login is not None and login.user is None and key not in BEFORE_LOGIN:
+            raise BadRequestError(f"A request of API {key} came before the login")
+        request = read_request(frame)
+        call = Call(request, self.views, self.limits, self._address(connection), self._stopping, VERSIONS, login)
+        if key == fetch.KEY:
+            with self._memory:
+                buffers = self._response(call)
+                self.figures.add(fetched_bytes=sum(len(one) for one in buffers))
+                _send(connection, buffers)
+            return True
+        if key == produce.KEY and request.body.acks == 0:  # nobody waits for the refusal
+            return False
+        _send(connection, self._response(call))
+        return key != sasl_authenticate.KEY or (login is not None and (login.user is not None or login.has_begun))
+
+    def _response(self, call: Call) -> list[Any]:
+        request: Request = call.request
+        values = APIS[request.api_key].answer(call)
+        for text in call.warnings:
+            _logger.warning("%s", text)
+        return response(request.api_key, request.api_version, request.correlation_id, values)
+
+    def _address(self, connection: socket.socket) -> tuple[str, int]:
+        if self._advertised is not None:
+            return self._advertised
+        host, port = connection.getsockname()[:2]
+        return str(host), int(port)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes. Raises OSError where the connection ends before."""
+    data = bytearray(size)
+    view = memoryview(data)
+    got = 0
+    while got < size:
+        count = connection.recv_into(view[got:])
+        if not count:
+            raise ConnectionError("the connection ended within a request")
+        got += count
+    return bytes(data)
+
+
+def _send(connection: socket.socket, buffers: list[Any]) -> None:
+    """Sends buffers one after the other, none of them copied where the connection is not encrypted."""
+    if isinstance(connection, ssl.SSLSocket):
+        for one in buffers:
+            connection.sendall(one)
+        return
+    views = [memoryview(one).cast("B") for one in buffers if len(one)]
+    while views:
+        sent = connection.sendmsg(views[:_BUFFERS])
+        while views and sent >= len(views[0]):
+            sent -= len(views.pop(0))
+        if sent:
+            views[0] = views[0][sent:]

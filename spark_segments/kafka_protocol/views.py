@@ -1,0 +1,240 @@
+"""The topics that a server shows: a snapshot of each, refreshed at most once an interval, and their batches."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow.compute as pc
+
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.rows import Partition, partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
+from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.reading.verbatim import Batches, PartitionLog, Place
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+"""Times of a ListOffsets request that are none."""
+
+_PLACES = 4096  # places of readers that are remembered in a topic
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer to a look-up by time: -1 where there is none."""
+
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+class TopicView:
+    """A topic as one snapshot has it."""
+
+    def __init__(self, log: LogDir, snapshot: Snapshot, places: dict[tuple[int, int], Place]) -> None:
+        self._log = log
+        self.snapshot = snapshot
+        self.partitions: dict[int, Partition] = {row.partition: row for row in partitions_of(snapshot.partitions)}
+        self.places = places
+        self._logs: dict[int, PartitionLog] = {}
+
+    @property
+    def name(self) -> str:
+        return self.snapshot.topic
+
+    @cached_property
+    def topic_id(self) -> uuid.UUID:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(self.snapshot.topic_id + "=="))
+
+    @cached_property
+    def config(self) -> TopicConfig:
+        return topic_config(self.snapshot.config, self._log.defaults)
+
+    def _partition_log(self, partition: int) -> PartitionLog:
+        found = self._logs.get(partition)
+        if found is None:
+            found = self._logs[partition] = PartitionLog(self._log.storage, self.snapshot, partition)
+        return found
+
+    def end_offset(self, partition: int, *, committed: bool) -> int:
+        """The first offset that a reader does not get: the log end, or the last stable offset."""
+        row = self.partitions[partition]
+        return max(row.last_stable_offset, row.log_start_offset) if committed else row.log_end_offset
+
+    def bytes_from(self, partition: int, offset: int, *, committed: bool) -> int:
+        """The bytes that a read from `offset` can give at most, 0 where it gives none."""
+        if offset >= self.end_offset(partition, committed=committed):
+            return 0
+        return self._partition_log(partition).bytes_from(offset)
+
+    def read(self, partition: int, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool) -> Batches:
+        """See `PartitionLog.read`."""
+        end = self.end_offset(partition, committed=committed)
+        place = self.places.pop((partition, offset), None)
+        read = self._partition_log(partition).read(offset, end, max_bytes, place=place, at_least_one=at_least_one)
+        if read.place is not None:
+            if len(self.places) >= _PLACES:
+                self.places.clear()
+            self.places[partition, read.next_offset] = read.place
+        return read
+
+    def aborted(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with data in [start, end), by first offset."""
+        rows = self.snapshot.live_table(partition)
+        later = rows.filter(pc.greater(rows.column("next_offset"), start))
+        indexes = transaction_indexes(later, self.snapshot.stand_ins.aborted)
+        found = load_aborted(self._log.storage, indexes, start, end)
+        return sorted(zip(found.producer_id.tolist(), found.first_offset.tolist(), strict=True), key=lambda one: one[1])
+
+    def offset_for(self, partition: int, timestamp_ms: int, *, committed: bool) -> Found:
+        """The answer to ListOffsets: of a time, or of one of the times that are none."""
+        row = self.partitions[partition]
+        epochs = LeaderEpochs.of(row)
+        end = self.end_offset(partition, committed=committed)
+        if timestamp_ms == LATEST:
+            return Found(end, -1, row.leader_epoch)
+        if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+            return Found(row.log_start_offset, -1, _epoch_at(epochs, row.log_start_offset))
+        if timestamp_ms == LATEST_TIERED:
+            return Found()
+        if timestamp_ms == MAX_TIMESTAMP:
+            rows = self.snapshot.live_table(partition)
+            if not rows.num_rows:
+                return Found()
+            timestamp_ms = int(rows.column("max_timestamp_ms").to_numpy().max())
+        if timestamp_ms < 0:
+            return Found()
+        answer = offsets_for_times(self._log.storage, self.snapshot, {partition: timestamp_ms})[partition]
+        if answer is None or answer[0] >= end:
+            return Found()
+        return Found(answer[0], answer[1], _epoch_at(epochs, answer[0]))
+
+    def end_of_epoch(self, partition: int, epoch: int) -> tuple[int, int]:
+        """(the largest epoch up to `epoch`, its end offset); (-1, -1) where the log has none (KIP-101)."""
+        row = self.partitions[partition]
+        if epoch == row.leader_epoch:
+            return epoch, row.log_end_offset
+        entries = LeaderEpochs.of(row).entries
+        up_to = [known for known, _ in entries if known <= epoch]
+        later = [start for known, start in entries if known > epoch]
+        if epoch > row.leader_epoch or not later or (not up_to and not later):
+            return -1, -1
+        return (max(up_to) if up_to else epoch), min(later)
+
+
+def _epoch_at(epochs: LeaderEpochs, offset: int) -> int:
+    found = epochs.entry_of(offset)
+    return -1 if found is None else found
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A topic's view and when it was read (time.monotonic()); None: no topic of this name was there."""
+
+    view: TopicView | None
+    read_seconds: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Views:
+    """The topics of a log directory, as they are (read anew each `interval_seconds` at most), or as they were.
+
+    `timestamp_ms`: all topics as they were then. `versions`: {topic: version}, these topics alone, as of that version.
+    Safe to share between threads. A topic that cannot be read raises what the log raises.
+    """
+
+    def __init__(
+        self,
+        log: LogDir,
+        *,
+        interval_seconds: float = 1.0,
+        timestamp_ms: int | None = None,
+        versions: Mapping[str, int] | None = None,
+    ) -> None:
+        self.log = log
+        self.interval_seconds = interval_seconds
+        self._timestamp_ms = timestamp_ms
+        self._versions = dict(versions or {})
+        self._lock = threading.Lock()
+        self._shown: dict[str, _Shown] = {}
+        self._names: tuple[float, Sequence[str]] | None = None
+        self._ids: dict[uuid.UUID, str] = {}
+
+    @cached_property
+    def cluster_id(self) -> str:
+        """An id of the form of Kafka's, the same for each server of this log directory."""
+        digest = hashlib.sha256(self.log.uri.encode()).digest()[:16]
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the topics never change: a directory of Kafka's, or the log as it was."""
+        return self.log.is_kafka or self._timestamp_ms is not None or bool(self._versions)
+
+    def names(self) -> Sequence[str]:
+        """The names of the topics, sorted."""
+        if self._versions:
+            return sorted(self._versions)
+        with self._lock:
+            known = self._names
+        if known is None or time.monotonic() - known[0] >= self.interval_seconds:
+            known = (time.monotonic(), self.log.topics())
+            with self._lock:
+                self._names = known
+        return known[1]
+
+    def topic(self, name: str) -> TopicView | None:
+        """The topic as it is now, None where there is none. Raises SegmentsError where it cannot be read."""
+        if self._versions and name not in self._versions:
+            return None
+        with self._lock:
+            shown = self._shown.setdefault(name, _Shown(None, -1.0))
+        with shown.lock:
+            age = time.monotonic() - shown.read_seconds
+            if shown.read_seconds < 0 or (age >= self.interval_seconds and not (self.is_fixed and shown.view)):
+                shown.view = self._read(name, shown.view)
+                shown.read_seconds = time.monotonic()
+            view = shown.view
+        if view is None:  # names of nothing are not remembered: a client could send any number of them
+            with self._lock:
+                self._shown.pop(name, None)
+            return None
+        self._ids[view.topic_id] = name
+        return view
+
+    def _read(self, name: str, before: TopicView | None) -> TopicView | None:
+        try:
+            snapshot = self._snapshot(name)
+        except UnknownTopicError:
+            return None
+        if before is not None and before.snapshot.version == snapshot.version and not self.log.is_kafka:
+            return before
+        is_same = before is not None and before.snapshot.topic_id == snapshot.topic_id
+        return TopicView(self.log, snapshot, before.places if before is not None and is_same else {})
+
+    def _snapshot(self, name: str) -> Snapshot:
+        if self._timestamp_ms is not None:
+            return self.log.snapshot_at(name, self._timestamp_ms)
+        return self.log.snapshot(name, self._versions.get(name))
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        """The topic that has this id, None where there is none."""
+        if topic_id not in self._ids:
+            for name in self.names():
+                try:
+                    self.topic(name)
+                except SegmentsError:
+                    continue
+        found = self._ids.get(topic_id)
+        view = None if found is None else self.topic(found)
+        return found if view is not None and view.topic_id == topic_id else None

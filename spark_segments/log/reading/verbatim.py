@@ -1,0 +1,123 @@
+"""Record batches of a partition as they lie in its files, from an offset on: what a broker gives to a fetch.
+
+Nothing is decoded. A batch gets its offset in the log, and an epoch where it has none, in its header, outside the CRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.format.window import Window
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.copying import rebased, trimmed
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.reader import check_begin, seek, windows
+from spark_segments.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a file: no batch before `byte_position` holds `offset` or a later offset."""
+
+    offset: int
+    path: str
+    byte_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Neighbouring record batches of a partition.
+
+    `data`: buffers (uint8[]), one after the other. `next_offset`: behind the last batch; where the read passed no
+    batch, the offset that it ended at. `place`: where the next read can go on without a look at an index.
+    """
+
+    data: Sequence[np.ndarray]
+    next_offset: int
+    place: Place | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.nbytes for piece in self.data)
+
+
+class PartitionLog:
+    """The batches of a partition in a snapshot. Any number of threads may use it."""
+
+    def __init__(self, storage: Storage, snapshot: Snapshot, partition: int) -> None:
+        self._storage = storage
+        self._rows: pa.Table = snapshot.live_table(partition)
+        self._ends = self._rows.column("next_offset").to_numpy()
+        self._bytes = self._rows.column("log_bytes").to_numpy()
+        row = snapshot.partition(partition)
+        self._epochs = LeaderEpochs.of(row) if row.leader_epochs else None
+
+    def bytes_from(self, offset: int) -> int:
+        """The bytes of the segments that hold `offset` and later offsets: what reads from there can give at most."""
+        return int(self._bytes[self._first(offset) :].sum())
+
+    def _first(self, offset: int) -> int:
+        return int(np.searchsorted(self._ends, offset, side="right"))
+
+    def read(
+        self, offset: int, end_offset: int, max_bytes: int, *, place: Place | None = None, at_least_one: bool = True
+    ) -> Batches:
+        """Batches with offsets in [`offset`, `end_offset`): the first holds `offset` or is the first one after it.
+
+        They are of `max_bytes` at most, save a single batch that is larger by itself (`at_least_one`, KIP-74). `place`:
+        as an earlier read of this partition gave it. The CRC of each batch is checked. Raises CorruptBatchError and
+        MissingFileError.
+        """
+        data: list[np.ndarray] = []
+        left, following = max_bytes, offset
+        for number in range(self._first(offset), len(self._ends)):
+            (segment,) = segments_of(self._rows.slice(number, 1))
+            if segment.base_offset >= end_offset:
+                break
+            for window in self._windows(segment, max(following, segment.base_offset), left, place):
+                wanted = window.between(following, end_offset)
+                sizes = wanted.batches.size.cumsum()
+                fits = int(np.searchsorted(sizes, left, side="right"))
+                taken = wanted.take(slice(0, max(fits, 1 if at_least_one and not data else 0)))
+                for piece in trimmed(taken, segment.base_offset):
+                    bytes_, _ = rebased(piece, self._epochs)
+                    data.append(bytes_)
+                    left -= bytes_.nbytes
+                if count := len(taken.batches):
+                    following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
+                    behind = int(taken.batches.position[-1] + taken.batches.size[-1])
+                    place = Place(following, segment.path, behind)
+                if count < len(wanted.batches) or (left <= 0 and data):
+                    return Batches(data, following, place)
+            following = max(following, min(segment.next_offset, end_offset))
+        return Batches(data, following, place)
+
+    def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
+        """The batches of a segment from the one that holds `start` on: of about `wanted_bytes` at first, then more.
+
+        Of an object store nothing is fetched that a reader who stops does not want.
+        """
+        by_index = False
+        if place is not None and (place.offset, place.path) == (start, segment.path):
+            position, size = place.byte_position, 0
+        elif start > segment.base_offset or segment.file_base_offset > segment.name_offset:
+            position, size = seek(self._storage, segment, start)
+            by_index = position > segment.position
+        else:
+            position, size = segment.position, 0
+        while position < segment.end_position:
+            end = min(position + size + wanted_bytes, segment.end_position)
+            for window in windows(
+                self._storage, segment, position, end, first_window_bytes=max(end - position, 1), writable=True
+            ):
+                if by_index and len(window.batches):
+                    check_begin(segment, window, start, position)
+                    by_index = False
+                yield window
+                position = int(window.batches.position[-1] + window.batches.size[-1])
+            size += wanted_bytes

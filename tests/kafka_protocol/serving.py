@@ -1,0 +1,88 @@
+"""A server in this process, and what Kafka's own clients read from it."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from spark_segments import LogDir
+from spark_segments.kafka_protocol.server import Server
+from spark_segments.kafka_protocol.views import Views
+
+Record = tuple[int, str | None, str | None, list[tuple[str, str | None]]]
+"""Offset, key, value, headers; bytes in base64, as Kafka's own reader has them in tests/golden."""
+
+
+@contextmanager
+def serving(log: LogDir, interval_seconds: float = 0.02, **options: Any) -> Iterator[Server]:
+    """The server of a log directory, on a free port of this machine."""
+    with Server(Views(log, interval_seconds=interval_seconds), port=0, **options) as server:
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        yield server
+    thread.join(10)
+
+
+def consumer(server: Server, **settings: Any) -> Consumer:
+    """librdkafka's consumer, which checks the CRC of each batch."""
+    return Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{server.port}",
+            "group.id": "tests",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "isolation.level": "read_uncommitted",
+            "fetch.error.backoff.ms": 10,
+            "topic.metadata.refresh.interval.ms": 1000,
+            **settings,
+        }
+    )
+
+
+def records(
+    server: Server, topic: str, partition: int, begin: int = -2, timeout_seconds: float = 30, **settings: Any
+) -> list[Record]:
+    """The records of a partition from an offset (-2: the earliest) to its end, by librdkafka."""
+    reader = consumer(server, **settings)
+    try:
+        reader.assign([TopicPartition(topic, partition, begin)])
+        found: list[Record] = []
+        while True:
+            message = reader.poll(timeout_seconds)
+            assert message is not None, f"{topic}-{partition} ended nowhere: {len(found)} records"
+            if (error := message.error()) is None:
+                headers = [(name, text(value)) for name, value in message.headers() or []]
+                found.append((message.offset(), text(message.key()), text(message.value()), headers))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return found
+            else:
+                raise AssertionError(f"{topic}-{partition}: {error}")
+    finally:
+        reader.close()
+
+
+def expected(rows: list[dict[str, Any]], *, committed: bool = False) -> list[Record]:
+    """What Kafka's own reader says of a directory, without control records; `committed`: and without aborted ones."""
+    aborted, ended = set(), {}
+    for row in reversed(rows):  # a transaction's records come before the marker that ends it
+        if row.get("isControl"):
+            ended[row["producerId"]] = row["controlType"]
+            continue
+        is_unfinished = row.get("committed") is False  # in an open transaction, or above the last stable offset
+        if is_unfinished or (row.get("isTransactional") and ended.get(row["producerId"]) == "ABORT"):
+            aborted.add(row["offset"])
+    return [
+        (row["offset"], row["key"], row["value"], [(name, value) for name, value in row["headers"]])
+        for row in rows
+        if not row.get("isControl") and not (committed and row["offset"] in aborted)
+    ]
+
+
+def text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()

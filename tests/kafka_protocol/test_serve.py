@@ -1,0 +1,302 @@
+"""What Kafka's own clients read from a log directory that is served, against what Kafka's own reader says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import shutil
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import kafka
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError
+from spark_segments.kafka_protocol.call import Limits
+from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
+from spark_segments.kafka_protocol.server import Server
+from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
+from tests.kafka_protocol.serving import consumer, expected, records, serving, text
+
+NAMES = [
+    *(name for name in CLEAN_DIRECTORIES if "/" not in name),
+    *(name for name in CLEAN_DIRECTORIES if name.startswith("broker-data/")),
+    *LEGACY_DIRECTORIES,
+]
+
+
+def _place(name: str) -> tuple[str, int]:
+    topic, _, partition = name.rpartition("/")[2].rpartition("-")
+    return topic, int(partition)
+
+
+@pytest.fixture(scope="module")
+def kafka_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("kafka")
+    for name in NAMES:
+        shutil.copytree(golden_dir(name), made / golden_dir(name).name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def log(kafka_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    made = LogDir.create(str(tmp_path_factory.mktemp("served") / "log"))
+    made.import_kafka(str(kafka_dir))
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(log: LogDir) -> Iterator[Server]:
+    with serving(log) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def read_only_server(kafka_dir: Path) -> Iterator[Server]:
+    with serving(LogDir.open(str(kafka_dir))) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_librdkafka_reads_what_kafka_wrote(server: Server, name: str) -> None:
+    assert records(server, *_place(name)) == expected(expected_records(name))
+
+
+@pytest.mark.parametrize("name", ["plain-0", "txn-0", "broker-data/payments-0"])
+def test_a_directory_of_kafkas_is_served_as_it_is(read_only_server: Server, name: str) -> None:
+    committed = expected(expected_records(name), committed=True)
+    assert records(read_only_server, *_place(name), **{"isolation.level": "read_committed"}) == committed
+
+
+@pytest.mark.parametrize("name", ["txn-0", "broker-data/payments-0", "broker-data/__consumer_offsets-1"])
+def test_readers_of_committed_records_see_no_aborted_ones(server: Server, name: str) -> None:
+    rows = expected_records(name)
+    committed = expected(rows, committed=True)
+    assert committed != expected(rows) or not any(row.get("committed") is False for row in rows)
+    assert records(server, *_place(name), **{"isolation.level": "read_committed"}) == committed
+
+
+@pytest.mark.parametrize("name", ["mixed-0", "txn-0", "legacy-v1-0"])
+def test_kafka_python_reads_what_kafka_wrote(server: Server, name: str) -> None:
+    place = kafka.TopicPartition(*_place(name))
+    reader = kafka.KafkaConsumer(bootstrap_servers=f"127.0.0.1:{server.port}", enable_auto_commit=False)
+    try:
+        reader.assign([place])
+        reader.seek_to_beginning(place)
+        end = reader.end_offsets([place])[place]
+        found: list[Any] = []
+        while reader.position(place) < end:
+            for batch in reader.poll(timeout_ms=5000).values():
+                found += [(one.offset, text(one.key), text(one.value)) for one in batch]
+    finally:
+        reader.close()
+    assert found == [row[:3] for row in expected(expected_records(name))]
+
+
+def test_aiokafka_reads_what_kafka_wrote(server: Server) -> None:
+    async def read(topic: str, partition: int) -> list[Any]:
+        reader = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=f"127.0.0.1:{server.port}", enable_auto_commit=False, isolation_level="read_committed"
+        )
+        await reader.start()
+        try:
+            place = aiokafka.TopicPartition(topic, partition)
+            reader.assign([place])
+            await reader.seek_to_beginning(place)
+            end = (await reader.end_offsets([place]))[place]
+            found: list[Any] = []
+            while await reader.position(place) < end:
+                for batch in (await reader.getmany(timeout_ms=5000)).values():
+                    found += [(one.offset, text(one.key), text(one.value)) for one in batch]
+            return found
+        finally:
+            await reader.stop()
+
+    for name in ("mixed-0", "txn-0"):
+        assert asyncio.run(read(*_place(name))) == [row[:3] for row in expected(expected_records(name), committed=True)]
+
+
+@pytest.mark.parametrize("name", ["canary-0", "logappend-0"])
+def test_offsets_by_time_are_kafkas(server: Server, name: str) -> None:
+    asked = [one for one in queries(name) if one["query"] == "offsetForTimestamp" and one["target"] >= 0][::10]
+    assert len(asked) > 10
+    topic, partition = _place(name)
+    reader = consumer(server)
+    try:
+        for one in asked:
+            [found] = reader.offsets_for_times([TopicPartition(topic, partition, one["target"])], timeout=10)
+            assert (None if found.offset < 0 else found.offset) == one["offset"], one
+    finally:
+        reader.close()
+
+
+def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, log: LogDir) -> None:
+    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+    listed = client.list_topics(timeout=10)
+    assert sorted(listed.topics) == log.topics()
+    assert len(listed.topics["orders"].partitions) == len(log.offsets("orders"))
+    [future] = client.describe_configs([ConfigResource(ResourceType.TOPIC, "orders")]).values()
+    shown = {name: entry.value for name, entry in future.result(10).items()}
+    assert shown == log.config("orders").effective()
+
+
+def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
+    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+    place = TopicPartition("outoforder", 0)
+    [future] = client.list_offsets({place: OffsetSpec.max_timestamp()}).values()
+    rows = expected_records("outoforder-0")
+    latest = max(row["timestamp"] for row in rows)
+    assert future.result(10).offset == next(row["offset"] for row in rows if row["timestamp"] == latest)
+
+
+def test_a_producer_is_refused_for_good(server: Server) -> None:
+    failed: list[Any] = []
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}", "message.timeout.ms": 20000})
+    producer.produce("plain", b"value", callback=lambda error, _: failed.append(error))
+    producer.flush(20)
+    assert [error.name() for error in failed] == ["TOPIC_AUTHORIZATION_FAILED"]
+
+
+def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("live", partitions=1)
+    log.append("live", [{"value": "before"}])
+    with serving(log) as server:
+        reader = consumer(server, **{"fetch.wait.max.ms": 20000, "enable.partition.eof": False})
+        try:
+            reader.assign([TopicPartition("live", 0, 0)])
+            assert reader.poll(20).value() == b"before"
+            log.append("live", [{"value": "after"}])
+            assert reader.poll(15).value() == b"after"
+        finally:
+            reader.close()
+
+
+def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("small", partitions=2)
+    for number in range(30):
+        log.append("small", [{"value": f"{number}-{row}", "partition": row % 2} for row in range(20)])
+    with serving(log) as server:
+        for partition in range(2):
+            # A fetch of few bytes ends within each chunk.
+            found = records(server, "small", partition, **{"fetch.message.max.bytes": 200})
+            wanted = [f"{number}-{row}".encode() for number in range(30) for row in range(partition, 20, 2)]
+            assert [row[0] for row in found] == list(range(300))
+            assert [row[2] for row in found] == [text(value) for value in wanted]
+
+
+def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("old")
+    log.append("old", [{"value": str(number)} for number in range(100)])
+    log.delete_records("old", {0: 60})
+    with serving(log) as server:
+        reader = consumer(server, **{"auto.offset.reset": "error"})
+        try:
+            reader.assign([TopicPartition("old", 0, 10)])
+            assert reader.poll(10).error().name() == "_AUTO_OFFSET_RESET"
+        finally:
+            reader.close()
+        assert [row[0] for row in records(server, "old", 0)] == list(range(60, 100))
+
+
+def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("past")
+    log.append("past", [{"value": "first"}])
+    version = log.snapshot("past").version
+    log.append("past", [{"value": "second"}])
+    from spark_segments.kafka_protocol.views import Views
+
+    views = Views(log, versions={"past": version})
+    view = views.topic("past")
+    assert view is not None
+    assert view.partitions[0].log_end_offset == 1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_client_proves_who_it_is(log: LogDir, mechanism: str) -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "anna"}
+    with serving(log, users=Users({"anna": "tea, with=milk"})) as server:
+        found = records(server, "plain", 0, **login, **{"sasl.password": "tea, with=milk"})
+        assert len(found) == len(expected_records("plain-0"))
+        client = AdminClient(
+            {"bootstrap.servers": f"127.0.0.1:{server.port}", **login, "sasl.password": "coffee", "log_level": 0}
+        )
+        with pytest.raises(KafkaException):
+            client.list_topics(timeout=2)
+        plain = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 0})
+        with pytest.raises(KafkaException):
+            plain.list_topics(timeout=2)
+
+
+def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
+    from spark_segments.kafka_protocol.views import Views
+
+    with pytest.raises(InvalidOptionError, match="--insecure"):
+        Server(Views(log), host="0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", -1),
+        struct.pack(">i", 1 << 30),
+        struct.pack(">ihhi", 8, 1, 99, 7),
+        struct.pack(">ihhi", 8, 20, 0, 7),  # DeleteTopics
+        struct.pack(">ihhi", 8, 3, 12, 7),
+        struct.pack(">ihhih", 10, 3, 1, 7, -1) + b"\xff\xff\xff\x7f",
+    ],
+)
+def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):  # bytes that nobody read
+            assert connection.recv(100) == b""
+    assert records(server, "plain", 0, begin=4990)
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(struct.pack(">ihhi", 8, 18, 99, 7))
+        size, correlation_id, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
+        assert (correlation_id, error) == (7, 35)
+        assert size > 6
+
+
+def test_connections_are_bounded(log: LogDir) -> None:
+    with serving(log, limits=Limits(connections=2)) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+        try:
+            for one in held:
+                one.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+                assert one.recv(1)
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as third:
+                assert third.recv(1) == b""
+        finally:
+            for one in held:
+                one.close()
+
+
+def test_a_fetch_by_time_pins_every_topic(tmp_path: Path) -> None:
+    from spark_segments.kafka_protocol.views import Views
+
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("timed")
+    log.append("timed", [{"value": "first"}])
+    committed_ms = log.history("timed", 1)[0]["committed_ms"]
+    now_ms = int(datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC).timestamp() * 1000)
+    for when_ms in (committed_ms, now_ms):
+        view = Views(log, timestamp_ms=when_ms).topic("timed")
+        assert view is not None
+        assert view.partitions[0].log_end_offset == 1
