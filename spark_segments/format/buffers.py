@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-COPY_SLACK = 32
+CHUNK_BYTES = 32
+"""Bytes that kernels copy by one load and one store."""
+
+COPY_SLACK = CHUNK_BYTES
 """Bytes that kernels may write past what they copy to a buffer: it must have that much more room."""
 
 

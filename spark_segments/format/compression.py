@@ -10,17 +10,16 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import zstandard
 from zlib_ng import zlib_ng
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format.kernels.lz4 import lz4_decompress, lz4_most_bytes
-from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
-from spark_segments.format.layout import CODEC_NAMES, CODECS
-
-NONE, GZIP, SNAPPY, LZ4, ZSTD = (CODECS[name] for name in ("none", "gzip", "snappy", "lz4", "zstd"))
+from spark_segments.format.kernels import block_codecs
+from spark_segments.format.kernels.framing import LZ4_BLOCK_BYTES, LZ4_STORED_BIT
+from spark_segments.format.layout import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 # Kafka's defaults of compression.gzip.level (-1 there: zlib's 6), compression.lz4.level and compression.zstd.level.
 DEFAULT_LEVELS = {GZIP: 6, LZ4: 9, ZSTD: 3}
@@ -28,8 +27,6 @@ DEFAULT_LEVELS = {GZIP: 6, LZ4: 9, ZSTD: 3}
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_FLAGS = 0x60  # version 1, blocks independent; no checksum of blocks or content, no content size
 LZ4_BLOCK_DESCRIPTOR = 0x40  # blocks of at most 64 KiB
-LZ4_BLOCK_BYTES = 64 * 1024
-LZ4_STORED_BIT = 0x80000000  # set in a block's length when the block is not compressed
 LZ4_END_MARK = b"\x00\x00\x00\x00"
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -55,7 +52,7 @@ _U32_BIG = struct.Struct(">I")
 Compressor = Callable[[pa.Buffer], bytes | pa.Buffer]
 
 
-def decompress(codec: int, data, *, path: str, position: int) -> pa.Buffer:
+def decompress(codec: int, data: Any, *, path: str, position: int) -> pa.Buffer:
     """Decompresses `data` (bytes-like, the records section of a batch with `codec`).
 
     The result has at most max(256 MiB, 1,100 x the compressed size) bytes, and less than 2 GiB. `path` and `position`
@@ -93,7 +90,7 @@ def decompressed_limit(compressed_bytes: int) -> int:
     return min(max(MIN_DECOMPRESSED_LIMIT, MAX_RATIO * compressed_bytes), MAX_DECOMPRESSED_LIMIT)
 
 
-def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
+def compress(codec: int, data: Any, level: int | None = None) -> pa.Buffer:
     """`data` (bytes-like) compressed with `codec` in the framing that Kafka's Java reader takes.
 
     `level` has the meaning of Kafka's compression.<codec>.level; None is Kafka's default. Raises InvalidOptionError
@@ -112,7 +109,7 @@ def compress(codec: int, data, level: int | None = None) -> pa.Buffer:
     return pa.py_buffer(compressor(buffer))
 
 
-def with_right_lz4_checksum(data) -> pa.Buffer:
+def with_right_lz4_checksum(data: Any) -> pa.Buffer:
     """An LZ4 frame with the header checksum of the LZ4 specification.
 
     Kafka's clients before 0.10 (message format 0) computed the checksum over the magic number, too. Old logs still hold
@@ -244,11 +241,11 @@ def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
 def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
     """None where the data must be read as a stream: a frame of another kind, a size beyond trust, or damage."""
     start, end = buffer.address, buffer.address + buffer.size
-    most_bytes = lz4_most_bytes(start, end)
+    most_bytes = block_codecs.lz4_room(start, end)
     if not 0 <= most_bytes <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
         return None
     out = pa.allocate_buffer(most_bytes, resizable=True)
-    size = lz4_decompress(start, end, out.address, out.address + most_bytes)
+    size = block_codecs.lz4_open(start, end, out.address, out.address + most_bytes)
     if size < 0:
         return None
     out.resize(size, shrink_to_fit=False)
@@ -257,13 +254,13 @@ def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
 
 def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
     start, end = buffer.address, buffer.address + buffer.size
-    size, stated, stored = snappy_size(start, end)
+    size, stated, stored = block_codecs.snappy_room(start, end)
     if size < 0:
         raise _DamagedError(f"a block states {stated} bytes from {stored}" if stored else "cut in a block's length")
     if size > limit:
         raise _DamagedError(f"more than {limit} bytes from {buffer.size}")
     out = pa.allocate_buffer(size)
-    if snappy_decompress(start, end, out.address, out.address + size) != size:
+    if block_codecs.snappy_open(start, end, out.address, out.address + size) != size:
         raise _DamagedError("a block does not give what it states")
     return out
 

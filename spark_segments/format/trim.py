@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.compression import NONE, compress, decompress
+from spark_segments.format.compression import compress, decompress
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.kernels.jit import (
     byte_view,
@@ -32,6 +32,7 @@ from spark_segments.format.layout import (
     HEADER_STRUCT,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
+    NONE,
     RECORDS_POSITION,
     TIMESTAMP_TYPE_MASK,
 )

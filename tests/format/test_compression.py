@@ -21,19 +21,14 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format import compression
 from spark_segments.format.compression import (
-    GZIP,
-    LZ4,
     LZ4_FRAME_HEADER,
-    NONE,
-    SNAPPY,
-    ZSTD,
     compress,
     decompress,
     decompressed_limit,
     with_right_lz4_checksum,
     xxh32,
 )
-from spark_segments.format.layout import CODEC_NAMES, HEADER_STRUCT
+from spark_segments.format.layout import CODEC_NAMES, GZIP, HEADER_STRUCT, LZ4, NONE, SNAPPY, ZSTD
 from tests.golden_files import log_files
 
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]

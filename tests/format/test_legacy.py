@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.compression import LZ4, decompress
-from spark_segments.format.layout import CODECS, RECORD_SCHEMA
+from spark_segments.format.compression import decompress
+from spark_segments.format.layout import CODECS, LZ4, RECORD_SCHEMA
 from spark_segments.format.legacy import message_sets as legacy
 from spark_segments.format.legacy.message_sets import decode_legacy, read_messages, with_first_offsets
 from spark_segments.format.window import Window

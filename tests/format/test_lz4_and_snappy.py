@@ -1,5 +1,7 @@
 """LZ4 and snappy to memory that is there already: what libraries write is read, and bounds hold for any bytes."""
 
+from typing import Any
+
 import lz4.block
 import lz4.frame
 import numpy as np
@@ -11,11 +13,11 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.kernels.lz4 import lz4_decompress, lz4_most_bytes
-from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
+from spark_segments.format.kernels import block_codecs
 from spark_segments.format.window import Window
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
+from tests.format.uncompiled import granted, uncompiled
 
 FUZZ = settings(max_examples=500, deadline=None)
 INPUT, OUTPUT = Guarded(1 << 20), Guarded(1 << 20)
@@ -44,13 +46,13 @@ def xerial(data: bytes, block_bytes: int = 32768) -> bytes:
     return b"\x82SNAPPY\0" + (1).to_bytes(4, "big") * 2 + framed
 
 
-def read(codec: str, compressed: bytes) -> bytes | None:
+def read(codec: str, compressed: bytes, kernels: Any = block_codecs) -> bytes | None:
     """What a kernel gives from memory that ends with the data to memory that ends with what they state."""
     source = INPUT.end - len(INPUT.hold(compressed))
     if codec == "lz4":
-        size, decompress = lz4_most_bytes(source, INPUT.end), lz4_decompress
+        size, decompress = kernels.lz4_room(source, INPUT.end), kernels.lz4_open
     else:
-        size, decompress = snappy_size(source, INPUT.end)[0], snappy_decompress
+        size, decompress = kernels.snappy_room(source, INPUT.end)[0], kernels.snappy_open
     if not 0 <= size <= OUTPUT.size:
         return None
     written = decompress(source, INPUT.end, OUTPUT.end - size, OUTPUT.end)
@@ -145,6 +147,18 @@ def test_arbitrary_bytes_stay_in_bounds(data):
     read("snappy", b"\x82SNAPPY\0" + data)
     read("lz4", HEADER + data)
     read("lz4", HEADER + len(data).to_bytes(4, "little") + data + bytes(4))
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(texts, flips, st.integers(0, 1 << 30))
+def test_the_uncompiled_kernels_give_the_same_and_use_no_other_memory(data, changes, cut):
+    plain = uncompiled("format.kernels.block_codecs")
+    for codec, frame in (("lz4", kafka_lz4(data[:3000])), ("snappy", xerial(data[:3000], 700))):
+        for compressed in (frame, damaged(frame, changes)[: cut % (2 * len(frame))]):
+            expected = read(codec, compressed)
+            with granted((INPUT.end - len(compressed), INPUT.end), (OUTPUT.end - OUTPUT.size, OUTPUT.end)):
+                assert read(codec, compressed, plain) == expected
 
 
 def test_a_stored_block_of_nothing_is_no_end():

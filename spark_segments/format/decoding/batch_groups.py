@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.compression import LZ4, SNAPPY, decompress
+from spark_segments.format.compression import decompress
 from spark_segments.format.decoding import kernels
 from spark_segments.format.decoding.fields import (
     ADDRESS,
@@ -34,10 +34,7 @@ from spark_segments.format.decoding.fields import (
     SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
-from spark_segments.format.kernels.jit import njit
-from spark_segments.format.kernels.lz4 import lz4_decompress, lz4_most_bytes
-from spark_segments.format.kernels.snappy import snappy_decompress, snappy_size
-from spark_segments.format.layout import LARGEST_OFFSET, RECORDS_POSITION
+from spark_segments.format.layout import LARGEST_OFFSET, LZ4, RECORDS_POSITION, SNAPPY
 from spark_segments.format.window import Window
 
 # Arrow's offsets are int32. With this target a RecordBatch, with all that is read ahead, stays below 2^31 bytes.
@@ -211,42 +208,8 @@ class _Opener:
         if self._memory is None:
             self._memory = np.empty(OPENED_BYTES, np.uint8)
         address = self._memory.__array_interface__["data"][0]
-        opened = run[: int(_open_blocks(run, address, OPENED_BYTES, wanted_bytes))]
+        opened = run[: kernels.open_sections(run, self._memory, wanted_bytes)]
         if self._keep and len(opened):
             opened[:, BUFFER], opened[:, BUFFER_ADDRESS] = 1, address
             self._kept.append(pa.py_buffer(self._memory[: int(opened[-1, END]) - address]))
         return len(opened) > 0
-
-
-@njit
-def _open_blocks(sections, memory, memory_bytes, wanted_bytes):
-    """The number of leading sections that were decompressed.
-
-    Stops once there are `wanted_bytes`, and before a section that has another codec, is damaged or needs more room.
-    """
-    limit = memory + memory_bytes
-    wanted = memory + wanted_bytes
-    for row in range(len(sections)):
-        codec = sections[row, CODEC]
-        if row > 0 and memory >= wanted:
-            return row
-        source = sections[row, ADDRESS]
-        end = sections[row, END]
-        size = np.int64(-1)
-        if codec == LZ4:
-            most = lz4_most_bytes(source, end)
-            if 0 <= most <= limit - memory:
-                size = lz4_decompress(source, end, memory, memory + most)
-        elif codec == SNAPPY:
-            most, _, _ = snappy_size(source, end)
-            if 0 <= most <= limit - memory:
-                size = snappy_decompress(source, end, memory, memory + most)
-                if size != most:
-                    return row
-        if size < 0:
-            return row
-        sections[row, ADDRESS] = memory
-        sections[row, END] = memory + size
-        sections[row, CODEC] = OPENED
-        memory += size
-    return len(sections)

@@ -35,8 +35,16 @@ from spark_segments.format.decoding.fields cimport (
     TRAILING,
     UNUSUAL,
 )
+from spark_segments.format.kernels.block_codecs cimport (
+    Stated,
+    lz4_decompress,
+    lz4_most_bytes,
+    snappy_decompress,
+    snappy_size,
+)
 from spark_segments.format.kernels.memory cimport (
     Varint,
+    address_of,
     copy_short,
     fill_bytes,
     i64,
@@ -55,6 +63,8 @@ from spark_segments.format.layout cimport (
     CODEC_MASK,
     CONTROL_MASK,
     LARGEST_OFFSET,
+    LZ4,
     RECORDS_POSITION,
+    SNAPPY,
     TIMESTAMP_TYPE_MASK,
 )

@@ -49,8 +49,16 @@ if not cython.compiled:
         TRAILING,
         UNUSUAL,
     )
+    from spark_segments.format.kernels.block_codecs import (
+        Stated,
+        lz4_decompress,
+        lz4_most_bytes,
+        snappy_decompress,
+        snappy_size,
+    )
     from spark_segments.format.kernels.memory import (
         Varint,
+        address_of,
         copy_short,
         fill_bytes,
         i64,
@@ -69,7 +77,9 @@ if not cython.compiled:
         CODEC_MASK,
         CONTROL_MASK,
         LARGEST_OFFSET,
+        LZ4,
         RECORDS_POSITION,
+        SNAPPY,
         TIMESTAMP_TYPE_MASK,
     )
 
@@ -707,3 +717,44 @@ def extend(
             payload_bytes += payload
             last += 1
     return last, size, rows, payload_bytes, state
+
+
+def open_sections(sections: cython.longlong[:, ::1], memory, wanted_bytes: i64) -> int:
+    """Decompresses leading sections of LZ4 or snappy into a buffer and points them to it. Returns how many.
+
+    Stops once there are `wanted_bytes`, and before a section that has another codec, is damaged or needs more room.
+    """
+    out: i64 = address_of(memory)
+    limit: i64 = out + len(memory)
+    wanted: i64 = out + wanted_bytes
+    rows: i64 = sections.shape[0]
+    row: i64 = 0
+    source: i64
+    end: i64
+    most: i64
+    size: i64
+    stated: Stated
+    with cython.nogil:
+        while row < rows and (row == 0 or out < wanted):
+            source = sections[row, ADDRESS]
+            end = sections[row, END]
+            size = -1
+            if sections[row, CODEC] == LZ4:
+                most = lz4_most_bytes(source, end)
+                if most >= 0 and most <= limit - out:
+                    size = lz4_decompress(source, end, out, out + most)
+            elif sections[row, CODEC] == SNAPPY:
+                stated = snappy_size(source, end)
+                most = stated.size
+                if most >= 0 and most <= limit - out:
+                    size = snappy_decompress(source, end, out, out + most)
+                    if size != most:
+                        size = -1
+            if size < 0:
+                break
+            sections[row, ADDRESS] = out
+            sections[row, END] = out + size
+            sections[row, CODEC] = OPENED
+            out += size
+            row += 1
+    return row

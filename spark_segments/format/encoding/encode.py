@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, RecordTooLargeError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.compression import NONE, compress, decompressed_limit
+from spark_segments.format.compression import compress, decompressed_limit
 from spark_segments.format.encoding import encode_kernels as kernels
 from spark_segments.format.encoding.arrow_buffers import RecordColumns, readonly
 from spark_segments.format.layout import (
@@ -25,6 +25,7 @@ from spark_segments.format.layout import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NONE,
     TIMESTAMP_TYPE_MASK,
 )
 

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_segments.format.buffers import COPY_SLACK
-
-CHUNK_BYTES = COPY_SLACK
+from spark_segments.format.buffers import CHUNK_BYTES
 
 i64 = u64 = int
 

@@ -28,15 +28,17 @@ import pyarrow as pa
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.compression import LZ4, ZSTD, decompress, with_right_lz4_checksum
+from spark_segments.format.compression import decompress, with_right_lz4_checksum
 from spark_segments.format.layout import (
     CODEC_MASK,
     CREATE_TIME,
     HEADERS_TYPE,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
+    LZ4,
     RECORD_SCHEMA,
     TIMESTAMP_TYPE_MASK,
+    ZSTD,
 )
 from spark_segments.format.legacy.message_kernels import PROBLEMS, crcs_of, gather, read_columns, survey
 from spark_segments.format.window import Window

@@ -1,0 +1,9 @@
+"""Numbers of the framings of LZ4 and snappy that kernels share with those who write them."""
+
+from __future__ import annotations
+
+LZ4_BLOCK_BYTES = 64 * 1024
+LZ4_STORED_BIT = 0x80000000  # set in a block's length when the block is not compressed
+# Magic, flags, block descriptor and its checksum: the beginning of Kafka's frames, with blocks of at most 64 KiB.
+LZ4_HEADER = 0x0422_4D18_6040_82
+XERIAL_START = 0x82_53_4E_41_50_50_59_00 - 2**64  # \x82SNAPPY\0 as an int64
