@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.kernels.jit import byte_view, memcpy, njit
+from spark_segments.format.kernels.copies import gather
 from spark_segments.values.undecodable import Undecodable
 
 
@@ -25,13 +25,7 @@ def without(array: pa.BinaryArray, head: int, tail: int = 0) -> pa.BinaryArray:
     out_offsets = np.concatenate([[0], np.cumsum(sizes)])
     out = np.empty(int(out_offsets[-1]), np.uint8)
     if out.size:
-        _copy_rows(byte_view(array.buffers()[2]), starts, out_offsets, out)
+        gather(array.buffers()[2], starts, sizes, out)
     return pa.Array.from_buffers(
         pa.binary(), len(array), [None, pa.py_buffer(out_offsets.astype(np.int32)), pa.py_buffer(out)]
     )
-
-
-@njit
-def _copy_rows(data, starts, out_offsets, out):
-    for row in range(len(starts)):
-        memcpy(out, out_offsets[row], data, starts[row], out_offsets[row + 1] - out_offsets[row])

@@ -283,7 +283,7 @@ def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) ->
             if start >= 0 and start + total <= len(source):
                 return source[start : start + total]
     data = np.empty(total, np.uint8)
-    gather(address, size, data)
+    gather(None, address, size, data)
     return data
 
 

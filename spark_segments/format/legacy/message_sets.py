@@ -29,6 +29,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import decompress, with_right_lz4_checksum
+from spark_segments.format.kernels.copies import gather
 from spark_segments.format.layout import (
     CODEC_MASK,
     CREATE_TIME,
@@ -40,7 +41,8 @@ from spark_segments.format.layout import (
     TIMESTAMP_TYPE_MASK,
     ZSTD,
 )
-from spark_segments.format.legacy.message_kernels import PROBLEMS, crcs_of, gather, read_columns, survey
+from spark_segments.format.legacy import kernels
+from spark_segments.format.legacy.problems import PROBLEMS
 from spark_segments.format.window import Window
 
 # Messages per step, at most: bounds the memory of the columns, whatever a wrapper decompresses to.
@@ -170,7 +172,9 @@ def read_messages(
 def crc_holds(window: Window) -> np.ndarray:
     """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
     starts, batches = window.starts, window.batches
-    values: np.ndarray = crcs_of(byte_view(window.data), starts, starts + batches.size) == batches.crc
+    found = np.empty(len(batches), np.int64)
+    kernels.crcs_of(window.data, starts, starts + batches.size, found)
+    values: np.ndarray = found == batches.crc
     return values
 
 
@@ -207,7 +211,7 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
     codec = attributes & CODEC_MASK
     start = position - window.position
     columns = _MessageColumns.empty(1)
-    _, _, problem = read_columns(view, start, start + int(batches.size[row]), 1, 0, False, -1, *columns.arrays)
+    _, _, problem = kernels.read_columns(view, start, start + int(batches.size[row]), 0, False, -1, *columns.arrays)
     if problem:
         raise _corrupt(PROBLEMS[problem], path, position)
     if check_crc and not columns.valid[0]:
@@ -219,7 +223,7 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
     if codec == LZ4:
         content = with_right_lz4_checksum(content)
     data = byte_view(decompress(codec, content, path=path, position=position))
-    messages, first, last, problem = survey(data)
+    messages, first, last, problem = kernels.survey(data)
     if problem or messages == 0:
         raise _corrupt(PROBLEMS[problem] if problem else "a wrapper is empty", path, position)
     wrapper_offset = int(batches.last_offset[row])
@@ -269,8 +273,7 @@ def _steps(
     inside = wrapper is not None
     while start < end:
         columns = _MessageColumns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
-        limit = len(columns.offset)
-        count, start, problem = read_columns(data, start, end, limit, step_bytes, inside, previous, *columns.arrays)
+        count, start, problem = kernels.read_columns(data, start, end, step_bytes, inside, previous, *columns.arrays)
         if problem:
             raise _corrupt(PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
         if count == 0:

@@ -16,7 +16,6 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import compress
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.format.kernels.jit import memcpy, njit, store_i8, varint_size, write_varint
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -29,6 +28,7 @@ from spark_segments.format.layout import (
     NO_SEQUENCE,
     TIMESTAMP_TYPE_MASK,
 )
+from spark_segments.format.legacy import kernels
 from spark_segments.format.legacy.message_sets import Messages, read_messages
 from spark_segments.format.window import Window
 
@@ -84,7 +84,7 @@ def _encode(messages: Messages, codec: int, leader_epoch: int) -> tuple[bytes, A
     base_offset, base_timestamp = int(messages.offset[0]), int(messages.timestamp[0])
     room = int((np.maximum(messages.key_size, 0) + np.maximum(messages.value_size, 0)).sum()) + count * _RECORD_OVERHEAD
     out = np.empty(room, np.uint8)
-    used = _write_records(
+    used = kernels.write_records(
         messages.data,
         messages.offset - base_offset,
         messages.timestamp - base_timestamp,
@@ -113,30 +113,3 @@ def _encode(messages: Messages, codec: int, leader_epoch: int) -> tuple[bytes, A
     )
     crc = crc32c(b"".join((header[ATTRIBUTES_POSITION:], records)))
     return header[: ATTRIBUTES_POSITION - 4] + crc.to_bytes(4, "big") + header[ATTRIBUTES_POSITION:], records
-
-
-@njit
-def _write_records(
-    data, offset_deltas, timestamp_deltas, key_starts, key_sizes, value_starts, value_sizes, out
-):  # fmt: skip
-    """Writes records without headers. Returns the number of bytes."""
-    at = np.int64(0)
-    for row in range(len(offset_deltas)):
-        key_size = max(key_sizes[row], 0)
-        value_size = max(value_sizes[row], 0)
-        length = 2 + varint_size(timestamp_deltas[row]) + varint_size(offset_deltas[row])
-        length += varint_size(key_sizes[row]) + key_size + varint_size(value_sizes[row]) + value_size
-        at = write_varint(out, at, length)
-        store_i8(out, at, 0)
-        at = write_varint(out, at + 1, timestamp_deltas[row])
-        at = write_varint(out, at, offset_deltas[row])
-        at = write_varint(out, at, key_sizes[row])
-        if key_size > 0:
-            memcpy(out, at, data, key_starts[row], key_size)
-        at = write_varint(out, at + key_size, value_sizes[row])
-        if value_size > 0:
-            memcpy(out, at, data, value_starts[row], value_size)
-        at += value_size
-        store_i8(out, at, 0)
-        at += 1
-    return at

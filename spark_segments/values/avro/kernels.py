@@ -1,317 +1,452 @@
 """Kernels that read and write Avro's binary encoding column by column, as a program of read.py and write.py says.
 
-A program is int64[n, 5]: an operation and its operands, a line each. Both kernels run twice over the rows: once to
-count what goes where, once to write it into memory of just that size. Nothing in the bytes is believed: every read is
-bounded by its row's end. Rules: Avro specification 1.12, "Binary Encoding".
+A program is int64[n, 5]: an operation and its operands, a line each; see operations.py. Both kernels run twice over the
+rows: once to count what goes where, once to write it into memory of just that size. Nothing in the bytes is believed:
+every read is bounded by its row's end. Rules: Avro specification 1.12, "Binary Encoding".
 """
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from spark_segments.format.kernels.jit import (
-    COPY_SLACK,
-    MEMORY,
-    copy_short,
-    load_i8,
-    load_native_i32,
-    load_native_i64,
-    load_u8,
-    memcpy,
-    njit,
-    read_varlong,
-    store_i8,
-    store_native_i32,
-    store_native_i64,
-    varlong_size,
-    write_varlong,
+if not cython.compiled:  # else kernels.pxd
+    from spark_segments.format.kernels.memory import (
+        Varint,
+        address_of,
+        copy_bytes,
+        copy_short,
+        fill_bytes,
+        i64,
+        load_i8,
+        load_native_i32,
+        load_native_i64,
+        load_u8,
+        read_varlong,
+        size_of,
+        store_i8,
+        store_native_i32,
+        store_native_i64,
+        varlong_size,
+        wrap_i64,
+        write_varlong,
+    )
+    from spark_segments.values.avro.operations import (
+        BLOCK,
+        BLOCK_COUNT,
+        BOOLEAN,
+        BOOLEAN_BYTE,
+        BRANCH,
+        BYTES,
+        CLOSE,
+        COPY,
+        CUT,
+        DECIMAL,
+        DECIMAL_SIZE,
+        END,
+        ENUM,
+        FAIL,
+        FINE,
+        FIRST_INT,
+        IF_VALID,
+        INT,
+        INT_RANGE,
+        ITEM,
+        JUMP,
+        LAST_INT,
+        LINE_BYTES,
+        LIST,
+        LONG,
+        MOST_EMPTY_ITEMS,
+        NEXT,
+        NODE_BYTES,
+        NULL,
+        NULL_VALUE,
+        NULLABLE,
+        PAD_BYTES,
+        PAD_FIXED,
+        REQUIRE,
+        SET_VALID,
+        SYMBOL,
+        TAG,
+        TRAILING,
+        UNION,
+    )
+
+# The state of a row: the line that comes next, the byte that comes next, and what is wrong.
+Step = cython.struct(line=cython.longlong, position=cython.longlong, fault=cython.longlong)
+Columns = cython.struct(
+    counts=cython.longlong,
+    sizes=cython.longlong,
+    outs=cython.longlong,
+    bytes_outs=cython.longlong,
+    left=cython.longlong,
+    data_end=cython.longlong,
 )
 
-SLACK = COPY_SLACK
-"""Bytes that a kernel may write past the end of its output."""
 
-# Operations of both kinds of program.
-END, JUMP, INT, LONG, BOOLEAN, COPY, BYTES, ENUM, DECIMAL, DECIMAL_FIXED, NULLABLE = range(11)
-# Of reading: UNION branches; PAD_* append the place of a null; a list is BLOCK, its items' lines, ITEM, CLOSE.
-UNION, NULL, PAD_FIXED, PAD_BYTES, SET_VALID, BLOCK, ITEM, CLOSE = range(11, 19)
-# Of writing.
-REQUIRE, TAG, IF_VALID, FAIL, LIST, NEXT = range(19, 25)
-
-# Faults of a row.
-FINE, CUT, TRAILING, BRANCH, SYMBOL, INT_RANGE, BLOCK_COUNT, DECIMAL_SIZE, NULL_VALUE, BOOLEAN_BYTE = range(10)
-REASONS = {
-    CUT: "the bytes end within a value",
-    TRAILING: "bytes are left behind the last field",
-    BRANCH: "a union has no such branch",
-    SYMBOL: "an enum has no such symbol",
-    INT_RANGE: "an int does not fit 32 bits",
-    BLOCK_COUNT: "an array or map has more items than there are bytes",
-    DECIMAL_SIZE: "a decimal does not fit its type",
-    NULL_VALUE: "a null where the schema has none",
-    BOOLEAN_BYTE: "a boolean is neither 0 nor 1",
-}
-MOST_EMPTY_ITEMS = 1 << 16
-"""Of a block of an array whose items take no bytes (null, say)."""
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _at(array: i64, index: i64) -> i64:
+    return load_native_i64(array + 8 * index)
 
 
-@njit
-def read_rows(program, data, starts, ends, fill, counts, sizes, outs, bytes_outs, left):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _add(array: i64, index: i64, number: i64) -> cython.void:
+    store_native_i64(array + 8 * index, load_native_i64(array + 8 * index) + number)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _step(line: i64, position: i64, fault: i64) -> Step:
+    out: Step = Step(line, position, fault)
+    return out
+
+
+@cython.cfunc
+@cython.nogil
+def _has_decimal(position: i64, size: i64, sign: i64) -> cython.bint:
+    """Whether the bytes, of which those beyond 16 may only say the sign, fit 16 bytes."""
+    at: i64
+    for at in range(size - 16):
+        if load_u8(position + at) != sign:
+            return False
+    return size <= 16 or (load_u8(position + size - 16) >= 0x80) == (sign != 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _read_line(operation: i64, at: i64, line: i64, position: i64, end: i64, to: Columns, fill: cython.bint) -> Step:
+    """Reads what the operation of the line at address `at` says; `line` is the number of the next one."""
+    column: i64 = load_native_i64(at + 8)
+    operand: i64 = load_native_i64(at + 16)
+    out: i64
+    size: i64
+    sign: i64
+    index: i64
+    read: Varint
+    if operation in (LONG, INT, ENUM):
+        read = read_varlong(position, end)
+        if read.at < 0:
+            return _step(line, 0, CUT)
+        if operation == LONG:
+            if fill:
+                store_native_i64(_at(to.outs, column) + 8 * _at(to.counts, column), read.value)
+        else:
+            if read.value < FIRST_INT or read.value > LAST_INT:
+                return _step(line, 0, INT_RANGE)
+            if operation == ENUM and (read.value < 0 or read.value >= operand):
+                return _step(line, 0, SYMBOL)
+            if fill:
+                store_native_i32(_at(to.outs, column) + 4 * _at(to.counts, column), read.value)
+        _add(to.counts, column, 1)
+        return _step(line, read.at, FINE)
+    if operation == BYTES:
+        read = read_varlong(position, end)
+        size = read.value
+        if read.at < 0 or size < 0 or size > end - read.at:
+            return _step(line, 0, CUT)
+        if fill:
+            copy_short(_at(to.bytes_outs, column) + _at(to.sizes, column), read.at, size, to.data_end)
+        _add(to.sizes, column, size)
+        _add(to.counts, column, 1)
+        if fill:
+            store_native_i32(_at(to.outs, column) + 4 * _at(to.counts, column), _at(to.sizes, column))
+        return _step(line, read.at + size, FINE)
+    if operation == COPY:
+        if operand > end - position:
+            return _step(line, 0, CUT)
+        if fill:
+            copy_bytes(_at(to.outs, column) + operand * _at(to.counts, column), position, operand)
+        _add(to.counts, column, 1)
+        return _step(line, position + operand, FINE)
+    if operation == NULLABLE:
+        read = read_varlong(position, end)
+        if read.at < 0:
+            return _step(line, 0, CUT)
+        if read.value != 0 and read.value != 1:
+            return _step(line, 0, BRANCH)
+        if fill:
+            store_i8(_at(to.outs, column) + _at(to.counts, column), read.value != operand)
+        _add(to.counts, column, 1)
+        return _step(load_native_i64(at + 24) if read.value == operand else line, read.at, FINE)
+    if operation == JUMP:
+        return _step(column, position, FINE)
+    if operation == BOOLEAN:
+        if position >= end:
+            return _step(line, 0, CUT)
+        if load_u8(position) > 1:
+            return _step(line, 0, BOOLEAN_BYTE)
+        if fill:
+            store_i8(_at(to.outs, column) + _at(to.counts, column), load_u8(position))
+        _add(to.counts, column, 1)
+        return _step(line, position + 1, FINE)
+    if operation == SET_VALID:
+        if fill:
+            store_i8(_at(to.outs, column) + _at(to.counts, column), operand)
+        _add(to.counts, column, 1)
+        return _step(line, position, FINE)
+    if operation == NULL:
+        _add(to.counts, column, 1)
+        return _step(line, position, FINE)
+    if operation == PAD_FIXED:
+        if fill:
+            fill_bytes(_at(to.outs, column) + operand * _at(to.counts, column), 0, operand)
+        _add(to.counts, column, 1)
+        return _step(line, position, FINE)
+    if operation in (PAD_BYTES, CLOSE):
+        _add(to.counts, column, 1)
+        if fill:
+            store_native_i32(_at(to.outs, column) + 4 * _at(to.counts, column), _at(to.sizes, column))
+        return _step(line, position, FINE)
+    if operation == BLOCK:
+        read = read_varlong(position, end)
+        size = read.value
+        if read.at >= 0 and size < 0:  # the block's size in bytes follows
+            size = wrap_i64(-size)
+            read = read_varlong(read.at, end)
+        if read.at < 0:
+            return _step(line, 0, CUT)
+        if size == 0:
+            return _step(load_native_i64(at + 24), read.at, FINE)
+        if size < 0 or size > (end - read.at if load_native_i64(at + 32) > 0 else MOST_EMPTY_ITEMS):
+            return _step(line, 0, BLOCK_COUNT)
+        store_native_i64(to.left + 8 * operand, size)
+        _add(to.sizes, column, size)
+        return _step(line, read.at, FINE)
+    if operation == ITEM:
+        _add(to.left, column, -1)
+        return _step(operand if _at(to.left, column) > 0 else load_native_i64(at + 24), position, FINE)
+    if operation == UNION:
+        read = read_varlong(position, end)
+        if read.at < 0:
+            return _step(line, 0, CUT)
+        if read.value < 0 or read.value >= column:
+            return _step(line, 0, BRANCH)
+        return _step(line + read.value, read.at, FINE)
+    # DECIMAL, DECIMAL_FIXED
+    size = operand
+    if operation == DECIMAL:
+        read = read_varlong(position, end)
+        size = read.value
+        position = read.at
+    if position < 0 or size < 0 or size > end - position:
+        return _step(line, 0, CUT)
+    sign = 0xFF if size > 0 and load_u8(position) >= 0x80 else 0
+    if not _has_decimal(position, size, sign):
+        return _step(line, 0, DECIMAL_SIZE)
+    if fill:
+        out = _at(to.outs, column) + 16 * _at(to.counts, column)
+        for index in range(16):
+            store_i8(out + index, load_u8(position + size - 1 - index) if index < size else sign)
+    _add(to.counts, column, 1)
+    return _step(line, position + size, FINE)
+
+
+def read_rows(program, data, starts, ends, fill: cython.bint, counts, sizes, outs, bytes_outs, left) -> tuple:
     """Reads rows data[starts[i]:ends[i]] into columns; (row, reason) of the first bad row, else (-1, FINE).
 
-    `counts`, `sizes` (int64[columns], in and out): values of a column, and its bytes or items. With `fill`, `outs` and
-    `bytes_outs` are addresses of its values or offsets (int32) and of its bytes. `left` is int64[depth of lists].
+    `data` is any buffer, `starts` and `ends` int64[n]. `counts`, `sizes` (int64[columns], in and out): values of a
+    column, and its bytes or items. With `fill`, `outs` and `bytes_outs` are lists of arrays: its values or offsets
+    (int32), and its bytes. `left` is int64[depth of lists].
     """
-    data_end = len(data)
-    for row in range(len(starts)):
-        position, end = np.int64(starts[row]), np.int64(ends[row])
-        line = np.int64(0)
-        while True:
-            operation = program[line, 0]
-            column = program[line, 1]
-            line += 1
-            if operation in (LONG, INT, ENUM):
-                value, position = read_varlong(data, position, end)
-                if position < 0:
-                    return row, CUT
-                if operation == LONG:
-                    if fill:
-                        store_native_i64(MEMORY, outs[column] + 8 * counts[column], value)
-                else:
-                    if value < -0x80000000 or value > 0x7FFFFFFF:
-                        return row, INT_RANGE
-                    if operation == ENUM and (value < 0 or value >= program[line - 1, 2]):
-                        return row, SYMBOL
-                    if fill:
-                        store_native_i32(MEMORY, outs[column] + 4 * counts[column], value)
-                counts[column] += 1
-            elif operation == BYTES:
-                size, position = read_varlong(data, position, end)
-                if position < 0 or size < 0 or size > end - position:
-                    return row, CUT
-                if fill:
-                    copy_short(MEMORY, bytes_outs[column] + sizes[column], data, position, size, data_end)
-                position += size
-                sizes[column] += size
-                counts[column] += 1
-                if fill:
-                    store_native_i32(MEMORY, outs[column] + 4 * counts[column], sizes[column])
-            elif operation == COPY:
-                size = program[line - 1, 2]
-                if size > end - position:
-                    return row, CUT
-                if fill:
-                    memcpy(MEMORY, outs[column] + size * counts[column], data, position, size)
-                position += size
-                counts[column] += 1
-            elif operation == NULLABLE:
-                branch, position = read_varlong(data, position, end)
-                if position < 0:
-                    return row, CUT
-                if branch != 0 and branch != 1:
-                    return row, BRANCH
-                is_null = branch == program[line - 1, 2]
-                if fill:
-                    store_i8(MEMORY, outs[column] + counts[column], np.int64(not is_null))
-                counts[column] += 1
-                if is_null:
-                    line = program[line - 1, 3]
-            elif operation == JUMP:
-                line = column
-            elif operation == BOOLEAN:
-                if position >= end:
-                    return row, CUT
-                value = load_u8(data, position)
-                if value > 1:
-                    return row, BOOLEAN_BYTE
-                if fill:
-                    store_i8(MEMORY, outs[column] + counts[column], value)
-                position += 1
-                counts[column] += 1
-            elif operation == SET_VALID:
-                if fill:
-                    store_i8(MEMORY, outs[column] + counts[column], program[line - 1, 2])
-                counts[column] += 1
-            elif operation == NULL:
-                counts[column] += 1
-            elif operation == PAD_FIXED:
-                size = program[line - 1, 2]
-                if fill:
-                    for at in range(size):
-                        store_i8(MEMORY, outs[column] + size * counts[column] + at, np.int64(0))
-                counts[column] += 1
-            elif operation in (PAD_BYTES, CLOSE):
-                counts[column] += 1
-                if fill:
-                    store_native_i32(MEMORY, outs[column] + 4 * counts[column], sizes[column])
-            elif operation == BLOCK:
-                count, position = read_varlong(data, position, end)
-                if position >= 0 and count < 0:  # the block's size in bytes follows
-                    count = -count
-                    _, position = read_varlong(data, position, end)
-                if position < 0:
-                    return row, CUT
-                if count == 0:
-                    line = program[line - 1, 3]
-                else:
-                    most = end - position if program[line - 1, 4] > 0 else np.int64(MOST_EMPTY_ITEMS)
-                    if count < 0 or count > most:
-                        return row, BLOCK_COUNT
-                    left[program[line - 1, 2]] = count
-                    sizes[column] += count
-            elif operation == ITEM:
-                left[column] -= 1
-                line = program[line - 1, 2] if left[column] > 0 else program[line - 1, 3]
-            elif operation == UNION:
-                branch, position = read_varlong(data, position, end)
-                if position < 0:
-                    return row, CUT
-                if branch < 0 or branch >= column:
-                    return row, BRANCH
-                line += branch
-            elif operation in (DECIMAL, DECIMAL_FIXED):
-                size = program[line - 1, 2]
-                if operation == DECIMAL:
-                    size, position = read_varlong(data, position, end)
-                if position < 0 or size < 0 or size > end - position:
-                    return row, CUT
-                sign = np.int64(0)
-                if size > 0 and load_u8(data, position) >= 0x80:
-                    sign = np.int64(0xFF)
-                for at in range(size - 16):  # bytes that say the sign only
-                    if load_u8(data, position + at) != sign:
-                        return row, DECIMAL_SIZE
-                if size > 16 and (load_u8(data, position + size - 16) >= 0x80) != (sign != 0):
-                    return row, DECIMAL_SIZE
-                if fill:
-                    to = outs[column] + 16 * counts[column]
-                    for at in range(16):
-                        byte = load_u8(data, position + size - 1 - at) if at < size else sign
-                        store_i8(MEMORY, to + at, byte)
-                position += size
-                counts[column] += 1
-            else:  # END
+    program_at: i64 = address_of(program)
+    begin: i64 = address_of(data)
+    start_at: i64 = address_of(starts)
+    end_at: i64 = address_of(ends)
+    rows: i64 = len(starts)
+    out_addresses = np.array([address_of(one) for one in outs], np.int64)
+    bytes_addresses = np.array([address_of(one) for one in bytes_outs], np.int64)
+    to: Columns = Columns(
+        address_of(counts),
+        address_of(sizes),
+        address_of(out_addresses),
+        address_of(bytes_addresses),
+        address_of(left),
+        begin + size_of(data),
+    )
+    row: i64 = 0
+    bad: i64 = FINE
+    position: i64
+    end: i64
+    at: i64
+    operation: i64
+    done: Step
+    with cython.nogil:
+        while row < rows:
+            position = begin + load_native_i64(start_at + 8 * row)
+            end = begin + load_native_i64(end_at + 8 * row)
+            at = program_at
+            operation = load_native_i64(at)
+            while operation != END:
+                done = _read_line(operation, at, (at - program_at) // LINE_BYTES + 1, position, end, to, fill)
+                if done.fault != FINE:
+                    bad = done.fault
+                    break
+                position = done.position
+                at = program_at + done.line * LINE_BYTES
+                operation = load_native_i64(at)
+            if bad == FINE and position != end:
+                bad = TRAILING
+            if bad != FINE:
                 break
-        if position != end:
-            return row, TRAILING
-    return -1, FINE
+            row += 1
+    return (-1 if bad == FINE else row), bad
 
 
-@njit(forceinline=True)
-def _is_null(valid, first_bit, index):
-    if valid == 0:
-        return False
-    bit = first_bit + index
-    return (load_u8(MEMORY, valid + (bit >> 3)) >> (bit & 7)) & 1 == 0
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _is_null(node: i64, index: i64) -> cython.bint:
+    """Whether the value at an index of a node is null."""
+    valid: i64 = load_native_i64(node + 16)
+    bit: i64 = load_native_i64(node + 24) + index
+    return valid != 0 and (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0
 
 
-@njit(forceinline=True)
-def _decimal_size(address):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _decimal_size(at: i64) -> i64:
     """The fewest bytes that hold the 16-byte little-endian two's complement number at an address."""
-    sign = np.int64(0xFF) if load_u8(MEMORY, address + 15) >= 0x80 else np.int64(0)
-    size = np.int64(16)
-    while size > 1 and load_u8(MEMORY, address + size - 1) == sign:
-        if (load_u8(MEMORY, address + size - 2) >= 0x80) != (sign != 0):
-            break
+    sign: i64 = 0xFF if load_u8(at + 15) >= 0x80 else 0
+    size: i64 = 16
+    while size > 1 and load_u8(at + size - 1) == sign and (load_u8(at + size - 2) >= 0x80) == (sign != 0):
         size -= 1
     return size
 
 
-@njit
-def write_rows(program, rows, prefix, nodes, fill, out, out_offsets, index, stop):
+def write_rows(program, rows: i64, prefix, nodes, fill: cython.bint, out, out_offsets, index, stop) -> tuple:
     """Writes rows 0 to `rows`, each after `prefix`; (row, reason) of the first bad row, else (-1, FINE).
 
     `nodes` is int64[n, 4]: addresses of values or offsets, of bytes, of validity bits (0: none null), and the bit of
     row 0. Without `fill` only out_offsets (int64[rows + 1]) is written. `index`, `stop` are int64[depth of lists + 1].
     """
-    position = np.int64(0)
-    prefix_size = np.int64(len(prefix))
-    out_offsets[0] = 0
-    for row in range(rows):
-        if fill and prefix_size:
-            memcpy(out, position, prefix, np.int64(0), prefix_size)
-        position += prefix_size
-        index[0] = row
-        line = np.int64(0)
-        while True:
-            operation, node = program[line, 0], program[line, 1]
-            level, operand = program[line, 2], program[line, 3]
-            line += 1
-            at = index[level]
-            if operation in (LONG, INT):
-                if operation == LONG:
-                    value = load_native_i64(MEMORY, nodes[node, 0] + 8 * at)
-                else:
-                    value = load_native_i32(MEMORY, nodes[node, 0] + 4 * at)
-                position = write_varlong(out, position, value) if fill else position + varlong_size(value)
-            elif operation == BYTES:
-                begin = load_native_i32(MEMORY, nodes[node, 0] + 4 * at)
-                size = load_native_i32(MEMORY, nodes[node, 0] + 4 * at + 4) - begin
-                if fill:
-                    position = write_varlong(out, position, size)
-                    memcpy(out, position, MEMORY, nodes[node, 1] + begin, size)
-                else:
-                    position += varlong_size(size)
-                position += size
-            elif operation == COPY:
-                if fill:
-                    memcpy(out, position, MEMORY, nodes[node, 0] + operand * at, operand)
-                position += operand
-            elif operation == NULLABLE:
-                is_null = _is_null(nodes[node, 2], nodes[node, 3], at)
-                if fill:
-                    store_i8(out, position, 2 * (operand if is_null else 1 - operand))
-                position += 1
-                if is_null:
-                    line = program[line - 1, 4]
-            elif operation == REQUIRE:
-                if _is_null(nodes[node, 2], nodes[node, 3], at):
-                    return row, NULL_VALUE
-            elif operation == JUMP:
-                line = operand
-            elif operation == TAG:
-                position = write_varlong(out, position, operand) if fill else position + varlong_size(operand)
-            elif operation == IF_VALID:
-                if _is_null(nodes[node, 2], nodes[node, 3], at):
-                    line = operand
-            elif operation == FAIL:
-                return row, operand
-            elif operation == LIST:
-                begin = load_native_i32(MEMORY, nodes[node, 0] + 4 * at)
-                until = load_native_i32(MEMORY, nodes[node, 0] + 4 * at + 4)
-                count = until - begin
-                position = write_varlong(out, position, count) if fill else position + varlong_size(count)
-                if count == 0:
-                    line = operand
-                else:
-                    index[level + 1] = begin
-                    stop[level + 1] = until
-            elif operation == NEXT:  # `level` is that of the items
-                index[level] += 1
-                if index[level] < stop[level]:
-                    line = operand
-                else:
+    program_at: i64 = address_of(program)
+    prefix_at: i64 = address_of(prefix)
+    prefix_size: i64 = size_of(prefix)
+    nodes_at: i64 = address_of(nodes)
+    begin: i64 = address_of(out)
+    offset_at: i64 = address_of(out_offsets)
+    index_at: i64 = address_of(index)
+    stop_at: i64 = address_of(stop)
+    position: i64 = begin
+    row: i64 = 0
+    bad: i64 = FINE
+    operation: i64
+    at: i64
+    node: i64
+    level: i64
+    operand: i64
+    item: i64
+    line: i64
+    value: i64
+    size: i64
+    first: i64
+    byte: i64
+    with cython.nogil:
+        store_native_i64(offset_at, 0)
+        while row < rows:
+            if fill:
+                copy_bytes(position, prefix_at, prefix_size)
+            position += prefix_size
+            store_native_i64(index_at, row)
+            line = 0
+            while True:
+                at = program_at + line * LINE_BYTES
+                line += 1
+                operation = load_native_i64(at)
+                if operation == END:
+                    break
+                node = nodes_at + load_native_i64(at + 8) * NODE_BYTES
+                level = load_native_i64(at + 16)
+                operand = load_native_i64(at + 24)
+                item = _at(index_at, level)
+                if operation in (LONG, INT):
+                    if operation == LONG:
+                        value = load_native_i64(load_native_i64(node) + 8 * item)
+                    else:
+                        value = load_native_i32(load_native_i64(node) + 4 * item)
+                    position = write_varlong(position, value) if fill else position + varlong_size(value)
+                elif operation == BYTES:
+                    first = load_native_i32(load_native_i64(node) + 4 * item)
+                    size = load_native_i32(load_native_i64(node) + 4 * item + 4) - first
                     if fill:
-                        store_i8(out, position, np.int64(0))
-                    position += 1
-            elif operation in (DECIMAL, DECIMAL_FIXED):
-                address = nodes[node, 0] + 16 * at
-                least = _decimal_size(address)
-                size = operand
-                if operation == DECIMAL:
-                    size = least
+                        position = write_varlong(position, size)
+                        copy_bytes(position, load_native_i64(node + 8) + first, size)
+                    else:
+                        position += varlong_size(size)
+                    position += size
+                elif operation == COPY:
                     if fill:
-                        store_i8(out, position, 2 * size)
+                        copy_bytes(position, load_native_i64(node) + operand * item, operand)
+                    position += operand
+                elif operation == NULLABLE:
+                    value = operand
+                    if _is_null(node, item):
+                        line = load_native_i64(at + 32)
+                    else:
+                        value = 1 - operand
+                    if fill:
+                        store_i8(position, 2 * value)
                     position += 1
-                elif least > size:
-                    return row, DECIMAL_SIZE
-                if fill:
-                    sign = load_i8(MEMORY, address + 15) >> 7
-                    for byte in range(size):
-                        store_i8(
-                            out, position + size - 1 - byte, load_u8(MEMORY, address + byte) if byte < 16 else sign
-                        )
-                position += size
-            else:  # END
+                elif operation == REQUIRE:
+                    if _is_null(node, item):
+                        bad = NULL_VALUE
+                        break
+                elif operation == JUMP:
+                    line = operand
+                elif operation == TAG:
+                    position = write_varlong(position, operand) if fill else position + varlong_size(operand)
+                elif operation == IF_VALID:
+                    if _is_null(node, item):
+                        line = operand
+                elif operation == FAIL:
+                    bad = operand
+                    break
+                elif operation == LIST:
+                    first = load_native_i32(load_native_i64(node) + 4 * item)
+                    size = load_native_i32(load_native_i64(node) + 4 * item + 4) - first
+                    position = write_varlong(position, size) if fill else position + varlong_size(size)
+                    if size == 0:
+                        line = operand
+                    else:
+                        store_native_i64(index_at + 8 * level + 8, first)
+                        store_native_i64(stop_at + 8 * level + 8, first + size)
+                elif operation == NEXT:  # `level` is that of the items
+                    store_native_i64(index_at + 8 * level, item + 1)
+                    if item + 1 < _at(stop_at, level):
+                        line = operand
+                    else:
+                        if fill:
+                            store_i8(position, 0)
+                        position += 1
+                else:  # DECIMAL, DECIMAL_FIXED
+                    value = load_native_i64(node) + 16 * item
+                    size = _decimal_size(value)
+                    if operation == DECIMAL:
+                        if fill:
+                            store_i8(position, 2 * size)
+                        position += 1
+                    elif size > operand:
+                        bad = DECIMAL_SIZE
+                        break
+                    else:
+                        size = operand
+                    if fill:
+                        for byte in range(size):
+                            store_i8(
+                                position + size - 1 - byte,
+                                load_u8(value + byte) if byte < 16 else load_i8(value + 15) >> 7,
+                            )
+                    position += size
+            if bad != FINE:
                 break
-        out_offsets[row + 1] = position
-    return -1, FINE
+            row += 1
+            store_native_i64(offset_at + 8 * row, position - begin)
+    return (-1 if bad == FINE else row), bad

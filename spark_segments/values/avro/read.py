@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import reason_of
-from spark_segments.format.buffers import byte_view
-from spark_segments.values.avro import kernels as k
+from spark_segments.values.avro import kernels
+from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.schema import DURATION, Node
 from spark_segments.values.undecodable import Undecodable
 
@@ -38,31 +38,24 @@ class _Filled:
 
     def __init__(self, columns: list[_Column], counts: np.ndarray, sizes: np.ndarray) -> None:
         self.counts = counts.copy()
-        self._outs = [
+        self.outs = [
             np.empty(int(n) * one.width, np.uint8) if one.width else np.zeros((int(n) + 1) * 4, np.uint8)
             for one, n in zip(columns, counts, strict=True)
         ]
-        self._bytes = [
+        self.bytes_outs = [
             np.empty(int(size) + k.SLACK, np.uint8) if one.bytes_too else np.empty(0, np.uint8)
             for one, size in zip(columns, sizes, strict=True)
         ]
         self._sizes = sizes.copy()
 
-    @property
-    def addresses(self) -> tuple[np.ndarray, np.ndarray]:
-        return (
-            np.array([one.ctypes.data for one in self._outs], np.int64),
-            np.array([one.ctypes.data for one in self._bytes], np.int64),
-        )
-
     def values(self, column: int) -> pa.Buffer:
-        return pa.py_buffer(self._outs[column])
+        return pa.py_buffer(self.outs[column])
 
     def bytes(self, column: int) -> pa.Buffer:
-        return pa.py_buffer(self._bytes[column][: int(self._sizes[column])])
+        return pa.py_buffer(self.bytes_outs[column][: int(self._sizes[column])])
 
     def bits(self, column: int) -> pa.Buffer:
-        return pa.py_buffer(np.packbits(self._outs[column], bitorder="little"))
+        return pa.py_buffer(np.packbits(self.outs[column], bitorder="little"))
 
     def array(self, column: int, kind: pa.DataType, valid: pa.Buffer | None) -> pa.Array:
         return pa.Array.from_buffers(kind, int(self.counts[column]), [valid, self.values(column)])
@@ -80,22 +73,20 @@ class AvroReader:
     depth: int
     assemble: Assemble
 
-    def read(self, data: pa.Buffer, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
+    def read(self, data: pa.Buffer | None, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
         """The values of rows data[starts[i]:ends[i]] (int64[n] each). Raises Undecodable with the row."""
-        view = byte_view(data) if data is not None and data.size else np.zeros(0, np.uint8)
-        view.flags.writeable = False
         width = len(self.columns)
-        nowhere, left = np.zeros(width, np.int64), np.zeros(self.depth + 1, np.int64)
+        left = np.zeros(self.depth + 1, np.int64)
         counts, sizes = np.zeros(width, np.int64), np.zeros(width, np.int64)
-        arguments = self.program, view, starts, ends
-        row, reason = k.read_rows(*arguments, False, counts, sizes, nowhere, nowhere, left)
+        arguments = self.program, b"" if data is None else data, starts, ends
+        row, reason = kernels.read_rows(*arguments, False, counts, sizes, [], [], left)
         if reason != k.FINE:
             raise Undecodable(k.REASONS[reason], int(row))
         if sizes.size and sizes.max() > _MOST_BYTES:
             raise Undecodable("more than 2 GiB in a column of a batch")
         filled = _Filled(self.columns, counts, sizes)
         counts[:], sizes[:] = 0, 0
-        k.read_rows(*arguments, True, counts, sizes, *filled.addresses, left)
+        kernels.read_rows(*arguments, True, counts, sizes, filled.outs, filled.bytes_outs, left)
         try:
             return self.assemble(filled, None)
         except pa.ArrowInvalid as error:  # text that is not UTF-8, a decimal or a time out of its range

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, reason_of
-from spark_segments.format.buffers import byte_view
-from spark_segments.values.avro import kernels as k
+from spark_segments.values.avro import kernels
+from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.default import default_array
 from spark_segments.values.avro.schema import Node
 from spark_segments.values.column_types import valid_bits
@@ -40,16 +40,14 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
     nodes = np.array(plan.nodes, np.int64).reshape(-1, 4)
     offsets = np.zeros(len(array) + 1, np.int64)
     index, stop = np.zeros(plan.depth + 2, np.int64), np.zeros(plan.depth + 2, np.int64)
-    head = byte_view(prefix) if prefix else np.zeros(0, np.uint8)
-    head.flags.writeable = False
-    arguments = program, len(array), head, nodes
-    row, reason = k.write_rows(*arguments, False, np.empty(0, np.uint8), offsets, index, stop)
+    arguments = program, len(array), prefix, nodes
+    row, reason = kernels.write_rows(*arguments, False, np.empty(0, np.uint8), offsets, index, stop)
     if reason != k.FINE:
         raise Undecodable(k.REASONS[reason], int(row))
     if offsets[-1] > _MOST_BYTES:
         raise Undecodable("more than 2 GiB of values in a batch")
     out = np.empty(int(offsets[-1]) + k.SLACK, np.uint8)
-    k.write_rows(*arguments, True, out, offsets, index, stop)
+    kernels.write_rows(*arguments, True, out, offsets, index, stop)
     content = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out[: int(offsets[-1])])]
     return pa.Array.from_buffers(pa.binary(), len(array), content)
 
