@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
 from spark_segments.values.options import ColumnFormat
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
+from spark_segments.values.schema_bounds import json_of
 from spark_segments.values.text import connect, csv, json_schema
 from spark_segments.values.undecodable import Undecodable
 
@@ -145,7 +145,7 @@ def _given_type(text: str, name: str) -> pa.DataType:
     if text.strip()[:1] not in ("{", "["):
         return type_of_ddl(text)
     if name == "connect-json":
-        return connect.type_of_schema(json.loads(text))
+        return connect.type_of_schema(json_of(text, "schema of Connect"))
     try:
         return avro_schema.parse(text).type
     except InvalidOptionError:

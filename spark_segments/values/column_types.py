@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.values.schema_bounds import check_bounds
 
 _NAMES = {
     "boolean": pa.bool_(),
@@ -190,11 +191,19 @@ def type_of_ddl(text: str) -> pa.DataType:
             raise _wrong(text)
         tokens.append(found.group(1))
         at = found.end()
+    check_bounds("the type in DDL", len(tokens), max(_depths(tokens), default=0))
     parser = _TypeParser(tokens, text)
     whole = parser.columns(None) if len(tokens) > 1 and tokens[1] not in "<(" else parser.type()
     if parser.rest:
         raise _wrong(text)
     return whole
+
+
+def _depths(tokens: list[str]) -> Iterator[int]:
+    depth = 0
+    for one in tokens:
+        depth += {"<": 1, ">": -1}.get(one, 0)
+        yield depth
 
 
 class _TypeParser:

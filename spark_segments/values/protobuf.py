@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, MissingExtraError, reason_of
 from spark_segments.values.column_types import portable, recast
 from spark_segments.values.protobuf_enums import numbered_enums
+from spark_segments.values.schema_bounds import check_bounds
 from spark_segments.values.undecodable import Undecodable
 
 References = tuple[tuple[str, str], ...]
@@ -100,7 +101,7 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
     except ImportError as error:
         raise MissingExtraError("protobuf", "Protobuf values", "ptars") from error
 
-    _check_not_recursive(descriptor, ())
+    _check_message(descriptor, {}, ())
     # A map's entry may lack its value, which ptars can only show as null.
     units: dict[str, Any] = {
         "timestamp_unit": "us",
@@ -118,15 +119,23 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
     return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
 
 
-def _check_not_recursive(descriptor: Any, above: tuple[str, ...]) -> None:
-    if descriptor.full_name in above:
+def _check_message(descriptor: Any, known: dict[str, int], above: tuple[str, ...]) -> int:
+    """How many fields a message is, written out. Raises InvalidOptionError for too many, or one that has no end."""
+    name = descriptor.full_name
+    if name in known:
+        return known[name]
+    if name in above:
         raise InvalidOptionError(
-            f"The Protobuf message {descriptor.full_name} contains itself",
+            f"The Protobuf message {name} contains itself",
             hint="Arrow and Spark have no type for it: read the column as binary",
         )
+    fields = 1 + len(descriptor.fields)
     for field in descriptor.fields:
         if field.message_type is not None:
-            _check_not_recursive(field.message_type, (*above, descriptor.full_name))
+            fields += _check_message(field.message_type, known, (*above, name))
+    check_bounds(name, fields, len(above))
+    known[name] = fields
+    return fields
 
 
 @lru_cache(maxsize=256)

@@ -108,7 +108,7 @@ def _text(text: str) -> tuple[str, str]:
     if text.lstrip()[:1] in ("{", "["):
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return "string", "text"
         if isinstance(found, dict) and list(found) == ["schema", "payload"]:
             return "connect-json", "Connect's JSON with a schema"

@@ -222,8 +222,11 @@ def pretty(shown: Shown) -> str:
     """JSON on several lines; any other text as it is."""
     if shown.kind != "json" or shown.cut:
         return shown.text
-    value: Any = json.loads(shown.text)
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        value: Any = json.loads(shown.text)
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:  # nested so deeply that its lines would be longer than the page is wide
+        return shown.text
 
 
 def _text(name: str, most: int) -> str:

@@ -74,8 +74,22 @@ def incompatibility(new: Node, old: Sequence[Node], level: str) -> str | None:
 class _Resolver:
     def __init__(self, strict: bool) -> None:
         self._strict = strict
+        # A union tries its branches one by one, and so do the unions in them: each pair of nodes is tried once.
+        self._tried: dict[tuple[int, int], Resolution | Incompatible] = {}
 
     def node(self, writer: Node, reader: Node, path: str) -> Resolution:
+        pair = id(writer), id(reader)
+        if pair not in self._tried:
+            try:
+                self._tried[pair] = self._node(writer, reader, path)
+            except Incompatible as error:
+                self._tried[pair] = error
+        found = self._tried[pair]
+        if isinstance(found, Incompatible):
+            raise found
+        return found
+
+    def _node(self, writer: Node, reader: Node, path: str) -> Resolution:
         if writer.kind == "union":
             return self._from_union(writer, reader, path)
         if reader.kind == "union":

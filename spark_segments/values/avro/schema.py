@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.values.schema_bounds import check_bounds, json_of
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -85,6 +86,9 @@ class Node:
     fields: tuple[Field, ...] = ()
     children: tuple[Node, ...] = ()
     type: pa.DataType = field(default_factory=pa.null)
+    all_fields: int = field(default=1, compare=False)
+    depth: int = field(default=1, compare=False)
+    """How many nodes it is, written out, and how deep: `check_bounds` holds both."""
 
     @property
     def null_branch(self) -> int:
@@ -111,11 +115,15 @@ def parse(text: str, references: tuple[str, ...] = ()) -> Node:
 
 def _parse_text(text: str, names: dict[str, Node]) -> Node:
     stripped = text.strip()
+    value = json_of(stripped, "Avro schema") if stripped[:1] in ('"', "{", "[") else stripped
     try:
-        value = json.loads(stripped) if stripped[:1] in ('"', "{", "[") else stripped
-    except ValueError as error:
-        raise _wrong(f"Not JSON ({error})", text) from error
-    return _SchemaParser(names).node(value, "")
+        return _SchemaParser(names).node(value, "")
+    except RecursionError:
+        raise _wrong("It is nested too deeply", text) from None
+    except (TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InvalidOptionError):
+            raise
+        raise _wrong("A part of it has another type", text) from None
 
 
 class _SchemaParser:
@@ -141,7 +149,9 @@ class _SchemaParser:
         if kind in ("array", "map"):
             child = self.node(value.get("items" if kind == "array" else "values"), namespace)
             item = pa.field("element" if kind == "array" else "value", child.type)
-            return Node(kind, children=(child,), type=pa.list_(item) if kind == "array" else pa.map_(pa.string(), item))
+            count, depth = _bounds(kind, [child])
+            made = pa.list_(item) if kind == "array" else pa.map_(pa.string(), item)
+            return Node(kind, children=(child,), type=made, all_fields=count, depth=depth)
         if isinstance(kind, str) and kind in PRIMITIVES:
             return _logical(value, Node(kind, type=_TYPES[kind]))
         return self.node(kind, namespace)
@@ -185,14 +195,17 @@ class _SchemaParser:
         self._open.discard(name)
         if len({one.name for one in fields}) < len(fields):
             raise _wrong(f"The record {name} has two fields of the same name", [one.name for one in fields])
+        count, depth = _bounds(name, [one.node for one in fields])
         made = pa.struct([pa.field(one.name, one.node.type) for one in fields])
-        node = Node("record", name, _aliases(value, namespace), fields=tuple(fields), type=made)
+        node = Node(
+            "record", name, _aliases(value, namespace), fields=tuple(fields), type=made, all_fields=count, depth=depth
+        )
         self._names[name] = node
         return node
 
     def _enum(self, value: dict[str, Any], name: str) -> Node:
         symbols = tuple(value.get("symbols") or ())
-        if not symbols or len(set(symbols)) < len(symbols):
+        if not symbols or len(set(symbols)) < len(symbols) or not all(isinstance(one, str) for one in symbols):
             raise _wrong(f"The enum {name} needs symbols, each once", value)
         aliases = _aliases(value, name.rpartition(".")[0])
         return Node("enum", name, aliases, symbols=symbols, default_symbol=value.get("default"), type=pa.string())
@@ -207,6 +220,7 @@ class _SchemaParser:
         kinds = [child.name or child.kind for child in branches]
         if len(set(kinds)) < len(kinds) or "union" in kinds or not branches:
             raise _wrong("A union names each type once and holds no union", kinds)
+        count, depth = _bounds(f"the union of {', '.join(kinds)[:200]}", branches)
         members = [child for child in branches if child.kind != "null"]
         plain = {child.kind for child in members if child.logical is None}
         if not members:
@@ -217,7 +231,15 @@ class _SchemaParser:
             made = pa.int64() if "long" in plain else pa.float64()
         else:
             made = pa.struct([pa.field(f"member{at}", child.type) for at, child in enumerate(members)])
-        return Node("union", children=tuple(branches), type=made)
+        return Node("union", children=tuple(branches), type=made, all_fields=count, depth=depth)
+
+
+def _bounds(name: str, nodes: list[Node]) -> tuple[int, int]:
+    """(all_fields, depth) of what is made of nodes. Raises InvalidOptionError where they are too many."""
+    made = 1 + sum(node.all_fields for node in nodes)
+    depth = 1 + max((node.depth for node in nodes), default=0)
+    check_bounds(name, made, depth)
+    return made, depth
 
 
 def _aliases(value: dict[str, Any], namespace: str) -> tuple[str, ...]:

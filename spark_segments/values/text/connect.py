@@ -20,6 +20,7 @@ from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
 from spark_segments.values.column_types import recast, valid_bits
 from spark_segments.values.rows import offsets_of, without
+from spark_segments.values.schema_bounds import check_bounds
 from spark_segments.values.text.json_read import read_json
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable
@@ -44,6 +45,16 @@ _HEAD, _MIDDLE = '{"schema":', ',"payload":'
 
 def type_of_schema(schema: Any) -> pa.DataType:
     """The Arrow type of a Connect schema (as JSON values). Raises InvalidOptionError."""
+    try:
+        return _type_of(schema, 0)
+    except (AttributeError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, InvalidOptionError):
+            raise
+        raise InvalidOptionError("The text is no schema of Connect: a part is missing, or has another type") from None
+
+
+def _type_of(schema: Any, depth: int) -> pa.DataType:
+    check_bounds("a part of a schema of Connect", 0, depth)
     if not isinstance(schema, dict) or "type" not in schema:
         raise InvalidOptionError(
             "The text is no schema of Connect", expected='{"type": "struct", …}', found=type(schema).__name__
@@ -56,11 +67,12 @@ def type_of_schema(schema: Any) -> pa.DataType:
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind == "array":
-        return pa.list_(pa.field("element", type_of_schema(schema["items"])))
+        return pa.list_(pa.field("element", _type_of(schema["items"], depth + 1)))
     if kind == "map":
-        return pa.map_(type_of_schema(schema["keys"]), pa.field("value", type_of_schema(schema["values"])))
+        key, value = (_type_of(schema[part], depth + 1) for part in ("keys", "values"))
+        return pa.map_(key, pa.field("value", value))
     if kind == "struct":
-        return pa.struct([pa.field(one["field"], type_of_schema(one)) for one in schema["fields"]])
+        return pa.struct([pa.field(one["field"], _type_of(one, depth + 1)) for one in schema["fields"]])
     raise InvalidOptionError(
         "Unknown type of a Connect schema", expected=", ".join((*_PLAIN, "array", "map", "struct"))
     )
@@ -154,17 +166,8 @@ def _head(row: bytes) -> tuple[bytes, pa.DataType]:
 def _type_of_text(schema: str) -> pa.DataType:
     try:
         return type_of_schema(json.loads(schema))
-    except (
-        InvalidOptionError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-        pa.ArrowException,
-    ) as error:
-        why = error.message if isinstance(error, InvalidOptionError) else "a part of it is missing"
-        raise Undecodable(f"an envelope whose schema is none of Connect's ({why})") from None
+    except InvalidOptionError as error:
+        raise Undecodable(f"an envelope whose schema is none of Connect's ({error.message})") from None
 
 
 def _logical_name(kind: pa.DataType) -> str | None:

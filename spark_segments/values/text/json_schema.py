@@ -5,29 +5,38 @@ Only types are taken from it. json_checks.py checks values against the rest of a
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.values.schema_bounds import MOST_DEPTH, check_bounds, json_of
 
-_MOST_REFERENCES = 64
 _CONNECT = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "float32": pa.float32(), "bytes": pa.binary()}
 
 
 def type_of_schema(text: str) -> pa.DataType:
     """The Arrow type of a schema's values. Raises InvalidOptionError where the schema allows several types."""
     try:
-        root = json.loads(text)
-    except ValueError as error:
-        raise InvalidOptionError(f"The text is no JSON Schema ({error})", found=text[:200]) from error
-    return _type(root, root, "the value", 0)
+        root = _Root(json_of(text, "JSON Schema"))
+        return _type(root.schema, root, "the value", 0)
+    except (TypeError, AttributeError):
+        raise InvalidOptionError("The text is no JSON Schema (a part has another type)", found=text[:200]) from None
 
 
-def _type(schema: Any, root: Any, path: str, depth: int) -> pa.DataType:
-    if depth > _MOST_REFERENCES:
-        raise _unclear(path, "a schema that contains itself")
+class _Root:
+    """The whole schema, which references go to, and how many of its parts were written out so far."""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+        self.written = 0
+
+
+def _type(schema: Any, root: _Root, path: str, depth: int) -> pa.DataType:
+    root.written += 1
+    check_bounds(path[:200], root.written, 0)
+    if depth > MOST_DEPTH:
+        raise _unclear(path[:200], "a schema that contains itself, or is nested too deeply")
     if not isinstance(schema, dict):
         raise _unclear(path, schema)
     if "$ref" in schema:
@@ -60,7 +69,7 @@ def _type(schema: Any, root: Any, path: str, depth: int) -> pa.DataType:
     return plain[names[0]]
 
 
-def _object(schema: dict[str, Any], root: Any, path: str, depth: int) -> pa.DataType:
+def _object(schema: dict[str, Any], root: _Root, path: str, depth: int) -> pa.DataType:
     properties = schema.get("properties")
     if not properties and isinstance(schema.get("additionalProperties"), dict):
         value = _type(schema["additionalProperties"], root, f"{path}{{}}", depth + 1)
@@ -76,10 +85,10 @@ def _index(schema: Any) -> int:
     return schema.get("connect.index", 0) if isinstance(schema, dict) else 0
 
 
-def _referred(reference: str, root: Any, path: str) -> Any:
+def _referred(reference: str, root: _Root, path: str) -> Any:
     if not reference.startswith("#"):
         raise _unclear(path, f"a reference to {reference}")
-    found = root
+    found = root.schema
     for part in reference[1:].split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, dict) or part not in found:
