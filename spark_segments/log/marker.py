@@ -1,11 +1,15 @@
-"""The marker file, which distinguishes a log directory, even an empty directory, from any other directory."""
+"""The marker file, which distinguishes a log directory, even an empty directory, from any other directory.
+
+On an object store it also says whether the store is safe to write to: of two creations of one name, the second must
+fail. The marker itself is the probe. What the second creation writes says that the store let it through.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import LogDirError, StorageError
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.storage import Storage
 
@@ -14,26 +18,42 @@ MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"
 FORMAT_VERSION = 1
 """The newest format of log directories that this package knows."""
 
+OVERWRITES = (
+    "This store ignores If-None-Match: two writers would overwrite each other's commits, so nothing is written there"
+)
 
-def is_marked(storage: Storage) -> bool:
-    """Whether the location is a log directory."""
-    return storage.exists(MARKER)
+_CONDITIONS, _IGNORED = "conditional.writes", "ignored"
 
 
 def mark(storage: Storage) -> None:
-    """Makes the location a log directory. Another process may do so at the same moment."""
+    """Makes the location a log directory. Another process may do so at the same moment.
+
+    Raises StorageError where the store overwrites files that are to be created.
+    """
+    version = {"format.version": FORMAT_VERSION}
     with contextlib.suppress(FileExistsError):
-        storage.write(MARKER, json.dumps({"format.version": FORMAT_VERSION}).encode())
+        storage.publish(MARKER, json.dumps(version).encode())
     storage.force([MARKER])  # no topic is worth anything in a directory that a power loss makes no log directory
+    if not storage.is_local:
+        with contextlib.suppress(FileExistsError):
+            storage.publish(MARKER, json.dumps({**version, _CONDITIONS: _IGNORED}).encode())
+            raise StorageError(OVERWRITES, path=storage.uri)
 
 
-def check_format(storage: Storage) -> None:
-    """Raises LogDirError for a marker that is damaged or has a newer format."""
-    content = storage.read(MARKER).to_pybytes()
-    if not content:
-        return  # the process that makes the directory has not written the marker yet, or was killed before
+def is_marked(storage: Storage) -> bool:
+    """Whether the location is a log directory. A directory of a store that overwrites is only read from then on.
+
+    Raises LogDirError for a marker that is damaged or has a newer format.
+    """
     try:
-        version = int(json.loads(content)["format.version"])
+        content = storage.read(MARKER).to_pybytes()
+    except FileNotFoundError:
+        return False
+    if not content:
+        return True  # the process that makes the directory has not written the marker yet, or was killed before
+    try:
+        marker = json.loads(content)
+        version = int(marker["format.version"])
     except (ValueError, KeyError, TypeError) as error:
         raise LogDirError("The log directory's marker file is damaged", path=MARKER, found=content[:80]) from error
     if version > FORMAT_VERSION:
@@ -44,3 +64,6 @@ def check_format(storage: Storage) -> None:
             found=version,
             hint="Use a newer spark-segments",
         )
+    if marker.get(_CONDITIONS) == _IGNORED:
+        storage.refuse_writing(OVERWRITES)
+    return True

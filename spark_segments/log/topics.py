@@ -22,7 +22,7 @@ from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.manifest import Manifest, Upgrade
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.marker import check_format, is_marked, mark
+from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.partitions import check_partition_count, offset_bounds
 from spark_segments.log.topic_changes import altered, records_deleted
 from spark_segments.storage import Storage
@@ -93,7 +93,6 @@ class Topics(Groups):
         """
         storage = Storage(uri, dict(storage_options or {}))
         if is_marked(storage):
-            check_format(storage)
             return cls(storage, defaults=defaults)
         if (kafka := _kafka_directory(storage)) is not None:
             return cls(storage, kafka=kafka, defaults=defaults)

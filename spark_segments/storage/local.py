@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import io
@@ -23,6 +24,7 @@ WRITE_BYTES = 256 * 1024
 MiB. On a virtual machine whose host has to provide these blocks first, that is several times as slow."""
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _FORCE_THREADS = 8
 _MOST_NOTED = 100_000
 _RESTED_NS = 60_000_000_000
@@ -38,7 +40,7 @@ class _PieceWriter(io.FileIO):
 
 def link_new_file(path: str, data: Any, *, is_forced: bool = False) -> bool:
     """Makes a file whole, or not at all: of several makers of the same name, one succeeds. False where the file system
-    has no links: nothing was done. `is_forced`: a power loss never leaves the name without the bytes.
+    has no way to do that: nothing was done. `is_forced`: a power loss never leaves the name without the bytes.
 
     Raises FileExistsError where the file is there already, OSError for any other failure.
     """
@@ -51,14 +53,30 @@ def link_new_file(path: str, data: Any, *, is_forced: bool = False) -> bool:
                 _force(file.fileno())
         try:
             os.link(staged, path)
+        except FileExistsError:
+            if os.stat(staged).st_nlink < 2:  # NFS may have lost its reply to this very link
+                raise
         except OSError as error:
             if error.errno in _NO_LINKS:
-                return False
+                return _rename_to_free_name(staged, path)
             raise
     finally:
         with contextlib.suppress(OSError):  # vacuum takes what is left
             os.unlink(staged)
     return True
+
+
+def _rename_to_free_name(staged: str, path: str) -> bool:
+    """Linux's renameat2 with RENAME_NOREPLACE. False where the system or the file system does not have it."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(staged), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (*_NO_LINKS, errno.EINVAL):
+        return False
+    raise OSError(number, os.strerror(number), path)  # FileExistsError, where the number says so
 
 
 class LocalFiles:
@@ -140,7 +158,7 @@ class LocalFiles:
     def publish(self, path: str, data: Any) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if not link_new_file(path, data, is_forced=True):
-            raise OSError(errno.EOPNOTSUPP, "The file system has no links, which forced commits need", path)
+            raise OSError(errno.EOPNOTSUPP, "It can neither link nor rename a file to a name that is free", path)
 
     def force(self, paths: Iterable[str], root: str) -> None:
         files = list(dict.fromkeys(paths))

@@ -83,6 +83,7 @@ class Storage:
         self.uri: str = self._location.uri
         self.storage_options: dict[str, str] = dict(self._location.options)
         self._given = filesystem
+        self._refused = ""
         self._start()
 
     def _start(self) -> None:
@@ -177,6 +178,16 @@ class Storage:
 
     # Writing
 
+    def refuse_writing(self, reason: str) -> None:
+        """From now on whatever would change a file raises StorageError with this reason."""
+        self._refused = reason
+
+    def _changed(self, path: str) -> str:
+        """The full path of a file that is about to be changed."""
+        if self._refused:
+            raise StorageError(self._refused, path=self.uri)
+        return self._full(path)
+
     def create(self, path: str, *, unique: bool = False) -> WriteStream:
         """Creates a file and its parent directories, and returns a binary stream that the caller closes.
 
@@ -185,7 +196,7 @@ class Storage:
         file, which vacuum deletes later. A failed write is not tried again, because a part of its bytes may have been
         written.
         """
-        full = self._full(path)
+        full = self._changed(path)
         try:
             return WriteStream(self._files().create(full, unique=unique), self.location(path), self.hidden)
         except FileExistsError:
@@ -198,6 +209,7 @@ class Storage:
         fails, for whatever it has of the file is the same.
         """
         if unique and not self.is_local:
+            self._changed(path)
             self._retried(path, lambda files, full: files.replace(full, data))
             return
         with self.create(path, unique=unique) as stream:
@@ -212,6 +224,7 @@ class Storage:
 
         For files that other programs know by a fixed name. Files of a log are never replaced.
         """
+        self._changed(path)
         self._retried(path, lambda files, full: files.replace(full, data))
 
     def publish(self, path: str, data: Any) -> None:
@@ -221,7 +234,7 @@ class Storage:
         there. On an object store the bytes must be the caller's alone, as with an id in them: where the store says
         that the file is there, as it does where it lost its reply to this very call, the bytes there tell whose it is.
         """
-        full = self._full(path)
+        full = self._changed(path)
         try:
             self._files().publish(full, data)
         except FileExistsError:
@@ -250,7 +263,7 @@ class Storage:
     def delete(self, paths: str | Iterable[str]) -> None:
         """Removes files. A missing file is no error. Directories stay."""
         wanted = [paths] if isinstance(paths, str) else list(paths)
-        full = [self._full(path) for path in wanted]
+        full = [self._changed(path) for path in wanted]
         if full:
             self._retried(wanted[0] if len(wanted) == 1 else "", lambda files, _: files.delete(full))
 
@@ -391,6 +404,8 @@ def _failure(error: BaseException, location: str, hidden: Callable[[str], str]) 
         hint = "Create the bucket or container first"
     elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = "Free space there, or raise the quota or limit, then run it again: nothing was committed"
+    elif number == errno.EOPNOTSUPP:
+        hint = "A commit would not be whole there: use a local disk, or the address of the object store (s3:// …)"
     elif number == errno.EROFS:
         hint = "Mount it for writing, then run it again: nothing was committed"
     else:

@@ -9,6 +9,7 @@ import pytest
 
 from spark_segments.cli.doctor.environment import _is_within
 from tests.golden_files import GOLDEN
+from tests.store_proxy import store_proxy
 
 
 def checks(ran) -> dict[str, dict]:
@@ -91,9 +92,10 @@ def test_an_object_store_is_probed(segments, s3_options, our_python):
 
 @pytest.mark.slow
 def test_a_store_without_conditional_writes_fails(run, s3_options, our_python):
-    unsafe = {**s3_options, "aws_conditional_put": "disabled"}
-    options = [text for name, value in unsafe.items() for text in ("--storage", f"{name}={value}")]
-    ran = run("doctor", "s3://bucket/unsafe", *options, "--output", "json")
+    with store_proxy(s3_options) as proxy:
+        proxy.ignores_conditions = True
+        options = [text for name, value in proxy.options.items() for text in ("--storage", f"{name}={value}")]
+        ran = run("doctor", "s3://bucket/unsafe", *options, "--output", "json")
     assert ran.code == 3
     assert checks(ran)["conditional writes"]["status"] == "failed"
 

@@ -30,11 +30,11 @@ def doctor(
 ) -> None:
     """Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.
 
-    With LOG_DIR it writes to the store, and deletes what it wrote: two
-    commits of one version, of which a store must refuse one, and a file that
-    shows the store's clock. With --master it starts Spark and asks the
-    Pythons of its workers. --repair converts groups that an older version
-    of this package keeps as tables; their first commit does that, too.
+    With LOG_DIR it writes to the store, and deletes what it wrote: two files
+    of one name, of which a store must refuse one, and a file that shows the
+    store's clock. With --master it starts Spark and asks the Pythons of its
+    workers. --repair converts groups that an older version of this package
+    keeps as tables; their first commit does that, too.
 
     Exit codes: 0 all is well or a warning was given, 3 a check failed.
 

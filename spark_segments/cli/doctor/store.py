@@ -9,10 +9,6 @@ import time
 import uuid
 from collections.abc import Iterator
 
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
-
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
 from spark_segments.errors import SegmentsError
 from spark_segments.log.topics import Topics
@@ -22,7 +18,7 @@ PROBES = "_doctor"
 FAR_MS = 5_000
 """Ages of files are days, and a chunk of an append may be days old: seconds do no harm."""
 
-_FAILURES = (SegmentsError, DeltaError, OSError)
+_FAILURES = (SegmentsError, OSError)
 
 
 def store(storage: Storage) -> Iterator[Finding]:
@@ -70,27 +66,21 @@ def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> It
 
 
 def conditional_writes(storage: Storage, directory: str) -> Finding:
-    """Whether of two commits of the same version one is refused: two conditional creates of one name.
-
-    The probe is a Delta table, since a commit of a topic is a conditional create by delta-rs.
-    """
-    uri, options = storage.delta_uri(directory)
-    row, once = pa.table({"probe": [1]}), CommitProperties(max_commit_retries=0)
+    """Whether of two creations of one name the second is refused, as every commit needs it."""
+    path = f"{directory}/probe"
     try:
-        write_deltalake(uri, row, storage_options=options or None, configuration={"delta.appendOnly": "true"})
-        first, second = (DeltaTable(uri, storage_options=options or None) for _ in range(2))
-        write_deltalake(first, row, mode="append", commit_properties=once)
+        storage.publish(path, b"first")
     except _FAILURES as error:
         hint = "May this user write there? Names of storage options are on the page about object stores"
         return Finding("conditional writes", FAILED, f"nothing can be written: {_line(error)}", hint)
     try:
-        write_deltalake(second, row, mode="append", commit_properties=once)
-    except CommitFailedError:
-        return Finding("conditional writes", OK, "of two commits of one version, the second was refused")
+        storage.publish(path, b"second")
+    except FileExistsError:
+        return Finding("conditional writes", OK, "of two creations of one name, the second was refused")
     except _FAILURES as error:
-        return Finding("conditional writes", FAILED, f"the second commit failed otherwise: {_line(error)}")
+        return Finding("conditional writes", FAILED, f"the second creation failed otherwise: {_line(error)}")
     hint = "Two writers would overwrite each other's commits, and records would be lost: use another store"
-    return Finding("conditional writes", FAILED, "the store took two commits of one version", hint)
+    return Finding("conditional writes", FAILED, "the store took two creations of one name", hint)
 
 
 def clock(storage: Storage, directory: str) -> Finding:
