@@ -1,0 +1,71 @@
+"""Processes that are forked after an object store was used: one clear error, and no hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_segments.errors import StorageError
+from spark_segments.storage import Storage
+from spark_segments.storage.native import native
+from tests.s3_server import BUCKET
+
+SECONDS = 60
+
+
+def _read(storage: Storage) -> bytes | str:
+    try:
+        return storage.read("a").to_pybytes()
+    except StorageError as error:
+        return str(error)
+
+
+def _read_in_another_process(storage: Storage, method: str) -> bytes | str:
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(_read, storage).result(SECONDS)
+
+
+@pytest.fixture
+def storage(s3_options: Mapping[str, str], tmp_path: Path) -> Storage:
+    return Storage(f"s3://{BUCKET}/{tmp_path.name}", s3_options)
+
+
+def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(storage: Storage) -> None:
+    storage.publish("a", b"x")
+    found = _read_in_another_process(storage, "fork")
+    assert isinstance(found, str) and "was forked" in found and "spawn" in found
+    assert storage.read("a").to_pybytes() == b"x"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_that_begin_anew_use_it(storage: Storage, method: str) -> None:
+    storage.publish("a", b"x")
+    assert _read_in_another_process(storage, method) == b"x"
+
+
+def test_a_forked_child_uses_local_files(tmp_path: Path, storage: Storage) -> None:
+    storage.publish("a", b"remote")
+    local = Storage(str(tmp_path))
+    local.publish("a", b"local")
+    assert _read_in_another_process(local, "fork") == b"local"
+
+
+def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage, s3_options: Mapping[str, str]) -> None:
+    """As Spark's daemon forks its workers: it has used no store itself."""
+    storage.publish("a", b"x")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context) as pool:
+        assert pool.submit(_read_in_another_process, storage, "fork").result(SECONDS) == b"x"
+
+
+def test_a_panic_is_an_error_like_others() -> None:
+    from obstore.store import S3Store
+
+    store = S3Store("bucket", config={"aws_allow_http": "true"})
+    with pytest.raises(OSError, match="obstore panicked: Expected config prefix"), native("obstore"):
+        _ = store.config
