@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +26,25 @@ def _read(storage: Storage) -> bytes | str:
         return str(error)
 
 
+def _send(storage: Storage, sender: Connection) -> None:
+    sender.send(_read(storage))
+
+
 def _read_in_another_process(storage: Storage, method: str) -> bytes | str:
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(_read, storage).result(SECONDS)
+    context: Any = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(storage, sender))
+    process.start()
+    try:
+        assert receiver.poll(SECONDS), "the child hangs"
+        return receiver.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def _fork_and_read(storage: Storage) -> bytes | str:
+    return _read_in_another_process(storage, "fork")
 
 
 @pytest.fixture
@@ -55,12 +72,12 @@ def test_a_forked_child_uses_local_files(tmp_path: Path, storage: Storage) -> No
     assert _read_in_another_process(local, "fork") == b"local"
 
 
-def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage, s3_options: Mapping[str, str]) -> None:
+def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) -> None:
     """As Spark's daemon forks its workers: it has used no store itself."""
     storage.publish("a", b"x")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
-        assert pool.submit(_read_in_another_process, storage, "fork").result(SECONDS) == b"x"
+        assert pool.submit(_fork_and_read, storage).result(SECONDS) == b"x"
 
 
 def test_a_panic_is_an_error_like_others() -> None:

@@ -227,7 +227,8 @@ class DeltaRsLog:
         now_ms = time.time_ns() // 1_000_000
         # Two rebuilds at once: the id tells whose a fence is, where a reply is lost. It is no id of a commit of theirs.
         fence = {"timestamp": now_ms, "operation": "WRITE", "change": REBUILD_FENCE, "rebuild": note.commit_id}
-        assert last_version + FENCED < version - 1, (last_version, version)
+        if last_version + FENCED >= version - 1:
+            raise VersionTakenError(f"version {last_version} came meanwhile")
         try:
             numbers = range(last_version + 1, last_version + FENCED + 1)
             content = json.dumps({"commitInfo": fence}).encode()
