@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
+import traceback
 
 import pyarrow as pa
 import pyarrow.csv
@@ -220,3 +223,88 @@ def test_without_duckdb_the_error_names_the_extra(log, monkeypatch, capsys):
         main(["sql", log.uri, "SELECT 1"])
     assert end.value.code == 1
     assert "pip install 'spark-segments[duckdb]'" in capsys.readouterr().err
+
+
+FORBIDDEN = [
+    "COPY orders TO '{place}/stolen.csv'",
+    "COPY (SELECT 1) TO '{place}/stolen.parquet' (FORMAT parquet)",
+    "ATTACH '{place}/stolen.db'",
+    "EXPORT DATABASE '{place}/stolen'",
+    "SELECT * FROM read_text('{place}/secret.txt')",
+    "SELECT * FROM '{place}/secret.txt'",
+    "SELECT * FROM read_csv('{place}/secret.txt')",
+    "SELECT * FROM glob('{place}/*')",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "CREATE SECRET (TYPE s3)",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET lock_configuration = false",
+    "SET temp_directory = '{place}'",
+    "SET python_enable_replacements = true",
+    "PRAGMA profiling_output = '{place}/stolen.json'",
+    "CALL enable_logging(storage = 'file', storage_path = '{place}/stolen')",
+]
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN)
+def test_a_safe_statement_has_the_topics_alone(log, tmp_path, statement):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "secret.txt").write_text("a secret")
+    with pytest.raises(InvalidOptionError):
+        rows(log, statement.format(place=place), safe=True)
+    with pytest.raises(InvalidOptionError):
+        rows(log, f"SELECT 1; {statement.format(place=place)}; SELECT 2", safe=True)
+    assert [path.name for path in place.iterdir()] == ["secret.txt"]
+
+
+def test_a_safe_statement_reads_topics(log, capsysbinary):
+    assert rows(log, "SELECT count(*) FROM orders", safe=True) == [(100,)]
+    assert rows(log, "CREATE TABLE t AS SELECT * FROM orders; SELECT count(*) FROM t", safe=True) == [(100,)]
+    assert run(capsysbinary, log.uri, "SELECT 7 AS n", "--safe", "--output", "csv") == b"n\n7\n"
+    with pytest.raises(SystemExit) as end:
+        main(["sql", log.uri, "SELECT * FROM read_text('/etc/hostname')", "--safe"])
+    assert end.value.code == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT decode(value)::DATE FROM orders",
+        "SELECT decode(value)::TINYINT * 100 FROM orders WHERE decode(value) = '77'",
+        "SELECT strptime(decode(value), '%Y-%m') FROM orders",
+        "SELECT error(decode(value)) FROM orders WHERE decode(value) = '77'",
+    ],
+)
+def test_an_error_of_a_query_shows_no_value(log, query):
+    with pytest.raises(SegmentsError) as caught:
+        rows(log, query)
+    text = "".join(traceback.format_exception(caught.value)).replace("= '77'", "")
+    assert "a value does not fit" in str(caught.value) and "77" not in text
+
+
+@pytest.mark.slow
+def test_a_query_that_is_killed_leaves_nothing_behind(log, tmp_path):
+    """What does not fit in memory goes below $TMPDIR, and the next query deletes what a killed one left."""
+    for name in ("cwd", "tmp"):
+        (tmp_path / name).mkdir()
+    program = """
+import sys
+from spark_segments import LogDir
+from spark_segments.duckdb import TopicDatabase
+with TopicDatabase(LogDir.open(sys.argv[1])) as database:
+    database.sql("SET memory_limit = '60MB'; SET threads = 1")
+    database.sql("CREATE TABLE big AS SELECT range AS n, md5(range::VARCHAR) AS text FROM range(3000000)")
+    print("spilt", flush=True)
+    sys.stdin.read()
+"""
+    place = {"cwd": tmp_path / "cwd", "env": os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.getcwd()}}
+    command = [sys.executable, "-c", program, log.uri]
+    with subprocess.Popen(command, **place, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout.readline() == b"spilt\n"
+        [left] = (tmp_path / "tmp").iterdir()
+        assert list((left / "duckdb").iterdir())
+        killed.kill()
+    subprocess.run([sys.executable, "-c", program, log.uri], **place, input=b"", check=True, stdout=subprocess.PIPE)
+    assert [list((tmp_path / name).iterdir()) for name in ("cwd", "tmp")] == [[], []]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from spark_segments.log.reading.latest import LATEST
 from spark_segments.log.reading.records import BINARY, BINARY_VIEW, Wanted, check_reading, record_reader
 from spark_segments.log.topics import NAMED_TOPICS
 from spark_segments.log.typed.columns import Columns
+from spark_segments.storage.scratch import scratch_directory
 
 try:
     import duckdb
@@ -118,21 +120,33 @@ class TopicDatabase:
         isolation_level: str = READ_UNCOMMITTED,
         formats: Mapping[str, str] | None = None,
         threads: int | None = None,
+        safe: bool = False,
     ) -> None:
-        """`formats` are options such as value.format, for all topics that a query names."""
+        """`formats` are options such as value.format, for all topics that a query names.
+
+        A statement may read and write any file of this machine, attach databases, and load extensions, as DuckDB does.
+        With `safe` it may not: it has the topics, and tables in memory. Take it for statements that others wrote.
+        """
         self._log, self._isolation_level, self._formats, self._threads = log, isolation_level, formats, threads
         self._tables: dict[str, TopicTable] = {}
-        self._connection = duckdb.connect()
+        self._left_open = contextlib.ExitStack()
+        self._connection = self._left_open.enter_context(duckdb.connect())
+        # What does not fit in memory would go into the working directory, and stay there if the process is killed.
+        scratch = self._left_open.enter_context(scratch_directory())
+        self._connection.execute("SET temp_directory = $1", [str(scratch / "duckdb")])
         # DuckDB's bar of a query of two seconds goes to standard output, into the rows.
         self._connection.execute("SET enable_progress_bar = false")
         # A name that is no topic would be looked for among the variables of this module.
         self._connection.execute("SET python_enable_replacements = false")
+        if safe:
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
 
     def __enter__(self) -> TopicDatabase:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._left_open.close()
 
     def sql(self, query: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """(the schema of the result, its batches as they are made) of a statement, or of the last of several.

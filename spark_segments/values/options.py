@@ -37,6 +37,7 @@ FAIL, NULL = "fail", "null"
 _PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "schemas.enable")
 REGISTRY = "schema.registry"
 _REGISTRY_PARTS = ("basic.auth.user.info", "bearer.auth.token")
+_LONGEST_PATH = 4096
 AUTO_REGISTER = "auto.register.schemas"
 FAIL_INVALID = "json.fail.invalid.schema"
 OPTIONS = (
@@ -146,7 +147,7 @@ def _flag(name: str, text: str | None, default: bool = True) -> bool:
 def schema_text(value: str, storage_options: Mapping[str, str] | None = None) -> str:
     """The text of a schema, which `value` is or where it says that a file has it: a path or URI of .avsc, .proto, …"""
     stripped = value.strip()
-    is_text = any(one in stripped for one in "\n{}<>()[]\"' ,;") and not Path(stripped[:255]).is_file()
+    is_text = any(one in stripped for one in "\n{}<>()[]\"' ,;") and not _is_file(stripped)
     if is_text or not (stripped.endswith((".avsc", ".proto", ".json", ".ddl", ".txt")) or "/" in stripped):
         return value
     directory, _, name = stripped.rpartition("/")
@@ -158,3 +159,12 @@ def schema_text(value: str, storage_options: Mapping[str, str] | None = None) ->
             path=stripped,
             hint="Give the path of the file, or the text of the schema",
         ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidOptionError("The schema's file is no text", path=stripped) from error
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return len(text) < _LONGEST_PATH and Path(text).is_file()
+    except OSError:  # a name that is too long for the file system
+        return False

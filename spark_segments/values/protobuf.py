@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, reason_of
+from spark_segments.storage.scratch import scratch_directory
 from spark_segments.values.column_types import portable, recast
 from spark_segments.values.protobuf_enums import numbered_enums
 from spark_segments.values.schema_bounds import check_bounds
@@ -193,7 +193,7 @@ def _compiled(text: str, references: References) -> bytes:
     except ImportError as error:
         raise MissingExtraError("protobuf", "Protobuf values", "grpcio-tools") from error
 
-    with tempfile.TemporaryDirectory() as directory:
+    with scratch_directory() as directory:
         for name, content in (*references, (_ROOT, text)):
             file = Path(directory, name)
             if ".." in file.parts or not file.is_relative_to(directory):

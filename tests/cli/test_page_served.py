@@ -6,6 +6,7 @@ import functools
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -357,3 +358,28 @@ def test_a_page_in_a_file_says_what_it_has_no_room_for(wide: LogDir) -> None:
 
 def front_page_of(log: LogDir) -> str:
     return front_page(log.uri, [(log.snapshot(topic), log.config(topic)) for topic in log.topics()], TIME_MS)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://[/",
+        "//[",
+        "/records?" + "&".join(f"a{n}=1" for n in range(21)),
+        "/records?" + "&" * 100,
+        "/records?topic=orders&offset=%00",
+        "/records?topic=%ff%fe",
+        "/records?topic=orders&time=%1b",
+        "*",
+        "/../../etc/passwd",
+        "/records?topic=orders&partition=%D9%A3",
+    ],
+)
+def test_any_target_of_a_request_gets_an_answer(serve, orders: LogDir, target: str) -> None:
+    port = serve(orders).port
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"GET {target} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        with connection.makefile("rb") as reply:
+            answer = reply.read()
+    assert answer.split()[1] in (b"200", b"400", b"404")
+    assert b"Content-Security-Policy" in answer

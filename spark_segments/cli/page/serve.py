@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 REQUESTS_AT_A_TIME = 4
+MOST_FIELDS = 20
+"""Of a query."""
 _NAMES = (LOOPBACK, "localhost")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 _GUESSES = 1000  # topics whose guessed formats are remembered
@@ -121,6 +123,15 @@ class Pages:
                 if any(start < end for start, end in offsets.values()):
                     self._records({"topic": topic, "partition": str(min(offsets))})
                     return
+
+    def answer_to(self, target: str) -> Answer:
+        """The page of a request's target, which may be any text."""
+        try:
+            parts = urlsplit(target)
+            fields = parse_qs(parts.query, max_num_fields=MOST_FIELDS)
+        except ValueError as error:  # of an address that is none, or too many fields
+            return Answer(HTTPStatus.BAD_REQUEST, error_page("This is no address of the page", str(error)))
+        return self.answer(parts.path, {name: values[-1] for name, values in fields.items()})
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:
         """The page of a path, or the page of an error."""
@@ -223,10 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_for_us():
             answer = Answer(HTTPStatus.FORBIDDEN, error_page("Refused", f"This server is {LOOPBACK} alone."))
         else:
-            parts = urlsplit(self.path)
-            query = {name: values[-1] for name, values in parse_qs(parts.query, max_num_fields=20).items()}
             with self._free:
-                answer = self.pages_of.answer(parts.path, query)
+                answer = self.pages_of.answer_to(self.path)
         data = answer.text.encode(errors="replace")
         self.send_response(answer.status)
         headers = {

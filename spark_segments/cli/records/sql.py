@@ -58,6 +58,9 @@ def sql(
     isolation_level: Annotated[
         str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
     ] = READ_UNCOMMITTED,
+    safe: Annotated[
+        bool, typer.Option("--safe", help="The statement may read topics alone: no file, no database, no setting.")
+    ] = False,
     output: Annotated[TableOutput, typer.Option("--output", help="How rows are printed.")] = TableOutput.TEXT,
 ) -> None:
     """Runs a SQL query over topics, by DuckDB. A topic is a view, and its newest records by key are <topic>$latest.
@@ -71,6 +74,10 @@ def sql(
     shows the first 1,000 rows; JSON has a line for each row. Bytes are shown
     as text where they are UTF-8, else in base64. It needs the extra duckdb.
 
+    DuckDB's SQL can read and write every file that you can, attach databases,
+    and load extensions from the internet: run statements that others wrote
+    with --safe.
+
     Example: segments sql /data/log 'SELECT partition, count(*) FROM orders GROUP BY ALL'
     """
     from spark_segments.duckdb import TopicDatabase
@@ -78,7 +85,7 @@ def sql(
     formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if others:
         raise InvalidOptionError("Unknown property", found=", ".join(others))
-    with TopicDatabase(location.open(), isolation_level=isolation_level, formats=formats) as database:
+    with TopicDatabase(location.open(), isolation_level=isolation_level, formats=formats, safe=safe) as database:
         schema, batches = database.sql(query)
         _WRITERS[output](schema, batches, sys.stdout.buffer)
         sys.stdout.flush()

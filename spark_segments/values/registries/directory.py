@@ -152,6 +152,8 @@ class DirectoryRegistry(Registry):
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in directory.glob(".*.new"):  # by a process that was killed
+                left.unlink()
             yield directory
 
     @staticmethod

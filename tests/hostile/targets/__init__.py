@@ -30,6 +30,10 @@ TARGETS: dict[str, tuple[float, str, str]] = {
     "reader and writer options": (0.04, "texts", "options"),
     "settings": (0.014, "texts", "settings"),
     "command line": (0.004, "texts", "command_line"),
+    "registry answers": (0.01, "contents", "registry_answers"),
+    "schemas": (0.02, "contents", "schemas"),
+    "page requests": (0.01, "contents", "page_requests"),
+    "terminal output": (0.02, "contents", "terminal_output"),
 }
 
 
