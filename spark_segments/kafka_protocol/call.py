@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
+from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.messages import Request
 from spark_segments.kafka_protocol.views import TopicView, Views
 
@@ -28,6 +30,7 @@ class Limits:
     request_bytes: int = 4 << 20
     response_bytes: int = 16 << 20
     responses_bytes: int = 512 << 20
+    metadata_bytes: int = 4096
     idle_seconds: float = 600.0
     request_seconds: float = 30.0
 
@@ -46,6 +49,8 @@ class Call:
     address: tuple[str, int]
     stopping: threading.Event
     served: Mapping[int, range]
+    coordinator: Coordinator
+    client_host: str
     login: Login | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -57,6 +62,11 @@ class Call:
             self.warnings.append(f"topic {name}: {error}")
             return None, error_code(error)
         return (view, ErrorCode.none) if view is not None else (None, ErrorCode.unknown_topic_or_partition)
+
+    @staticmethod
+    def now_ms() -> int:
+        """The clock by which positions are committed, in ms since 1970."""
+        return time.time_ns() // 1_000_000
 
 
 def error_code(error: SegmentsError) -> ErrorCode:

@@ -21,6 +21,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.kafka_protocol.apis import api_versions, fetch, produce, sasl_authenticate
 from spark_segments.kafka_protocol.apis.table import APIS, BEFORE_LOGIN, VERSIONS
 from spark_segments.kafka_protocol.call import Call, Limits
+from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
 from spark_segments.kafka_protocol.views import Views
@@ -75,6 +76,7 @@ class Server:
             )
         self.views, self.limits = views, limits or Limits()
         self.figures = Figures()
+        self.coordinator = Coordinator()
         self._host, self._port, self._advertised = host, port, advertised
         self._tls, self._users = tls, users
         self._stopping = threading.Event()
@@ -127,6 +129,7 @@ class Server:
     def stop(self) -> None:
         """Ends waiting fetches and all connections."""
         self._stopping.set()
+        self.coordinator.stop()
         if self._listener is not None:
             with contextlib.suppress(OSError):  # closing alone does not end an `accept` that waits
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -148,7 +151,7 @@ class Server:
                 self._open[number] = connection
             login = None if self._users is None else Login(self._users)
             for frame in self._frames(connection):
-                if not self._answer(connection, frame, login):
+                if not self._answer(connection, frame, client, login):
                     return
         except BadRequestError as error:
             self.figures.add(refused=1)
@@ -176,7 +179,7 @@ class Server:
                 raise BadRequestError("A request is of no size that is taken", expected=expected, found=size)
             yield _exactly(connection, size)
 
-    def _answer(self, connection: socket.socket, frame: bytes, login: Login | None) -> bool:
+    def _answer(self, connection: socket.socket, frame: bytes, client: str, login: Login | None) -> bool:
         """Answers a request. False: the connection ends."""
         self.figures.add(requests=1)
         key, version, correlation_id = head(frame)
@@ -190,7 +193,17 @@ class Server:
         if login is not None and login.user is None and key not in BEFORE_LOGIN:
             raise BadRequestError(f"A request of API {key} came before the login")
         request = read_request(frame)
-        call = Call(request, self.views, self.limits, self._address(connection), self._stopping, VERSIONS, login)
+        call = Call(
+            request,
+            self.views,
+            self.limits,
+            self._address(connection),
+            self._stopping,
+            VERSIONS,
+            self.coordinator,
+            client,
+            login,
+        )
         if key == fetch.KEY:
             with self._memory:
                 buffers = self._response(call)

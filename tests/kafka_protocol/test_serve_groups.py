@@ -1,0 +1,221 @@
+"""Consumer groups of Kafka's own clients at a log directory that is served: who reads what, and what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import kafka
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from spark_segments import LogDir
+from spark_segments.kafka_protocol.server import Server
+from tests.kafka_protocol.serving import consumer, serving
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    made = LogDir.create(str(tmp_path / "log"))
+    made.create_topic("orders", partitions=PARTITIONS)
+    append(made, range(600))
+    return made
+
+
+def append(log: LogDir, numbers: Iterable[int]) -> None:
+    log.append("orders", [{"value": str(number), "partition": number % PARTITIONS} for number in numbers])
+
+
+def member(server: Server, group: str, **settings: Any) -> Consumer:
+    made = consumer(
+        server,
+        **{
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            **settings,
+        },
+    )
+    made.subscribe(["orders"])
+    return made
+
+
+def take(readers: list[Consumer], count: int, timeout_seconds: float = 60) -> list[tuple[int, int, str]]:
+    """So many records (partition, offset, value) that members get, each committed once it is taken."""
+    found: list[tuple[int, int, str]] = []
+    deadline = time.monotonic() + timeout_seconds
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count}"
+        for reader in readers:
+            for message in reader.consume(50, timeout=0.1):
+                assert message.error() is None, message.error()
+                found.append((message.partition(), message.offset(), message.value().decode()))
+            if reader.assignment():
+                positions = [one for one in reader.position(reader.assignment()) if one.offset >= 0]
+                if positions:
+                    reader.commit(offsets=positions, asynchronous=False)
+    return found
+
+
+def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> None:
+    log.group("billing").reset({"orders": dict.fromkeys(range(PARTITIONS), 100)})
+    with serving(log) as server:
+        readers = [member(server, "billing", **{"client.id": f"reader-{number}"}) for number in range(3)]
+        try:
+            deadline = time.monotonic() + 40
+            while sorted(len(one.assignment()) for one in readers) != [2, 2, 2]:
+                assert time.monotonic() < deadline
+                assert not any(one.poll(0.1) for one in readers)
+            append(log, range(600, 1200))
+            found = take(readers, 600)
+            assert sorted(found) == sorted((n % PARTITIONS, n // PARTITIONS, str(n)) for n in range(600, 1200))
+            [state] = (
+                AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+                .describe_consumer_groups(["billing"])
+                .values()
+            )
+            described = state.result(20)
+            assert described.state is ConsumerGroupState.STABLE
+            assert sorted(one.client_id for one in described.members) == ["reader-0", "reader-1", "reader-2"]
+        finally:
+            for one in readers:
+                one.close()
+        positions = log.group("billing").positions()
+        assert {place: one.offset for place, one in positions.items()} == {
+            ("orders", partition): 200 for partition in range(PARTITIONS)
+        }
+
+
+def test_a_member_that_leaves_gives_its_partitions_to_the_others(log: LogDir) -> None:
+    with serving(log) as server:
+        readers = [member(server, "billing") for _ in range(2)]
+        try:
+            first = take(readers, 600)
+            readers.pop().close()
+            append(log, range(600, 660))
+            second = take(readers, 60)
+        finally:
+            for one in readers:
+                one.close()
+    seen = collections.Counter(value for _, _, value in first + second)
+    assert sorted(seen, key=int) == [str(number) for number in range(660)]
+    assert set(seen.values()) == {1}
+
+
+def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir) -> None:
+    with serving(log) as server:
+        reader = member(server, "billing")
+        try:
+            first = take([reader], 600)
+        finally:
+            reader.close()
+    append(log, range(600, 700))
+    with serving(log) as server:
+        reader = member(server, "billing")
+        try:
+            second = take([reader], 100)
+        finally:
+            reader.close()
+    assert sorted(int(value) for _, _, value in first + second) == list(range(700))
+
+
+def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDir) -> None:
+    with serving(log) as server:
+        reader = consumer(server, **{"group.id": "by hand / ünïcode"})
+        try:
+            place = TopicPartition("orders", 2, 40, metadata="step 7", leader_epoch=0)
+            reader.commit(offsets=[place], asynchronous=False)
+            [found] = reader.committed([TopicPartition("orders", 2)], timeout=20)
+            assert (found.offset, found.metadata, found.leader_epoch) == (40, "step 7", 0)
+            [none] = reader.committed([TopicPartition("orders", 3)], timeout=20)
+            assert none.offset < 0
+        finally:
+            reader.close()
+    kept = log.group("by hand / ünïcode").positions()["orders", 2]
+    # librdkafka's Python client sends the zero byte that ends a string of C, too, to brokers as well.
+    assert (kept.offset, kept.metadata.rstrip("\0")) == (40, "step 7")
+    assert kept.topic_id == log.snapshot("orders").topic_id
+
+
+def test_a_position_in_a_topic_that_was_made_again_is_none(log: LogDir) -> None:
+    log.group("billing").reset({"orders": {0: 50}})
+    log.delete_topic("orders")
+    log.create_topic("orders", partitions=PARTITIONS)
+    with serving(log) as server:
+        reader = consumer(server, **{"group.id": "billing"})
+        try:
+            [found] = reader.committed([TopicPartition("orders", 0)], timeout=20)
+            assert found.offset < 0
+        finally:
+            reader.close()
+
+
+def test_groups_are_listed_with_and_without_members(log: LogDir) -> None:
+    log.group("idle").reset({"orders": {0: 50}})
+    with serving(log) as server:
+        reader = member(server, "busy")
+        try:
+            take([reader], 600)
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+            listed = client.list_consumer_groups().result(20)
+            assert {one.group_id: one.state.name for one in listed.valid} == {"busy": "STABLE", "idle": "EMPTY"}
+        finally:
+            reader.close()
+
+
+def test_kafka_python_subscribes(log: LogDir) -> None:
+    with serving(log) as server:
+        reader = kafka.KafkaConsumer(
+            "orders",
+            bootstrap_servers=f"127.0.0.1:{server.port}",
+            group_id="python",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=20000,
+            enable_auto_commit=False,
+        )
+        try:
+            found: list[int] = []
+            for message in reader:
+                found.append(int(message.value))
+                if len(found) == 600:
+                    break
+            reader.commit()
+        finally:
+            reader.close()
+    assert sorted(found) == list(range(600))
+    assert log.group("python").positions().offsets == {"orders": dict.fromkeys(range(PARTITIONS), 100)}
+
+
+def test_aiokafka_subscribes(log: LogDir) -> None:
+    async def read(port: int) -> list[int]:
+        reader = aiokafka.AIOKafkaConsumer(
+            "orders",
+            bootstrap_servers=f"127.0.0.1:{port}",
+            group_id="asyncio",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await reader.start()
+        try:
+            found: list[int] = []
+            while len(found) < 600:
+                for batch in (await reader.getmany(timeout_ms=5000)).values():
+                    found += [int(one.value) for one in batch]
+            await reader.commit()
+            return found
+        finally:
+            await reader.stop()
+
+    with serving(log) as server:
+        assert sorted(asyncio.run(asyncio.wait_for(read(server.port), 60))) == list(range(600))
+    assert log.group("asyncio").positions().offsets == {"orders": dict.fromkeys(range(PARTITIONS), 100)}
