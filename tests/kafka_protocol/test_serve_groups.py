@@ -79,11 +79,8 @@ def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> 
             append(log, range(600, 1200))
             found = take(readers, 600)
             assert sorted(found) == sorted((n % PARTITIONS, n // PARTITIONS, str(n)) for n in range(600, 1200))
-            [state] = (
-                AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
-                .describe_consumer_groups(["billing"])
-                .values()
-            )
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+            [state] = client.describe_consumer_groups(["billing"]).values()
             described = state.result(20)
             assert described.state is ConsumerGroupState.STABLE
             assert sorted(one.client_id for one in described.members) == ["reader-0", "reader-1", "reader-2"]
