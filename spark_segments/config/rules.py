@@ -99,13 +99,13 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
         for part in re.split(r",(?=[^,=\[\]]+=)(?![^\[]*\])", text):
             name, separator, value = (piece.strip() for piece in part.partition("="))
             if not separator or not name:
-                raise InvalidOptionError("A setting has no value", expected="name=value", found=repr(part))
+                is_name = re.fullmatch(r"[a-z_.]+", part.strip())  # anything else may be a password
+                found_text = repr(part) if is_name else "no name and ="
+                raise InvalidOptionError("A setting has no value", expected="name=value", found=found_text)
             if value.startswith("[") and value.endswith("]"):
                 value = value[1:-1].strip()
             if found.setdefault(name, value) != value:
-                raise InvalidOptionError(
-                    f"{name} is given twice", expected="one value", found=f"{found[name]} and {value}"
-                )
+                raise InvalidOptionError(f"{name} is given twice", expected="one value", found="two different values")
     return found
 
 

@@ -78,7 +78,7 @@ class OptionValues:
         prefixed = self._values.get(KAFKA_PREFIX + name.lower()) if "." in name else None
         if value is not None and prefixed is not None and value.strip() != prefixed.strip():
             raise InvalidOptionError(
-                f"Options {name} and {KAFKA_PREFIX}{name} contradict each other", found=f"{value!r} and {prefixed!r}"
+                f"Options {name} and {KAFKA_PREFIX}{name} contradict each other", found="two different values"
             )
         value = prefixed if value is None else value
         return None if value is None else value.strip() or None

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructField, StructType
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.spark.option_values import STORAGE_PREFIX
+from spark_segments.spark.option_values import KAFKA_PREFIX, STORAGE_PREFIX
+from spark_segments.values.options import REGISTRY
 
 METADATA_KEY = "segments.options"
 
@@ -25,6 +26,8 @@ _CATALOG_KEYS = frozenset(("provider", "owner"))
 _CATALOG_PREFIX = "option."
 _NOT_OPTIONS = _CATALOG_KEYS | {"location", "external", "is_managed_location", "comment", "collation"}
 
+_SECRET = (STORAGE_PREFIX, f"{REGISTRY}.")
+"""What the names of options with credentials begin with."""
 _TOPIC_OPTIONS = frozenset(("subscribe", "subscribepattern", "assign"))
 
 _WHAT_WORKS = (
@@ -54,7 +57,9 @@ def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
         for name, value in given.items()
         if name not in _NOT_OPTIONS and not name.startswith(_CATALOG_PREFIX)
     }
-    secret = sorted(name for name in kept if name.startswith(STORAGE_PREFIX))
+    secret = sorted(name for name in kept if name.removeprefix(KAFKA_PREFIX).startswith(_SECRET))
+    if "@" in kept.get(REGISTRY, kept.get(KAFKA_PREFIX + REGISTRY, "")).partition("://")[2].partition("/")[0]:
+        secret.append(f"the credentials in {REGISTRY}")
     if secret:
         raise InvalidOptionError(
             f"A table cannot keep {', '.join(secret)}: everybody who reads its schema would see it",

@@ -261,7 +261,7 @@ class _TypeParser:
         if self.rest[:1] == [","]:
             self._next()
             scale = self._next()
-        if not (precision.isdigit() and scale.isdigit() and int(scale) <= int(precision) <= 38):
+        if not (precision.isdigit() and scale.isdigit() and max(1, int(scale)) <= int(precision) <= 38):
             raise _wrong(self._text)
         return pa.decimal128(int(precision), int(scale))
 

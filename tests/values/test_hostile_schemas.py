@@ -188,6 +188,10 @@ TEXTS = {
     "a choice that is none": '{"oneOf": 7}',
     "messages": "message A {" * 2000 + "}" * 2000,
     "an option of Connect": '{"type": "object", "connect.type": []}',
+    "a decimal of no digits": "a decimal(0)",
+    "a decimal of a huge scale": json.dumps(
+        {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": 2**40}}
+    ),
     "a decimal of no scale": '{"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":7}',
 }
 

@@ -33,8 +33,10 @@ from spark_segments.cli.records.value_text import (
     ValueSchemaOption,
     format_options,
     guessed,
+    unknown_property,
 )
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
+from spark_segments.values.options import OPTIONS
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
@@ -73,7 +75,7 @@ def page(
     """
     formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if unknown:
-        raise InvalidOptionError("Unknown property", expected="an option of formats", found=unknown[0])
+        raise unknown_property(unknown[0], OPTIONS)
     with server(location.open(), port, formats) as made:
         print(f"Serving {location.log_dir} at http://{LOOPBACK}:{made.server_port}/ until Ctrl-C", flush=True)
         with until_interrupted():

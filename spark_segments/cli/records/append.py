@@ -32,6 +32,7 @@ from spark_segments.cli.records.value_text import (
     ValueFormatOption,
     ValueSchemaOption,
     format_options,
+    unknown_property,
 )
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError, TopicExistsError
@@ -166,7 +167,7 @@ def append(
     log = location.create()
     formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if unknown:
-        raise InvalidOptionError("Unknown property", expected=", ".join(OPTIONS), found=unknown[0])
+        raise unknown_property(unknown[0], OPTIONS)
     if partitions is not None and topic not in log.topics():
         with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))

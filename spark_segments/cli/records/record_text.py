@@ -13,9 +13,10 @@ from typing import Annotated, Any, BinaryIO
 import pyarrow as pa
 import typer
 
-from spark_segments.cli.records.value_text import textual
+from spark_segments.cli.records.value_text import textual, unknown_property
 from spark_segments.errors import InvalidOptionError, escaped_bytes, escaped_json, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.values.options import OPTIONS
 
 LINES_A_BATCH = 10_000
 
@@ -78,7 +79,7 @@ class Properties:
         for text in [*(texts or []), *more]:
             name, equals, value = text.partition("=")
             if name not in values or not equals:
-                raise InvalidOptionError("Unknown property", expected=", ".join(sorted(values)), found=text)
+                raise unknown_property(text, [*values, *OPTIONS])
             values[name] = _unescaped(name, value) if "\\" in value else value
         return cls(values)
 

@@ -29,9 +29,11 @@ from spark_segments.cli.records.value_text import (
     ValueFormatOption,
     ValueSchemaOption,
     format_options,
+    unknown_property,
 )
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
+from spark_segments.values.options import OPTIONS
 
 MOST_TEXT_ROWS = 1000
 """Rows of a table for people, which is laid out as a whole. Other outputs have no limit."""
@@ -84,7 +86,7 @@ def sql(
 
     formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if others:
-        raise InvalidOptionError("Unknown property", found=", ".join(others))
+        raise unknown_property(others[0], OPTIONS)
     with TopicDatabase(location.open(), isolation_level=isolation_level, formats=formats, safe=safe) as database:
         schema, batches = database.sql(query)
         _WRITERS[output](schema, batches, sys.stdout.buffer)

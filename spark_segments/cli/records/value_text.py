@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.values.options import COLUMNS, OPTIONS, REGISTRY
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ def format_options(
             texts.remove(text)
     named = {"key.format": key_format, "value.format": value_format, "value.schema": value_schema, REGISTRY: registry}
     return formats | {name: value for name, value in named.items() if value is not None}, texts
+
+
+def unknown_property(text: str, names: Iterable[str]) -> InvalidOptionError:
+    """The error for a NAME=VALUE of an unknown name. The value may be a password, and is not shown."""
+    name, equals, _ = text.partition("=")
+    known = sorted(names)
+    if not equals:
+        return InvalidOptionError("A property has no value", expected="NAME=VALUE", found="no =")
+    nearest = difflib.get_close_matches(name.lower(), known, n=1)
+    if nearest:
+        return InvalidOptionError("Unknown property", found=name, hint=f"Did you mean {nearest[0]}?")
+    return InvalidOptionError("Unknown property", expected=", ".join(known), found=name)
 
 
 def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -47,7 +47,7 @@ def type_of_schema(schema: Any) -> pa.DataType:
     """The Arrow type of a Connect schema (as JSON values). Raises InvalidOptionError."""
     try:
         return _type_of(schema, 0)
-    except (AttributeError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException) as error:
         if isinstance(error, InvalidOptionError):
             raise
         raise InvalidOptionError("The text is no schema of Connect: a part is missing, or has another type") from None
