@@ -159,7 +159,7 @@ def _compile(source: Path, library: Path) -> None:
 def _run(what: str, command: list[str]) -> None:
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        raise SystemExit(f"The {what} failed: {shlex.join(command)}\n{done.stdout}")
+        raise SystemExit(f"The {what} failed: {shlex.join(command)}\n{done.stdout[:4000]}")
 
 
 if __name__ == "__main__":

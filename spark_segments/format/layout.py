@@ -52,6 +52,7 @@ LEGACY_ATTRIBUTES_POSITION = 17
 LEGACY_TIMESTAMP_POSITION = 18
 
 LARGEST_OFFSET = 2**63 - 1
+LOW_31, LOW_32 = 2**31 - 1, 2**32 - 1
 COUNT_UNKNOWN = -1  # of the records of a compressed entry of magic 0 or 1
 
 HEADER_STRUCT = struct.Struct(

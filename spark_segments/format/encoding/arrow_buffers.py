@@ -40,11 +40,7 @@ class ListView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """The columns that records are made from. A missing column reads as all null.
-
-    Kernels take the views as plain tuples: numba's cache names the classes of named tuples, and could not be read after
-    such a class has moved.
-    """
+    """The columns that records are made from. A missing column reads as all null."""
 
     count: int
     key: BinaryView
@@ -145,21 +141,12 @@ def _bytes(buffer: pa.Buffer | None) -> np.ndarray:
 def _numbers(buffer: pa.Buffer | None, dtype: type, start: int, count: int) -> np.ndarray:
     # An empty Arrow array may have no buffer, not even for the single offset that it should have.
     if buffer is None or buffer.size == 0:
-        return readonly(np.zeros(count, dtype))
+        return np.zeros(count, dtype)
     numbers: np.ndarray = np.frombuffer(buffer, dtype, count, start * np.dtype(dtype).itemsize)
-    return readonly(numbers if numbers.flags.aligned else numbers.copy())
+    return numbers if numbers.flags.aligned else numbers.copy()
 
 
-def readonly(array: np.ndarray) -> np.ndarray:
-    """A read-only view of the array: kernels are compiled for read-only arrays."""
-    if not array.flags.writeable:
-        return array
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-_EMPTY_BYTES = readonly(np.empty(0, np.uint8))
-_NO_OFFSETS = readonly(np.empty(0, np.int32))
-_NO_STRINGS = BinaryView(readonly(np.zeros(1, np.int32)), _EMPTY_BYTES, _EMPTY_BYTES, 0)
+_EMPTY_BYTES = np.empty(0, np.uint8)
+_NO_OFFSETS = np.empty(0, np.int32)
+_NO_STRINGS = BinaryView(np.zeros(1, np.int32), _EMPTY_BYTES, _EMPTY_BYTES, 0)
 _NO_HEADERS = ListView(_NO_OFFSETS, _EMPTY_BYTES, 0), _NO_STRINGS, _NO_STRINGS

@@ -16,8 +16,8 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, RecordTooLargeError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import compress, decompressed_limit
-from spark_segments.format.encoding import encode_kernels as kernels
-from spark_segments.format.encoding.arrow_buffers import RecordColumns, readonly
+from spark_segments.format.encoding import fields, kernels
+from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CREATE_TIME,
@@ -115,13 +115,17 @@ def encode_runs(
 
     The results are views of the same memory. Errors are those of `encode_records`.
     """
-    selected = _ALL_ROWS if rows is None else readonly(np.ascontiguousarray(rows, np.int64))
+    selected = _ALL_ROWS if rows is None else np.ascontiguousarray(rows, np.int64)
     total = int(runs.starts[-1])
     count = len(runs.base_offsets)
     run_ends = np.ascontiguousarray(runs.starts[1:], np.int64)
     tombstones = np.zeros(count, np.int64)
     record_bytes = kernels.measure(
-        *_plain(columns.key, columns.value, columns.headers, columns.header_key, columns.header_value),
+        columns.key,
+        columns.value,
+        columns.headers,
+        columns.header_key,
+        columns.header_value,
         selected,
         rows is None,
         run_ends,
@@ -152,7 +156,7 @@ def encode_runs(
     batches = encoder.batch_table(table)
     if count == 1:
         return [Encoded(buffer, batches, int(tombstones[0]))]
-    cuts = np.searchsorted(table[:, kernels.FIRST], runs.starts).tolist()
+    cuts = np.searchsorted(table[:, fields.FIRST], runs.starts).tolist()
     positions = [*batches.position.tolist(), buffer.size]
     found = []
     for run, (start, end) in enumerate(itertools.pairwise(cuts)):
@@ -211,7 +215,7 @@ class _Encoder:
                 continue
             staged = pa.py_buffer(staging)
             stored = []
-            for start, size, first in table[:, : kernels.FIRST + 1].tolist():
+            for start, size, first in table[:, : fields.FIRST + 1].tolist():
                 section, codec = self._compress(staged[start : start + size], first)
                 end = position + BATCH_OVERHEAD + section.size
                 stored.append((position, end - position, self.attributes - self.codec + codec))
@@ -220,7 +224,7 @@ class _Encoder:
                     out = np.frombuffer(buffer, np.uint8)
                 out[position + BATCH_OVERHEAD : end] = np.frombuffer(section, np.uint8)
                 position = end
-            table[:, [kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES]] = stored
+            table[:, [fields.POSITION, fields.SIZE, fields.ATTRIBUTES]] = stored
             tables.append(table)
         for table in tables:
             kernels.seal(out, table, self.leader_epoch)
@@ -232,12 +236,16 @@ class _Encoder:
         Returns the number of the next record, the position after the last batch, and the table of the batches. Where
         not even one batch has room, returns the same number, the size that the batch needs, and an empty table.
         """
-        table = np.empty((_TABLE_ROWS, kernels.TABLE_COLUMNS), np.int64)
+        table = np.empty((_TABLE_ROWS, fields.TABLE_COLUMNS), np.int64)
         columns = self.columns
         is_compressed = self.codec != NONE
         number, position, batches, problem, row, found = kernels.write_batches(
-            *_plain(columns.key, columns.value, columns.timestamp),
-            *_plain(columns.headers, columns.header_key, columns.header_value),
+            columns.key,
+            columns.value,
+            columns.timestamp,
+            columns.headers,
+            columns.header_key,
+            columns.header_value,
             self.rows,
             self.all_rows,
             number,
@@ -252,7 +260,7 @@ class _Encoder:
             table,
             self.leader_epoch,
         )
-        if problem == kernels.NO_ROOM:
+        if problem == fields.NO_ROOM:
             return number, position if batches else found, table[:batches]
         if problem:
             raise self._error(problem, row, found)
@@ -269,21 +277,21 @@ class _Encoder:
         # where that fits.
         if batch.size <= self.max_message_bytes:
             return section, NONE
-        raise self._error(kernels.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
+        raise self._error(fields.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
 
     def _error(self, problem: int, row: int, found: int) -> Exception:
-        if problem == kernels.TOO_LARGE:
+        if problem == fields.TOO_LARGE:
             return RecordTooLargeError(
                 f"The record of row {row} makes a batch that is larger than max.message.bytes",
                 expected=f"at most {self.max_message_bytes} bytes",
                 found=f"{found} bytes",
                 hint="Raise the topic's max.message.bytes or drop the record",
             )
-        if problem == kernels.NULL_TIMESTAMP:
+        if problem == fields.NULL_TIMESTAMP:
             return InvalidOptionError(
                 f"Row {row} has no timestamp", hint="Give it one, for example the time of the write"
             )
-        if problem == kernels.NEGATIVE_TIMESTAMP:
+        if problem == fields.NEGATIVE_TIMESTAMP:
             return InvalidOptionError(
                 f"The timestamp of row {row} is before 1970, which Kafka does not have",
                 expected="0 ms or later, or -1 ms for none",
@@ -293,28 +301,24 @@ class _Encoder:
 
     def batch_table(self, table: np.ndarray) -> BatchTable:
         rows = len(table)
-        first = table[:, kernels.OFFSET].copy()
+        first = table[:, fields.OFFSET].copy()
         return BatchTable(
-            position=table[:, kernels.POSITION].copy(),
-            size=table[:, kernels.SIZE].copy(),
+            position=table[:, fields.POSITION].copy(),
+            size=table[:, fields.SIZE].copy(),
             base_offset=first,
-            last_offset=first + table[:, kernels.COUNT] - 1,
+            last_offset=first + table[:, fields.COUNT] - 1,
             leader_epoch=np.full(rows, self.leader_epoch, np.int32),
             magic=np.full(rows, _MAGIC, np.int8),
-            crc=table[:, kernels.CRC].astype(np.uint32),
-            attributes=table[:, kernels.ATTRIBUTES].astype(np.int16),
-            base_timestamp=table[:, kernels.BASE_TIMESTAMP].copy(),
-            max_timestamp=table[:, kernels.MAX_TIMESTAMP].copy(),
+            crc=table[:, fields.CRC].astype(np.uint32),
+            attributes=table[:, fields.ATTRIBUTES].astype(np.int16),
+            base_timestamp=table[:, fields.BASE_TIMESTAMP].copy(),
+            max_timestamp=table[:, fields.MAX_TIMESTAMP].copy(),
             producer_id=np.full(rows, NO_PRODUCER_ID, np.int64),
             producer_epoch=np.full(rows, NO_PRODUCER_EPOCH, np.int16),
             base_sequence=np.full(rows, NO_SEQUENCE, np.int32),
-            count=table[:, kernels.COUNT].astype(np.int32),
+            count=table[:, fields.COUNT].astype(np.int32),
         )
 
 
-def _plain(*views: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(tuple(view) for view in views)
-
-
-_ALL_ROWS = readonly(np.empty(0, np.int64))
-_NO_BATCHES = np.empty((0, kernels.TABLE_COLUMNS), np.int64)
+_ALL_ROWS = np.empty(0, np.int64)
+_NO_BATCHES = np.empty((0, fields.TABLE_COLUMNS), np.int64)
