@@ -12,17 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.kernels.jit import njit
 from spark_segments.format.layout import NO_TIMESTAMP
-from spark_segments.format.sidecars.index import (
-    MAX_RELATIVE_OFFSET,
-    OFFSET_ENTRIES,
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRIES,
-    TIME_ENTRY_BYTES,
-    new_state,
-    note_append,
-)
+from spark_segments.format.sidecars import kernels
+from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, new_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +89,13 @@ def roll_points(
     row = 0
     while True:
         state = segment.index_state.copy()
-        row, size_bytes, first_timestamp = _first_roll(
+        row, size_bytes, first_timestamp = kernels.first_roll(
             *columns,
             row,
             segment.base_offset - offset_shift,
             segment.size_bytes,
             segment.first_batch_max_timestamp_ms,
-            state,
+            state.reshape(1, -1),
             segment_bytes,
             segment_ms - jitter_ms(segment.base_offset),
             waited_ms,
@@ -117,34 +109,3 @@ def roll_points(
         rows.append(int(row))
         segment = OpenSegment(int(batches.base_offset[row]) + offset_shift)
         waited_ms = 0
-
-
-@njit
-def _first_roll(
-    sizes, last_offsets, max_timestamps, row, base_offset, size_bytes, first_timestamp, state,
-    segment_bytes, roll_ms, waited_ms, interval_bytes, max_offset_entries, max_time_entries,
-):  # fmt: skip
-    """(row, size_bytes, first_timestamp): the first row that starts a new segment, and the segment before that row.
-
-    `row` is the number of rows where no row starts a new segment.
-    """
-    while row < len(sizes):
-        size = sizes[row]
-        if size_bytes > 0:
-            waited = max_timestamps[row] - first_timestamp if first_timestamp >= 0 else waited_ms
-            if (
-                size_bytes > segment_bytes - size
-                or waited > roll_ms
-                or state[OFFSET_ENTRIES] >= max_offset_entries
-                or state[TIME_ENTRIES] >= max_time_entries
-                or last_offsets[row] - base_offset > MAX_RELATIVE_OFFSET
-            ):
-                break
-        else:
-            first_timestamp = max_timestamps[row]
-        note_append(
-            state, size, max_timestamps[row], last_offsets[row], interval_bytes, max_offset_entries, max_time_entries
-        )
-        size_bytes += size
-        row += 1
-    return row, size_bytes, first_timestamp

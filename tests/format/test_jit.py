@@ -7,7 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -190,24 +189,6 @@ def test_kernels_are_cached_in_a_private_directory_where_nothing_else_is_writabl
 SIZE = (
     "from spark_segments.format.kernels.jit import varlong_size as f; print(f(300), sum(f.stats.cache_hits.values()))"
 )
-
-
-@pytest.mark.slow
-def test_a_zips_kernels_are_compiled_once_for_all_of_its_copies_and_need_no_home(tmp_path):
-    """As `spark-submit --py-files` brings it: a copy for every application and executor."""
-    nowhere = tmp_path / "plain file"
-    nowhere.touch()
-    modules = sorted(Path(spark_segments.__file__).parent.rglob("*.py"))
-    for copy, change, cache_hits in (("one", "", 0), ("two", "", 1), ("changed", "# another", 0)):
-        archive = tmp_path / copy / "package.zip"
-        archive.parent.mkdir()
-        with zipfile.ZipFile(archive, "w") as opened:
-            for module in modules:
-                name = module.relative_to(Path(spark_segments.__file__).parents[1])
-                opened.writestr(str(name), module.read_text() + change)
-        environment = {"HOME": str(nowhere), "XDG_CACHE_HOME": str(nowhere), "TMPDIR": str(tmp_path)}
-        assert _run(SIZE, archive, **environment) == f"2 {cache_hits}"
-    assert len(list(tmp_path.glob("spark-segments-kernels-*/zip-*"))) == 2
 
 
 def _run(code: str, directory: Path, **environment: str) -> str:

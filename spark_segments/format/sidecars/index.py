@@ -14,8 +14,15 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.kernels.jit import njit
 from spark_segments.format.layout import NO_TIMESTAMP
+from spark_segments.format.sidecars import kernels
+from spark_segments.format.sidecars.fields import (
+    LAST_ENTRY_TIMESTAMP,
+    MAX_RELATIVE_OFFSET,
+    MAX_TIMESTAMP,
+    OFFSET_OF_MAX,
+    STATE_SLOTS,
+)
 
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
@@ -26,14 +33,6 @@ DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
 
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
-
-MAX_RELATIVE_OFFSET = 2**31 - 1
-
-# State of an index under construction between appends: slots of an int64 array, so that kernels can share the state.
-STATE_SLOTS = 6
-BYTES_SINCE_ENTRY, MAX_TIMESTAMP, OFFSET_OF_MAX, LAST_ENTRY_TIMESTAMP, OFFSET_ENTRIES, TIME_ENTRIES = range(STATE_SLOTS)
-ADDED_OFFSET_ENTRY = 1
-ADDED_TIME_ENTRY = 2
 
 _REBUILD_HINT = "The index is damaged: scan the log, or rebuild the index from it"
 
@@ -213,7 +212,7 @@ def _entries(
     offset_entries = np.empty((len(appends), 2), np.int64)
     time_entries = np.empty((len(appends), 2), np.int64)
     ends = np.empty((len(run_ends), 2), np.int64)
-    _append(
+    kernels.append(
         np.ascontiguousarray(batches.position),
         np.ascontiguousarray(batches.size),
         np.ascontiguousarray(last_offset),
@@ -283,70 +282,10 @@ def _batch_with(batches: BatchTable, relative_offset: np.ndarray, base_offset: i
 
 
 def new_state() -> np.ndarray:
-    """The state of the indexes of an empty segment, for `note_append`."""
+    """The state of the indexes of an empty segment (see fields.py)."""
     state = np.zeros(STATE_SLOTS, np.int64)
     state[[MAX_TIMESTAMP, OFFSET_OF_MAX, LAST_ENTRY_TIMESTAMP]] = (NO_TIMESTAMP, -1, NO_TIMESTAMP)
     return state
-
-
-@njit
-def note_append(state, size, max_timestamp, offset_of_max, interval_bytes, max_offset_entries, max_time_entries):
-    """Adds an append to `state`. Returns the sum of ADDED_OFFSET_ENTRY and ADDED_TIME_ENTRY for new entries."""
-    added = 0
-    if max_timestamp > state[MAX_TIMESTAMP]:
-        state[MAX_TIMESTAMP] = max_timestamp
-        state[OFFSET_OF_MAX] = offset_of_max
-    if state[BYTES_SINCE_ENTRY] > interval_bytes:
-        if state[OFFSET_ENTRIES] < max_offset_entries:
-            state[OFFSET_ENTRIES] += 1
-            added += ADDED_OFFSET_ENTRY
-        if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP] and state[TIME_ENTRIES] < max_time_entries:
-            state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
-            state[TIME_ENTRIES] += 1
-            added += ADDED_TIME_ENTRY
-        state[BYTES_SINCE_ENTRY] = 0
-    state[BYTES_SINCE_ENTRY] += size
-    return added
-
-
-@njit
-def _append(
-    position, size, last_offset, max_timestamp, appends, run_ends, interval_bytes, max_offset_entries,
-    max_time_entries, states, offset_entries, time_entries, ends,
-):  # fmt: skip
-    offset_count = 0
-    time_count = 0
-    row = 0
-    number = 0
-    for run in range(len(run_ends)):
-        state = states[run]
-        while number < run_ends[run]:
-            first = row
-            append_bytes = np.int64(0)
-            largest = np.int64(-1)
-            offset_of_largest = np.int64(-1)
-            row = first + appends[number]
-            number += 1
-            for batch in range(first, row):
-                append_bytes += size[batch]
-                if max_timestamp[batch] > largest:
-                    largest = max_timestamp[batch]
-                    offset_of_largest = last_offset[batch]
-            if row == first:
-                continue
-            added = note_append(
-                state, append_bytes, largest, offset_of_largest, interval_bytes, max_offset_entries, max_time_entries
-            )
-            if added & ADDED_OFFSET_ENTRY:
-                offset_entries[offset_count, 0] = last_offset[row - 1]
-                offset_entries[offset_count, 1] = position[first]
-                offset_count += 1
-            if added & ADDED_TIME_ENTRY:
-                time_entries[time_count, 0] = state[MAX_TIMESTAMP]
-                time_entries[time_count, 1] = state[OFFSET_OF_MAX]
-                time_count += 1
-        ends[run, 0] = offset_count
-        ends[run, 1] = time_count
 
 
 def _without_zero_tail(nonzero: np.ndarray) -> int:

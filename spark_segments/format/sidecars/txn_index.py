@@ -15,7 +15,7 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.kernels.jit import njit
+from spark_segments.format.sidecars import kernels
 
 TXN_ENTRY_VERSION = 0
 TXN_ENTRY = np.dtype(
@@ -80,14 +80,17 @@ class AbortedTransactions:
         candidates = np.flatnonzero(batches.is_transactional & ~batches.is_control)
         if len(candidates) and len(self):
             order = np.lexsort((self.first_offset, self.producer_id))
-            undone[candidates] = _undone(
+            marks = np.empty(len(candidates), np.uint8)
+            kernels.mark_undone(
                 batches.producer_id[candidates],
                 batches.base_offset[candidates] + offset_shift,
                 batches.last_offset[candidates] + offset_shift,
                 self.producer_id[order],
                 self.first_offset[order],
                 self.last_offset[order],
+                marks,
             )
+            undone[candidates] = marks
         return undone
 
 
@@ -121,28 +124,6 @@ def txn_index_bytes(aborted: AbortedTransactions) -> bytes:
     for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset"):
         entries[name] = getattr(aborted, name)
     return entries.tobytes()
-
-
-@njit(_nrt=True)
-def _undone(producer_ids, base_offsets, last_offsets, txn_producer_ids, txn_first_offsets, txn_last_offsets):
-    """For each batch, whether the producer's last transaction that began at or before its end reaches into it."""
-    undone = np.zeros(len(producer_ids), np.bool_)
-    for row in range(len(producer_ids)):
-        low = 0
-        high = len(txn_producer_ids)
-        while low < high:
-            middle = (low + high) // 2
-            if txn_producer_ids[middle] < producer_ids[row] or (
-                txn_producer_ids[middle] == producer_ids[row] and txn_first_offsets[middle] <= last_offsets[row]
-            ):
-                low = middle + 1
-            else:
-                high = middle
-        found = low - 1
-        undone[row] = (
-            found >= 0 and txn_producer_ids[found] == producer_ids[row] and txn_last_offsets[found] >= base_offsets[row]
-        )
-    return undone
 
 
 def _damaged(message: str, path: str, position: int) -> CorruptBatchError:

@@ -22,7 +22,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
 from spark_segments.format.legacy.upconvert import to_magic2
-from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
+from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins

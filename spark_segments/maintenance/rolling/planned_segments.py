@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_segments.format.rolling import OpenSegment, roll_points
-from spark_segments.format.sidecars.index import MAX_RELATIVE_OFFSET
+from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
