@@ -12,6 +12,7 @@ from spark_segments.format.kernels.crc32c cimport crc32c_range
 from spark_segments.format.kernels.memory cimport (
     Varint,
     address_of,
+    copy_bytes,
     i64,
     load_i8,
     load_i16,
@@ -21,9 +22,13 @@ from spark_segments.format.kernels.memory cimport (
     load_u32,
     read_varint,
     read_varlong,
+    size_of,
+    store_i8,
     store_i32,
     store_i64,
+    varlong_size,
     wrap_i64,
+    write_varlong,
 )
 from spark_segments.format.layout cimport (
     ABORT,

@@ -19,6 +19,7 @@ if not cython.compiled:
     from spark_segments.format.kernels.memory import (
         Varint,
         address_of,
+        copy_bytes,
         i64,
         load_i8,
         load_i16,
@@ -28,9 +29,13 @@ if not cython.compiled:
         load_u32,
         read_varint,
         read_varlong,
+        size_of,
+        store_i8,
         store_i32,
         store_i64,
+        varlong_size,
         wrap_i64,
+        write_varlong,
     )
     from spark_segments.format.layout import (
         ABORT,
@@ -293,3 +298,59 @@ def _first_marker(start: i64, end: i64) -> Marker:
     if one.at < 0 or one.value < 6 or one.value > end - one.at:
         return _marker(BAD_CONTROL, -1, 0)
     return _marker(kind, load_i32(one.at + 2), delta)
+
+
+def records_from(data, count: i64, dropped: i64, out):
+    """Writes the records of a section whose offset delta is at least `dropped`, with `dropped` subtracted from it.
+
+    `out` has room for one byte more than `data`. Returns (bytes, records, largest timestamp delta), or (-1 - p, 0, 0)
+    where the record at position p is damaged.
+    """
+    begin: i64 = address_of(data)
+    end: i64 = begin + size_of(data)
+    target: i64 = address_of(out)
+    at: i64 = target
+    position: i64 = begin
+    record_end: i64
+    _number: i64
+    kept: i64 = 0
+    largest: i64 = -LARGEST_OFFSET - 1
+    bad: i64 = -1
+    offset_delta: i64
+    timestamp_delta: i64
+    attributes: i64
+    one: Varint
+    with cython.nogil:
+        for _number in range(count):
+            one = read_varint(position, end)
+            if one.at < 0 or one.value < 1 or one.value > end - one.at:
+                bad = position - begin
+                break
+            record_end = one.at + one.value
+            attributes = load_u8(one.at)
+            one = read_varlong(one.at + 1, record_end)
+            timestamp_delta = one.value
+            if one.at >= 0:
+                one = read_varint(one.at, record_end)
+            if one.at < 0:
+                bad = position - begin
+                break
+            if one.value >= dropped:
+                offset_delta = one.value - dropped
+                # The record does not grow: its offset delta is smaller.
+                at = write_varlong(
+                    at, 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + record_end - one.at
+                )
+                store_i8(at, attributes)
+                at = write_varlong(at + 1, timestamp_delta)
+                at = write_varlong(at, offset_delta)
+                copy_bytes(at, one.at, record_end - one.at)
+                at += record_end - one.at
+                kept += 1
+                largest = max(largest, timestamp_delta)
+            position = record_end
+        if bad < 0 and count > 0 and position != end:
+            bad = position - begin
+    if bad >= 0:
+        return -1 - bad, 0, 0
+    return at - target, kept, largest

@@ -6,24 +6,13 @@ offset. So the base offset moves, and the base sequence with it; in a cleaned ba
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
+from spark_segments.format import batch_kernels as kernels
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress, decompress
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.format.kernels.jit import (
-    byte_view,
-    load_u8,
-    memcpy,
-    njit,
-    read_varint,
-    read_varlong,
-    store_i8,
-    varlong_size,
-    write_varlong,
-)
 from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -57,7 +46,7 @@ def batch_from(window: Window, offset: int) -> bytes:
     opened = byte_view(decompress(codec, section, path=path, position=int(position)))
     out = np.empty(len(opened) + 1, np.uint8)
     dropped = int(offset - base_offset)
-    size, count, largest_delta = _records_from(opened, int(batches.count[0]), dropped, out)
+    size, count, largest_delta = kernels.records_from(opened, int(batches.count[0]), dropped, out)
     if size < 0:
         raise CorruptBatchError(
             f"a record is damaged, {-1 - size} bytes into the (uncompressed) records of a batch",
@@ -93,43 +82,3 @@ def batch_from(window: Window, offset: int) -> bytes:
         )
 
     return header(crc32c(b"".join((header(0)[ATTRIBUTES_POSITION:], records)))) + bytes(records)
-
-
-@njit
-def _records_from(data: Any, count: int, dropped: int, out: Any) -> Any:
-    """Writes the records of uint8[] `data` whose offset delta is at least `dropped`, with `dropped` subtracted from it.
-
-    (bytes, records, largest timestamp delta), or (-1 - p, 0, 0) where the record at position p is damaged.
-    """
-    end = len(data)
-    position = at = kept = np.int64(0)
-    largest = np.iinfo(np.int64).min
-    for _ in range(count):
-        start = position
-        length, position = read_varint(data, position, end)
-        if position < 0 or length < 1 or length > end - position:
-            return -1 - start, np.int64(0), np.int64(0)
-        record_end = position + length
-        attributes = load_u8(data, position)
-        timestamp_delta, position = read_varlong(data, position + 1, record_end)
-        if position < 0:
-            return -1 - start, np.int64(0), np.int64(0)
-        offset_delta, position = read_varint(data, position, record_end)
-        if position < 0:
-            return -1 - start, np.int64(0), np.int64(0)
-        if offset_delta >= dropped:
-            offset_delta -= dropped
-            rest = record_end - position
-            # The record does not grow: its offset delta is smaller.
-            at = write_varlong(out, at, 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + rest)
-            store_i8(out, at, attributes)
-            at = write_varlong(out, at + 1, timestamp_delta)
-            at = write_varlong(out, at, offset_delta)
-            memcpy(out, at, data, position, rest)
-            at += rest
-            kept += 1
-            largest = max(largest, timestamp_delta)
-        position = record_end
-    if count > 0 and position != end:
-        return -1 - position, np.int64(0), np.int64(0)
-    return at, kept, largest
