@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,18 +92,6 @@ def s3_options() -> Iterator[dict[str, str]]:
     """Storage options of an S3 service on loopback: one for all tests, which use prefixes of their own."""
     with s3_server() as options:
         yield options
-
-
-@pytest.fixture(scope="session")
-def package_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `spark-submit --py-files` takes to a cluster."""
-    path = tmp_path_factory.mktemp("package") / "spark_segments.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in ("spark_segments", "pyspark_segments"):
-            for file in sorted((ROOT / package).rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
-                    archive.write(file, file.relative_to(ROOT))
-    return path
 
 
 @pytest.fixture

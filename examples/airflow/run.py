@@ -31,9 +31,6 @@ def main(arguments: list[str]) -> None:
     dags = arguments[1:] if arguments[0] == "--dag" else ["spark_segments_upkeep"]
     uris = arguments if arguments[0] != "--dag" else []
     with tempfile.TemporaryDirectory(prefix="airflow-", ignore_cleanup_errors=True) as home:
-        package = f"{home}/spark_segments.zip"
-        packages = ["spark_segments", "pyspark_segments"]
-        subprocess.run([sys.executable, "-m", "zipfile", "-c", package, *packages], cwd=ROOT, check=True)
         names = {os.path.basename(uri): uri if "://" in uri else os.path.abspath(uri) for uri in uris}
         connection = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         settings = {
@@ -42,7 +39,6 @@ def main(arguments: list[str]) -> None:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW_CONN_SPARK_SEGMENTS": json.dumps(connection),
             "SEGMENTS_SPARK_CONNECTION": "spark_segments",
-            "SEGMENTS_PACKAGE": package,
             "SEGMENTS_LOG_DIRECTORIES": json.dumps(names),
         }
         for command in (["db", "migrate"], *(["dags", "test", dag] for dag in dags)):

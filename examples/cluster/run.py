@@ -3,8 +3,9 @@ compact, vacuum, maintain, or those that are named.
 
 python examples/cluster/run.py [--packed] LOG_DIR [JOB…]
 
-The package goes to the workers as a zip. With --packed, so does an environment with numba, pyarrow and all else that it
-needs: workers then need Java, Spark and a Python of the same version. Without it they use this process's Python.
+Workers use this process's Python, in which the package is installed. With --packed an environment goes with each
+application, with the package's wheel and all that it needs: workers then need Java, Spark and a Python of the same
+version.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
     log_dir, *jobs = [one for one in arguments if one != "--packed"] or sys.exit(__doc__)
     log_dir = os.path.abspath(log_dir)
     with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as work:
-        settings = ["--py-files", zip_package(Path(work)), "--conf", f"spark.pyspark.driver.python={sys.executable}"]
+        settings = ["--conf", f"spark.pyspark.driver.python={sys.executable}"]
         settings += ["--conf", f"spark.pyspark.python={'./environment/bin/python' if packed else sys.executable}"]
         if packed:
             settings += ["--archives", pack_environment(Path(work)) + "#environment"]
@@ -63,23 +63,13 @@ def order(number: int) -> dict[str, object]:
     return {"order": number, "customer": f"customer-{number % 100}", "note": "." * 100}
 
 
-def zip_package(work: Path) -> str:
-    """What --py-files takes."""
-    packages = ["spark_segments", "pyspark_segments"]
-    path = str(work / "spark_segments.zip")
-    subprocess.run([sys.executable, "-m", "zipfile", "-c", path, *packages], cwd=ROOT, check=True)
-    return path
-
-
 def pack_environment(work: Path) -> str:
-    """What --archives takes: all that the package needs but Spark, which the workers have."""
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    needed = [one for one in needed if not one.startswith(("pyspark", "delta-spark"))]
+    """What --archives takes: the package and all that it needs but Spark, which the workers have."""
     environment, path = work / "environment", str(work / "environment.tar.gz")
     started = time.monotonic()
     venv.create(environment, with_pip=True)
     quiet = ["-q", "--disable-pip-version-check"]
-    subprocess.run([environment / "bin" / "pip", "install", *quiet, *needed, "venv-pack==0.2.0"], check=True)
+    subprocess.run([environment / "bin" / "pip", "install", *quiet, str(ROOT), "venv-pack==0.2.0"], check=True)
     installed = time.monotonic()
     subprocess.run(
         [environment / "bin" / "venv-pack", "-q", "-p", environment, "-o", path, "--exclude", "*/tests/*"], check=True

@@ -23,7 +23,7 @@ class SegmentsOperator(BaseOperator):
 
     Without `spark_conn_id` the job works in a process on this worker, by `python` (default: Airflow's own; another
     environment's where Airflow's lacks what a job needs). With it the job is a spark-submit over that connection of the
-    provider apache-spark; `spark_submit` are further arguments of its SparkSubmitHook, such as py_files, conf,
+    provider apache-spark; `spark_submit` are further arguments of its SparkSubmitHook, such as archives, conf,
     properties_file and env_vars. `arguments` are further options of the command, as on the command line.
     `storage_options` are seen by who can list processes: credentials belong into the workers' environment.
 

@@ -6,8 +6,6 @@ import dataclasses
 import itertools
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,6 @@ from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import compact, retain, roll
 from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
-from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
 from tests.log_copies import copy_of
 from tests.maintenance.appending import records
@@ -186,20 +183,6 @@ def test_the_page_needs_nothing_else(log):
     text = page_of(log)
     assert not re.search(r"""https?://|url\(|@import|\ssrc=|\shref=""", text)
     assert "default-src 'none'" in text
-
-
-@pytest.mark.slow
-def test_the_files_of_the_page_are_in_what_py_files_takes(tmp_path):
-    """Spark's executors import a package from the zip of --py-files."""
-    archive = shutil.make_archive(str(tmp_path / "spark_segments"), "zip", ROOT, "spark_segments")
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import spark_segments.cli.page.render as page; "
-        "assert '.zip' in page.__file__; print(page.page('log', [], 0))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script, archive], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout == page("log", [], 0) + "\n"
 
 
 @pytest.mark.slow

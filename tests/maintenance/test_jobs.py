@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,17 +38,17 @@ def run_plainly(job: str, *arguments: str) -> list[dict]:
     return run([sys.executable, script, *arguments, "--output", "json"], PYTHONPATH=str(ROOT))
 
 
-def submit(master: str, package: Path, job: str, *arguments: str) -> list[dict]:
-    """Runs a job on executors that have the package from --py-files."""
+def submit(master: str, job: str, *arguments: str) -> list[dict]:
+    """Runs a job on executors of their own, which have the package."""
     java = java_home()
     return run(
         [
-            str(Path(sys.executable).parent / "spark-submit"), "--master", master, "--py-files", str(package),
+            str(Path(sys.executable).parent / "spark-submit"), "--master", master,
             "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
             "--conf", "spark.ui.enabled=false", "--conf", "spark.pyspark.python=" + sys.executable,
             str(ROOT / "jobs" / f"{job}.py"), *arguments, "--output", "json",
         ],
-        SPARK_CONF_DIR=str(ROOT / "conf"), **({"JAVA_HOME": java} if java else {}),
+        SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(ROOT), **({"JAVA_HOME": java} if java else {}),
     )  # fmt: skip
 
 
@@ -72,15 +73,26 @@ def test_each_job_has_a_script_with_a_dry_run(busy, job):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_spark_submit_runs_maintain_on_two_executors(busy, package_zip):
+def test_spark_submit_runs_maintain_on_two_executors(busy):
     before = all_records(busy)
-    assert_maintained(busy, submit("local-cluster[2,1,1024]", package_zip, "maintain", busy.uri), before)
+    assert_maintained(busy, submit("local-cluster[2,1,1024]", "maintain", busy.uri), before)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_spark_submit_compacts_on_two_executors(busy, package_zip):
+def test_spark_submit_compacts_on_two_executors(busy):
     roll(busy)
     before = contents(busy, "latest")
-    (report,) = submit("local-cluster[2,1,2048]", package_zip, "compact", busy.uri)
+    (report,) = submit("local-cluster[2,1,2048]", "compact", busy.uri)
     assert_compacted(busy, report, before)
+
+
+@pytest.mark.slow
+def test_a_zip_of_the_package_ends_with_what_to_do_instead(busy, tmp_path):
+    """As spark-submit --py-files has it on the path of the driver and of the executors."""
+    archive = shutil.make_archive(str(tmp_path / "spark_segments"), "zip", ROOT, "spark_segments")
+    script = [sys.executable, str(ROOT / "jobs" / "roll.py"), busy.uri]
+    done = subprocess.run(script, env=os.environ | {"PYTHONPATH": archive}, capture_output=True, text=True, cwd="/")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and line.startswith("error: The package has no compiled kernels")
+    assert "--archives" in line

@@ -23,11 +23,13 @@ LOG_DIRECTORIES = json.loads(os.environ.get("SEGMENTS_LOG_DIRECTORIES", '{"shop"
 # The schedule and the delete delay, and any other default of topics: every job and `segments explain` take this file.
 DEFAULTS = os.environ.get("SEGMENTS_DEFAULTS", str(Path(__file__).with_name("upkeep.properties")))
 
-# Where the jobs run. The Airflow connection that names the Spark master, in deploy mode client, and the package as
-# Spark's executors get it. Without a connection each job runs on the Airflow worker, without Spark.
+# Where the jobs run. The Airflow connection that names the Spark master, in deploy mode client, and the packed
+# environment with the package for Spark's executors; without one they have the package. Without a connection each job
+# runs on the Airflow worker, without Spark.
 CONNECTION = os.environ.get("SEGMENTS_SPARK_CONNECTION") or None
-PACKAGE = os.environ.get("SEGMENTS_PACKAGE", "/opt/spark_segments/spark_segments.zip")
-SPARK: dict[str, Any] = {"spark_conn_id": CONNECTION, "spark_submit": {"py_files": PACKAGE}} if CONNECTION else {}
+ENVIRONMENT = os.environ.get("SEGMENTS_ENVIRONMENT")
+SENT = {"archives": f"{ENVIRONMENT}#environment", "conf": {"spark.pyspark.python": "./environment/bin/python"}}
+SPARK: dict[str, Any] = {"spark_conn_id": CONNECTION, "spark_submit": SENT if ENVIRONMENT else {}} if CONNECTION else {}
 
 
 def schedule() -> datetime.timedelta:
