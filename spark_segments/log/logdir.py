@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import normal_overrides, topic_config
-from spark_segments.errors import LogDirError
+from spark_segments.errors import LogDirError, SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.caller_rows import Rows, record_batches
 from spark_segments.log.appending.offset_assignment import commit_written
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all, import_all
 from spark_segments.log.manifest.change import APPEND
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
@@ -58,18 +60,39 @@ class LogDir(Topics, TypedLog, TopicReads):
         self._check_writable()
         if txn is not None:
             checked(txn)
+        is_once = hasattr(table, "__next__")  # rows that can be read once only
         with self._topic(topic) as manifest:
-            state = manifest.state_to_commit_on()
-            check_role(state.snapshot, APPEND)
-            target = self._target(state.snapshot)
-            with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
-                rows = record_batches(table, formats or {})
-                for batch in typed_columns(self).encoded(topic, rows, formats) if formats else rows:
-                    appender.write(batch)
-                written = appender.close()
-            # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-            written = written or [Chunks(topic, target.topic_id)]
-            return commit_written(manifest, written, txn, self.defaults, state=state)
+            state = manifest.state_to_commit_on(is_latest=is_once)
+            try:
+                return self._append(manifest, state, table, txn, options, formats)
+            except (StorageError, UnknownOutcomeError):
+                raise
+            except SegmentsError:  # it rests on a state that may be an old one
+                latest = None if is_once else manifest.moved(state)
+                if latest is None:
+                    raise
+            return self._append(manifest, latest, table, txn, options, formats)
+
+    def _append(
+        self,
+        manifest: Manifest,
+        state: TableState,
+        table: Rows,
+        txn: tuple[str, int] | None,
+        options: ProducerOptions | None,
+        formats: Mapping[str, str] | None,
+    ) -> dict[int, tuple[int, int]]:
+        topic = manifest.topic
+        check_role(state.snapshot, APPEND)
+        target = self._target(state.snapshot)
+        with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
+            rows = record_batches(table, formats or {})
+            for batch in typed_columns(self).encoded(topic, rows, formats) if formats else rows:
+                appender.write(batch)
+            written = appender.close()
+        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+        written = written or [Chunks(topic, target.topic_id)]
+        return commit_written(manifest, written, txn, self.defaults, state=state)
 
     def target(self, topic: str, txn: AnyTransaction | None = None) -> Target:
         """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.

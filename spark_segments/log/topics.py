@@ -17,8 +17,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.log.description import describe
 from spark_segments.log.groups.group import Groups
 from spark_segments.log.history import history
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, OpenDeltaLog
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.manifest import Manifest, Upgrade
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -44,7 +43,7 @@ class Topics(Groups):
         *,
         kafka: KafkaDirectory | None = None,
         defaults: Mapping[str, str] | None = None,
-        open_delta_log: OpenDeltaLog = DeltaRsLog,
+        open_delta_log: OpenDeltaLog = DeltaLog,
     ) -> None:
         """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is.
 

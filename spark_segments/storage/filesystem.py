@@ -64,8 +64,9 @@ class FileSystem(Protocol):
         Only for files that other programs know by a fixed name.
         """
 
-    def publish(self, path: str, data: Any) -> None:
-        """Creates a file that is there whole or not at all, after a power loss as well. `force` makes its name last.
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+        """Creates a file that is there whole or not at all. `is_forced`: after a power loss as well, though only
+        `force` makes its name last.
 
         Of several that create it, one succeeds. After an error that is no FileExistsError the file may be there.
         """

@@ -155,9 +155,9 @@ class LocalFiles:
             self.delete([written])
             raise
 
-    def publish(self, path: str, data: Any) -> None:
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not link_new_file(path, data, is_forced=True):
+        if not link_new_file(path, data, is_forced=is_forced):
             raise OSError(errno.EOPNOTSUPP, "It can neither link nor rename a file to a name that is free", path)
 
     def force(self, paths: Iterable[str], root: str) -> None:

@@ -134,7 +134,7 @@ class ObjectStore:
         with _errors():
             self.store.put(_key(path), _bytes(data), chunk_size=PART_BYTES)
 
-    def publish(self, path: str, data: Any) -> None:
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         content = _bytes(data)
         try:
             with _errors():

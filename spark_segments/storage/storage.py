@@ -227,8 +227,8 @@ class Storage:
         self._changed(path)
         self._retried(path, lambda files, full: files.replace(full, data))
 
-    def publish(self, path: str, data: Any) -> None:
-        """Creates a file (any buffer) that is there whole or not at all, after a power loss as well.
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+        """Creates a file (any buffer) that is there whole or not at all; where `is_forced`, after a power loss as well.
 
         Of several that create it, one succeeds; the others get FileExistsError. After another error the file may be
         there. On an object store the bytes must be the caller's alone, as with an id in them: where the store says
@@ -236,7 +236,7 @@ class Storage:
         """
         full = self._changed(path)
         try:
-            self._files().publish(full, data)
+            self._files().publish(full, data, is_forced=is_forced)
         except FileExistsError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
         except OSError as error:

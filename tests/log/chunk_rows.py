@@ -6,8 +6,7 @@ import itertools
 import time
 from pathlib import Path
 
-from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import FileSystem, Storage
@@ -51,7 +50,7 @@ def new_partitions(count: int, topic_id: str = TOPIC_ID) -> list[Partition]:
 def new_manifest(
     root: Path,
     partitions: int = 3,
-    open_delta_log: OpenDeltaLog = DeltaRsLog,
+    open_delta_log: OpenDeltaLog = DeltaLog,
     filesystem: FileSystem | None = None,
     format_version: int = 2,
 ) -> Manifest:

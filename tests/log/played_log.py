@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_segments.log.manifest.delta.delta_log import (
+    NO_TABLE,
     CommitFailedError,
     CommitNote,
-    CommittedVersion,
     DeltaLog,
     LogFiles,
-    OpenDeltaLog,
     TableVersion,
     VersionTakenError,
 )
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import OpenTable, open_table
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
@@ -33,15 +32,15 @@ class Play:
     `calls` counts the calls by the names of `DeltaLog`; `opened` lists the topics of all calls of `open`.
     """
 
-    def __init__(self, open_delta_log: OpenDeltaLog = DeltaRsLog) -> None:
+    def __init__(self, open_table: OpenTable = open_table) -> None:
         self.calls: Counter[str] = Counter()
         self.opened: list[str] = []
-        self._open = open_delta_log
+        self.open_table = open_table
         self._next: dict[str, list[Happening]] = defaultdict(list)
         self._always: dict[str, Callable[[str, Go], Any]] = {}
 
     def __call__(self, storage: Storage, topic: str) -> PlayedLog:
-        return PlayedLog(self._open(storage, topic), topic, self)
+        return PlayedLog(storage, topic, self)
 
     def next(self, call: str, *happenings: Happening) -> None:
         """What happens at the next calls of this name, one after the other."""
@@ -66,18 +65,22 @@ class Play:
         return self._always[call](topic, go) if call in self._always else go()
 
 
-class PlayedLog:
-    """A `DeltaLog` in front of another one. `Play` decides about each call."""
+class PlayedLog(DeltaLog):
+    """A `DeltaLog` where `Play` decides about each call."""
 
-    def __init__(self, log: DeltaLog, topic: str, play: Play) -> None:
-        self._log, self._topic, self._play = log, topic, play
+    def __init__(self, storage: Storage, topic: str, play: Play, *, is_forced: bool = False) -> None:
+        super().__init__(storage, topic, play.open_table, is_forced=is_forced)
+        self._play = play
+
+    def durable(self, is_forced: bool) -> PlayedLog:
+        return PlayedLog(self._storage, self._topic, self._play, is_forced=is_forced)
 
     def open(self, version: int | None = None) -> TableVersion:
         self._play.opened.append(self._topic)
-        return self._play.play("open", self._topic, lambda: self._log.open(version))
+        return self._play.play("open", self._topic, lambda: super(PlayedLog, self).open(version))
 
-    def create(self, change: FileChange, note: CommitNote) -> None:
-        self._play.play("create", self._topic, lambda: self._log.create(change, note))
+    def following(self, base: TableVersion) -> list[TableVersion]:
+        return self._play.play("following", self._topic, lambda: super(PlayedLog, self).following(base))
 
     def commit_on(
         self,
@@ -87,29 +90,27 @@ class PlayedLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> CommittedVersion | None:
-        def go() -> CommittedVersion | None:
-            return self._log.commit_on(base, change, note, transactions, data_change=data_change)
+    ) -> TableVersion:
+        def go() -> TableVersion:
+            return super(PlayedLog, self).commit_on(base, change, note, transactions, data_change=data_change)
 
-        return self._play.play("commit_on", self._topic, go)
+        return self._play.play("create" if base is NO_TABLE else "commit_on", self._topic, go)
 
     def checkpoint(self) -> None:
-        self._play.play("checkpoint", self._topic, self._log.checkpoint)
+        self._play.play("checkpoint", self._topic, super().checkpoint)
 
     def log_files(self) -> LogFiles:
-        return self._play.play("log_files", self._topic, self._log.log_files)
+        return self._play.play("log_files", self._topic, super().log_files)
 
     def actions(self, version: int) -> list[dict[str, Any]]:
-        return self._play.play("actions", self._topic, lambda: self._log.actions(version))
-
-    def forced(self) -> PlayedLog:
-        return PlayedLog(self._log.forced(), self._topic, self._play)
+        return self._play.play("actions", self._topic, lambda: super(PlayedLog, self).actions(version))
 
     def force(self) -> None:
-        self._play.play("force", self._topic, self._log.force)
+        if self._is_forced:
+            self._play.play("force", self._topic, super().force)
 
     def delete(self, files: Iterable[FileInfo]) -> None:
-        self._play.play("delete", self._topic, lambda: self._log.delete(files))
+        self._play.play("delete", self._topic, lambda: super(PlayedLog, self).delete(files))
 
 
 def committed_but_reply_lost(go: Go) -> None:

@@ -1,18 +1,20 @@
-"""What every `DeltaLog` promises: the real one by delta-rs, and the one in memory that simulations stand on."""
+"""What Delta's log promises: as delta-rs reads it, and as the reader does that simulations stand on."""
 
 from __future__ import annotations
 
-import errno
-import os
+import json
+from functools import partial
 
 import pyarrow as pa
 import pytest
-from deltalake import TableFeatures
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import create_table_with_add_actions
 
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError
 from spark_segments.log.manifest.delta.delta_log import (
     FENCED,
+    NO_TABLE,
     CommitFailedError,
     CommitNote,
     DeltaLog,
@@ -20,12 +22,13 @@ from spark_segments.log.manifest.delta.delta_log import (
     VersionTakenError,
     commit_info,
 )
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_rs import open_table
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
+from spark_segments.log.manifest.schemas import table_schema
 from spark_segments.log.manifest.topic_row import Topic, topic_table
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
-from tests.log.memory_log import MemoryLogs
+from tests.log.memory_store import replayed
 from tests.s3_server import BUCKET
 from tests.store_proxy import Request, store_proxy
 
@@ -33,9 +36,9 @@ NOTE = CommitNote("id-0", 0, "create")
 DAY_MS = 86_400_000
 
 
-@pytest.fixture(params=[DeltaRsLog, MemoryLogs], ids=["delta-rs", "memory"])
+@pytest.fixture(params=[open_table, replayed], ids=["delta-rs", "replayed"])
 def open_delta_log(request) -> OpenDeltaLog:
-    return request.param if request.param is DeltaRsLog else request.param()
+    return partial(DeltaLog, open_table=request.param)
 
 
 @pytest.fixture
@@ -61,15 +64,15 @@ def test_a_table_that_is_not_there_is_a_missing_file(delta):
 
 
 def test_a_table_is_made_once(delta, file):
-    delta.create(FileChange([file], [], 2), NOTE)
+    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     with pytest.raises(CommitFailedError):
-        delta.create(FileChange([file], [], 2), NOTE)
+        delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     assert delta.open().version == 0
     assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]
 
 
 def test_of_two_commits_on_a_version_the_first_counts(delta, file):
-    delta.create(FileChange([file], [], 2), NOTE)
+    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     base = delta.open()
     delta.commit_on(base, FileChange([], [], 2), CommitNote("id-1", 2, "first"), {"app": 7})
     with pytest.raises(VersionTakenError):
@@ -84,7 +87,7 @@ def test_of_two_commits_on_a_version_the_first_counts(delta, file):
 
 
 def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, file):
-    delta.create(FileChange([file], [], 2), NOTE)
+    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     delta.commit_on(delta.open(), FileChange([], [file], 2), CommitNote("id-1", 0, "drop"), {})
     assert (delta.open(1).files, [one.path for one in delta.open(0).files]) == ([], [file.path])
     delta.checkpoint()
@@ -114,14 +117,11 @@ def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
     assert log.offsets("orders") == {0: (0, 240)}
 
 
-# Commits that are written without delta-rs
-
-
 @pytest.fixture
-def local(storage, file) -> DeltaRsLog:
+def local(storage, file) -> DeltaLog:
     """A table on a local disk, at version 0."""
-    log = DeltaRsLog(storage, "orders")
-    log.create(FileChange([file], [], 2), NOTE)
+    log = DeltaLog(storage, "orders")
+    log.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     return log
 
 
@@ -131,46 +131,51 @@ def add_file(storage: Storage) -> RowFile:
     ]
 
 
-def test_a_local_commit_says_what_a_commit_of_delta_rs_says(storage, file, local, monkeypatch):
-    change = FileChange([add_file(storage)], [file], 2)
-    made = local.commit_on(local.open(), change, CommitNote("id", 3, "alter"), {"app": 7}, data_change=False)
-    mine, opened = local.actions(1), local.open()
-    assert made is not None and (made.version, made.files) == (opened.version, opened.files)
-    assert made.last_transaction("app") == 7 and made.last_transactions() == {"app": 7}
-    local.delete([local.log_files().commits[1]])
-    monkeypatch.setattr(os, "link", no_links)
-    assert local.commit_on(local.open(), change, CommitNote("id", 3, "alter"), {"app": 7}, data_change=False) is None
-    theirs = local.actions(1)
-    assert [sorted(action) for action in mine] == [sorted(action) for action in theirs]
-    for one, other in zip(mine, theirs, strict=True):
-        ((kind, my_fields),) = one.items()
-        for name, value in my_fields.items():
-            if name not in ("timestamp", "deletionTimestamp", "engineInfo"):
-                assert other[kind][name] == value, (kind, name)
-        assert all(value is None for name, value in other[kind].items() if name not in {*my_fields, "clientVersion"})
+def test_a_committed_version_is_what_is_opened_and_what_is_followed(storage, delta, file):
+    first = delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {"other": 1})
+    added = add_file(storage)
+    made = delta.commit_on(first, FileChange([added], [file], 2), CommitNote("id", 3, "alter"), {"app": 7})
+    for table in (made, delta.open(), delta.following(first)[-1]):
+        assert (table.version, table.files, table.columns) == (1, [added], first.columns)
+        assert (table.last_transaction("app"), table.last_transaction("other")) == (7, 1)
+        assert (table.protocol["minReaderVersion"], table.protocol["minWriterVersion"]) == (1, 2)
+    assert delta.last_transactions(1) == {"app": 7, "other": 1}
+    assert [one.version for one in delta.following(made)] == [1]
 
 
-def no_links(*_: object) -> None:
-    raise PermissionError(errno.EPERM, "no links on this file system")
+def test_a_table_is_the_one_that_delta_rs_would_make(storage, delta, file, tmp_path):
+    """The protocol, the columns and the properties of the table."""
+    delta.commit_on(NO_TABLE, FileChange([file], [], 1), NOTE, {})
+    there = tmp_path / "by delta-rs"
+    create_table_with_add_actions(
+        str(there), Schema.from_arrow(table_schema(1)), [], mode="error", partition_by=["kind"], name="orders"
+    )
+    mine, theirs = DeltaTable(str(tmp_path / "_manifest/orders")), DeltaTable(str(there))
+    assert mine.schema() == theirs.schema() and mine.protocol() == theirs.protocol()
+    assert mine.metadata().partition_columns == theirs.metadata().partition_columns
+    assert mine.metadata().name == theirs.metadata().name
 
 
-def test_of_two_commits_by_delta_rs_the_first_counts(local, monkeypatch):
-    monkeypatch.setattr(os, "link", no_links)
-    base = local.open()
-    local.commit_on(base, FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
-    with pytest.raises(VersionTakenError):
-        local.commit_on(base, FileChange([], [], 2), CommitNote("id-2", 0, "second"), {})
-    assert local.open().version == 1 and commit_info(local.actions(1))["commitId"] == "id-1"
+def test_a_version_that_gets_columns_keeps_those_that_are_there(storage, delta, file):
+    first = delta.commit_on(NO_TABLE, FileChange([file], [], 1), NOTE, {})
+    made = delta.commit_on(first, FileChange([add_file(storage)], [file], 2), CommitNote("id", 0, "upgrade"), {})
+    opened = delta.open()
+    assert made.columns == opened.columns > first.columns and "index_position" in opened.columns
+    before = [one["name"] for one in json.loads(first.metadata["schemaString"])["fields"]]
+    after = [one["name"] for one in json.loads(opened.metadata["schemaString"])["fields"]]
+    assert after[: len(before)] == before and opened.metadata["id"] == first.metadata["id"]
+    with pytest.raises(FileNotFoundError):  # what changes the table is opened, not followed
+        delta.following(first)
 
 
-def test_a_commit_on_a_committed_version_counts_without_opening_it(storage, local):
+def test_the_loser_of_a_commit_leaves_nothing(storage, local):
     made = local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
     made = local.commit_on(made, FileChange([], [], 2), CommitNote("id-2", 0, "second"), {})
     assert (made.version, made.files) == (2, local.open().files)
     with pytest.raises(VersionTakenError):
         local.commit_on(local.open(1), FileChange([], [], 2), CommitNote("id-3", 0, "third"), {})
     names = [info.path for info in storage.list("_manifest/orders/_delta_log")]
-    assert len(names) == 3  # nothing is left of the commit that lost
+    assert len(names) == 3
 
 
 def test_a_version_that_was_cut_from_the_log_is_not_made_again(storage, local):
@@ -185,22 +190,25 @@ def test_a_version_that_was_cut_from_the_log_is_not_made_again(storage, local):
     assert local.open().version == 3 and sorted(local.log_files().commits) == [2, 3]
 
 
-def test_a_table_with_features_of_others_is_left_to_delta_rs(storage, local):
-    local.open().table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-    local.open().table.alter.add_feature(TableFeatures.AppendOnly, allow_protocol_versions_increase=True)
-    version = local.open().version
-    assert not local.open().has_known_protocol
-    assert local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id", 0, "alter"), {}) is None
-    assert local.open().version == version + 1
+def test_a_version_of_another_table_is_not_followed(storage, local, file):
+    """The log directory was deleted and made anew while a process had it open."""
+    stale = local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
+    local.delete(local.log_files().commits.values())
+    other = DeltaLog(storage, "orders")
+    at = other.commit_on(NO_TABLE, FileChange([file], [], 2), CommitNote("other", 0, "create"), {})
+    for number in range(2):
+        at = other.commit_on(at, FileChange([], [], 2), CommitNote(f"other-{number}", 0, "append"), {})
+        with pytest.raises(FileNotFoundError):
+            local.following(stale)
 
 
 def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overwritten(s3_options, tmp_path):
     """A writer had opened the table before it was lost. Its commit lands after a rebuild has listed the log."""
     uri = f"s3://{BUCKET}/{tmp_path.name}"
     storage = Storage(uri, s3_options)
-    writer = DeltaRsLog(storage, "orders")
+    writer = DeltaLog(storage, "orders")
     file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {})), 2)[0]
-    writer.create(FileChange([file], [], 2), NOTE)
+    writer.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     base = writer.open()
 
     def play(request: Request) -> None:
@@ -210,7 +218,7 @@ def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overw
 
     late: list[Request] = []
     with store_proxy(s3_options) as proxy:
-        rebuild = DeltaRsLog(Storage(uri, proxy.options), "orders")
+        rebuild = DeltaLog(Storage(uri, proxy.options), "orders")
         proxy.play(play)
         with pytest.raises(VersionTakenError):
             rebuild.make_anew(FENCED + 2, FileChange([file], [], 2), CommitNote("rebuild", 0, "rebuild"), {})

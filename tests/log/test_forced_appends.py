@@ -14,8 +14,8 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest import manifest as manifest_module
-from spark_segments.log.manifest.delta.delta_log import VersionTakenError
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import CommitNote, DeltaLog, VersionTakenError
+from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
@@ -195,11 +195,11 @@ def test_forced_and_unforced_commits_swap_on_the_same_versions(root):
     log, _ = open_watched(root)
     log.create_topic("orders", 1, FORCED)
     topic = log.manifest("orders").log
-    base, empty = topic.open(), type("Nothing", (), {"added": [], "removed": [], "format_version": 2})()
-    note = manifest_module.CommitNote("id", 0, "append")
-    plain = DeltaRsLog(log.storage, "orders")
-    plain.forced().commit_on(base, empty, note, {})
-    for delta in (plain, plain.forced()):
+    base, empty = topic.open(), FileChange([], [], 2)
+    note = CommitNote("id", 0, "append")
+    plain = DeltaLog(log.storage, "orders")
+    plain.durable(True).commit_on(base, empty, note, {})
+    for delta in (plain, plain.durable(True)):
         with pytest.raises(VersionTakenError):
             delta.commit_on(base, empty, note, {})
     assert topic.open().version == 1

@@ -25,7 +25,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError, UnknownTopicError
 from spark_segments.log.kafka import importing
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
@@ -146,7 +146,7 @@ class Countdown:
             (Storage, "create"),
             (Storage, "delete"),
             (WriteStream, "close"),
-            (DeltaRsLog, "commit_on"),
+            (DeltaLog, "commit_on"),
         ):
             self._count(owner, name)
 

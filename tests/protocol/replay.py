@@ -6,18 +6,19 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
+from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.states import FENCED, PROMOTE, ROLE
+from spark_segments.log.marker import mark
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult, clean_in_one_task
 from spark_segments.storage import Storage
-from tests.log.memory_log import MemoryLogs
+from tests.log.memory_store import MemoryFiles, replayed
 from tests.protocol.explore import Trace
 from tests.protocol.model import (
     ACKNOWLEDGED,
@@ -39,6 +40,9 @@ _MONTH_MS = 30 * 24 * 3_600_000
 _PLACES = {"send": SEND, "read": READ, "doubt": READ, "working": READ, "done": DONE}
 
 
+_PLAIN = partial(DeltaLog, open_table=replayed)
+
+
 @contextmanager
 def without_waiting() -> Iterator[None]:
     """The protocol of the package with the model's number of tries, and without its pauses."""
@@ -52,16 +56,13 @@ def without_waiting() -> Iterator[None]:
 
 @dataclass
 class Theatre:
-    """The topic of `scenarios.TOPIC` in a directory. Every play begins with it: files never change, and Delta's log is
-    in memory.
-    """
+    """The topic of `scenarios.TOPIC` in a store in memory. Every play begins with a copy of it."""
 
-    directory: Path
-    logs: MemoryLogs = field(default_factory=MemoryLogs)
+    store: MemoryFiles = field(default_factory=MemoryFiles)
 
     def __post_init__(self) -> None:
-        LogDir.create(str(self.directory))
-        log = self.log(self.logs)
+        log = self.log(self.store)
+        mark(log.storage)
         log.create_topic(NAME, 1, {"cleanup.policy": "compact,delete", "retention.ms": "-1"})
         for records in (("k=1", "j=1"), ("k=2",), ("x=1",)):
             log.append(NAME, [_record(text) for text in records])
@@ -72,15 +73,13 @@ class Theatre:
         assert rows == [(row.base, row.end, row.sealed) for row in TOPIC.rows]
         self.first_version = snapshot.version
 
-    def log(self, open_delta_log: OpenDeltaLog) -> LogDir:
-        return LogDir(Storage(str(self.directory)), open_delta_log=open_delta_log)
-
-    def copy(self) -> MemoryLogs:
-        return MemoryLogs({topic: dict(versions) for topic, versions in self.logs.versions.items()})
+    @staticmethod
+    def log(store: MemoryFiles, open_delta_log: OpenDeltaLog = _PLAIN) -> LogDir:
+        return LogDir(Storage("s3://theatre/log", filesystem=store), open_delta_log=open_delta_log)
 
     def play(self, scenario: Scenario, trace: Trace) -> None:
         """Plays a path of the model. Raises AssertionError at the first step where the code does otherwise."""
-        logs = self.copy()
+        store = self.store.copy()
         programs = {program.name: (number, program) for number, program in enumerate(scenario.programs)}
         actors: dict[str, Actor] = {}  # by commit id
         played: list[str] = []
@@ -97,7 +96,7 @@ class Theatre:
                     actors[sender].late.pop(made.attempt)()
                 elif step.what != "again":
                     if commit_id not in actors:
-                        actors[commit_id] = Actor(_work(program, lambda actor: self.log(StagedLogs(logs, actor))))
+                        actors[commit_id] = Actor(_work(program, lambda actor: self.log(store, StagedLogs(actor))))
                         where = actors[commit_id].start()
                     else:
                         where = _tell(actors[commit_id], step.what, before.processes[number].phase)
@@ -107,18 +106,18 @@ class Theatre:
                     if where == DONE:
                         ended, expected = actors[commit_id].outcome, (process.outcome, process.offsets)
                         assert ended == expected, f"the commit ends as {ended}, in the model as {expected}"
-                commits = max(logs.versions[NAME]) - self.first_version
+                commits = _latest(store) - self.first_version
                 assert commits == after.latest, f"{commits} commits, in the model {after.latest}"
                 before = after
-            self._compare(logs, before)
+            self._compare(store, before)
         except AssertionError as error:
             raise AssertionError(f"{scenario.name}: {error}, after: {'; '.join(played)}") from error
         finally:
             for actor in actors.values():
                 actor.end()
 
-    def _compare(self, logs: MemoryLogs, state: State) -> None:
-        log, latest = self.log(logs), state.versions[-1]
+    def _compare(self, store: MemoryFiles, state: State) -> None:
+        log, latest = self.log(store), state.versions[-1]
         read = [
             (record["offset"], f"{record['key'].decode()}={record['value'].decode()}")
             for batch in log.read(NAME, 0)
@@ -130,6 +129,11 @@ class Theatre:
         assert offsets == (latest.log_start, latest.log_end, latest.first_dirty)
         operations = [one["operation"] for one in log.manifest(NAME).history()][self.first_version + 1 :]
         assert operations == [version.operation for version in state.versions[1:]]
+
+
+def _latest(store: MemoryFiles) -> int:
+    names = (path.rpartition("/_delta_log/")[2] for path in store.files)
+    return max(int(name.removesuffix(".json")) for name in names if name.endswith(".json") and name[:20].isdecimal())
 
 
 def _tell(actor: Actor, what: str, phase: str) -> str:

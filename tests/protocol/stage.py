@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.delta.delta_log import (
-    CommitFailedError,
-    CommitNote,
-    DeltaLog,
-    LogFiles,
-    OpenDeltaLog,
-    TableVersion,
-)
+from spark_segments.log.manifest.delta.delta_log import CommitFailedError, CommitNote, DeltaLog, TableVersion
 from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage import Storage
+from tests.log.memory_store import replayed
 from tests.protocol.model import DEAD, REFUSED, UNKNOWN
 
 SEND, READ, DONE = "send", "read", "done"
@@ -41,7 +34,7 @@ class Actor:
     def __init__(self, work: Callable[[Actor], Outcome]) -> None:
         self.outcome: Outcome | None = None
         self.again = False  # a request failed, so the next look at the log is a step of the model
-        self.late: dict[int, Callable[[], None]] = {}  # by the number of the try
+        self.late: dict[int, Callable[[], object]] = {}  # by the number of the try
         self._work = work
         self._at: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -95,28 +88,32 @@ class Actor:
 
 
 class StagedLogs:
-    """An `OpenDeltaLog` for one actor."""
+    """An `OpenDeltaLog` for one actor, over the store that it is given."""
 
-    def __init__(self, open_delta_log: OpenDeltaLog, actor: Actor) -> None:
-        self._open, self._actor = open_delta_log, actor
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
 
     def __call__(self, storage: Storage, topic: str) -> StagedLog:
-        return StagedLog(self._open(storage, topic), self._actor)
+        return StagedLog(storage, topic, self._actor)
 
 
-class StagedLog:
-    """A `DeltaLog` whose requests wait until the stage says what becomes of them."""
+class StagedLog(DeltaLog):
+    """Delta's log over a store in memory: its requests wait until the stage says what becomes of them."""
 
-    def __init__(self, log: DeltaLog, actor: Actor) -> None:
-        self._log, self._actor = log, actor
+    def __init__(self, storage: Storage, topic: str, actor: Actor) -> None:
+        super().__init__(storage, topic, replayed)
+        self._actor = actor
+
+    def durable(self, is_forced: bool) -> StagedLog:
+        return self
 
     def open(self, version: int | None = None) -> TableVersion:
         self._look()
-        return self._log.open(version)
+        return super().open(version)
 
-    def log_files(self) -> LogFiles:
+    def following(self, base: TableVersion) -> list[TableVersion]:
         self._look()
-        return self._log.log_files()
+        return super().following(base)
 
     def _look(self) -> None:
         if self._actor.again and self._actor.wait(READ) == "cannot read":
@@ -130,36 +127,18 @@ class StagedLog:
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> None:
-        def go() -> None:
-            self._log.commit_on(base, change, note, transactions, data_change=data_change)
+    ) -> TableVersion:
+        def go() -> TableVersion:
+            return super(StagedLog, self).commit_on(base, change, note, transactions, data_change=data_change)
 
         what = self._actor.wait(SEND)
         self._actor.again = True
         if what in ("carried out", "taken", "reply lost"):
-            go()
-        if what == "carried out":
-            self._actor.again = False
-            return
+            made = go()
+            if what == "carried out":
+                self._actor.again = False
+                return made
         assert what != "taken", "the version was not taken"
         if what == "late":
             self._actor.late[note.attempt] = go
         raise CommitFailedError(what)
-
-    def create(self, change: FileChange, note: CommitNote) -> None:
-        self._log.create(change, note)
-
-    def checkpoint(self) -> None:
-        self._log.checkpoint()
-
-    def actions(self, version: int) -> list[dict[str, Any]]:
-        return self._log.actions(version)
-
-    def forced(self) -> StagedLog:
-        return StagedLog(self._log.forced(), self._actor)
-
-    def force(self) -> None:
-        self._log.force()
-
-    def delete(self, files: Iterable[FileInfo]) -> None:
-        self._log.delete(files)

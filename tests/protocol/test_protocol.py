@@ -20,9 +20,9 @@ def by_name(scenario) -> str:
 
 
 @pytest.fixture(scope="module")
-def theatre(tmp_path_factory):
+def theatre():
     with without_waiting():
-        yield Theatre(tmp_path_factory.mktemp("protocol") / "log")
+        yield Theatre()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=by_name)

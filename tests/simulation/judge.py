@@ -19,12 +19,11 @@ import pyarrow.parquet as pq
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import schemas
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, NO_TABLE, TableVersion
 from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, topic_of
 from spark_segments.log.manifest.upkeep import MERGE
-from tests.log.memory_log import NO_VERSION, MemoryCommit, MemoryVersion
 from tests.maintenance.long_runs.journal import Commit
 from tests.maintenance.long_runs.model import KafkaStep, PartitionModel
 from tests.maintenance.long_runs.scenario import Record, digest
@@ -79,7 +78,6 @@ class Judge:
             return
         operation, intent = landed.note.operation, landed.intent
         self.counts[f"commits: {operation}"] += 1
-        self.counts["commits on a commit that was not opened again"] += isinstance(landed.before, MemoryCommit)
         times = self.commit_ids[landed.note.commit_id] = self.commit_ids.get(landed.note.commit_id, 0) + 1
         assert times == 1, "a commit is there twice"
         assert not intent.get("refused") or operation == MERGE, f"it was refused: {intent.get('refused')}"
@@ -108,7 +106,7 @@ class Judge:
             intent.setdefault("placed", []).append((landed.version, ends))
         self._bounds_before[landed.topic] = bounds
         touched = None if operation in ALL_PARTITIONS else moved.keys()
-        commit = Commit(landed.version, landed.made.committed_ms, operation, line)
+        commit = Commit(landed.version, landed.committed_ms, operation, line)
         at = topic.follow(commit, touched, self.world.now_us)
         there = {number: [one.start, one.end] for number, one in at.partitions.items()}
         assert there == {number: row[:2] for number, row in bounds.items()}, f"{there} is to be, and there is {bounds}"
@@ -121,12 +119,12 @@ class Judge:
 
     def _segment_rows(self, landed: Landed) -> tuple[SegmentRows, SegmentRows] | None:
         """The segment rows of the version before and of the version, where the judge needs them."""
-        if landed.note.operation not in REWRITES or landed.before is NO_VERSION:
+        if landed.note.operation not in REWRITES or landed.before is NO_TABLE:
             return None
         before, after = (self._all(landed.topic, at, schemas.SEGMENT_KIND) for at in (landed.before, landed.made))
         return before, after
 
-    def _all(self, topic: str, at: MemoryVersion, kind: str) -> dict[Any, Any]:
+    def _all(self, topic: str, at: TableVersion, kind: str) -> dict[Any, Any]:
         """The rows of a kind at a version, by what each of them is known by."""
         found: dict[Any, Any] = {}
         count = 0
@@ -165,7 +163,7 @@ class Judge:
 
     def _transactions(self, landed: Landed) -> dict[str, int]:
         """The transactions of the commit, by Delta's log; where the format has rows of them, these say the same."""
-        found = {action["txn"]["appId"]: action["txn"]["version"] for action in landed.made.commit if "txn" in action}
+        found = {action["txn"]["appId"]: action["txn"]["version"] for action in landed.actions if "txn" in action}
         if landed.change.format_version > FIRST_FORMAT_VERSION:
             by_rows = self._all(landed.topic, landed.made, schemas.TRANSACTION_KIND)
             assert found.items() <= by_rows.items(), f"the rows have {by_rows}, the log {found}"

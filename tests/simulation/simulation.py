@@ -94,7 +94,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     faults = drawn(seed)
     store = Store(world, faults)
     judge = Judge(world, store, ROOT)
-    logs = DeltaLogs(store, ROOT, judge.landed)
+    logs = DeltaLogs(store, ROOT, judge.landed, judge.counts)
     hosts = [Host(f"host-{number}") for number in range(HOSTS)]
     groups = GroupJudge(store, ROOT)
     simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
@@ -231,17 +231,15 @@ def _compare_all(simulation: Simulation, log: Any) -> None:
 def left_behind(simulation: Simulation, log: LogDir, logs: DeltaLogs, root: str) -> list[str]:
     """Files of partitions that no row names."""
     named: set[str] = set()
-    for topic, versions in logs.topics.items():
-        if versions.latest >= 0:
-            rows = log.manifest(topic).snapshot(deleted=True).source.read(None)
-            named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
+    for topic in logs.topics:
+        rows = log.manifest(topic).snapshot(deleted=True).source.read(None)
+        named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
     found = [path.removeprefix(f"{root}/") for path in simulation.store.files if path.startswith(f"{root}/")]
     left = [path for path in found if re.match(r"[a-z]+-(\d+|shared)/", path) and path not in named]
     if root != FOLLOWER_ROOT:
         return left
     # A mirror copies before it makes a topic. Where the leader deletes that topic meanwhile, there is no manifest, and
     # vacuum leaves the copies: nobody can tell them from the files of a topic whose manifest was lost.
-    there = {topic for topic, versions in logs.topics.items() if versions.latest >= 0}
-    of_topics = [path for path in left if path.rpartition("/")[0].rpartition("-")[0] in there]
+    of_topics = [path for path in left if path.rpartition("/")[0].rpartition("-")[0] in logs.topics]
     simulation.judge.counts["files of topics that a mirror never made"] += len(left) - len(of_topics)
     return of_topics

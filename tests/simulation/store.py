@@ -24,6 +24,10 @@ CRC_COVERS_FROM = 21
 """The bytes of a record batch from here on are covered by its CRC-32C."""
 
 
+LATE_SECONDS = 1800.0
+"""How late a conditional put may be carried out: the log keeps its versions for an hour at least."""
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A file: its bytes, when it was written by the store's clock, and whether it was written whole."""
@@ -107,7 +111,7 @@ class Store:
         if world.random.random() < faults.refused:
             raise self.failure("refused", kind, path, "503 Slow Down")
 
-    def _carry_out_later(self, kind: str, path: str, effect: Callable[[], Any]) -> None:
+    def _carry_out_later(self, kind: str, path: str, effect: Callable[[], Any], most_seconds: float = 0.0) -> None:
         world = self.world
         issuer = world.current
 
@@ -118,7 +122,8 @@ class Store:
             except OSError:  # there is nobody to tell
                 return
 
-        world.later(int(world.random.uniform(0, self.faults.late_seconds or 60) * SECOND_US), late)
+        most_seconds = most_seconds or self.faults.late_seconds or 60
+        world.later(int(world.random.uniform(0, most_seconds) * SECOND_US), late)
 
     # The interface of file systems
 
@@ -138,7 +143,7 @@ class Store:
                     self.injected += 1
                     self.world.note("flipped", path)
                     part = flipped
-            self.world.note("read", path, offset, len(part))
+            self.world.note("read", path, offset, "" if "checkpoint" in path else len(part))
         return pa.py_buffer(part)
 
     def size(self, path: str) -> int:
@@ -180,9 +185,13 @@ class Store:
         content = bytes(memoryview(data))
         self.ask("replace", path, lambda: self.put(path, content))
 
-    def publish(self, path: str, data: Any) -> None:
-        content, process = bytes(memoryview(data)), self.world.current
-        intent = {} if process is None else process.intent
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+        """A conditional put: carried out or not, or later, and the answer comes, or is lost, or is that of the client's
+        own retry, which finds the file taken.
+        """
+        content = bytes(memoryview(data))
+        process = self.world.current
+        intent = process.intent if process is not None else {}
 
         def effect() -> None:
             if path in self.files:
@@ -191,7 +200,31 @@ class Store:
             for watcher in self.watchers:
                 watcher(path, content, process, intent)
 
-        self.ask("publish", path, effect)
+        self._ask_to_make(path, effect)
+
+    def _ask_to_make(self, path: str, effect: Callable[[], None]) -> None:
+        world, faults = self.world, self.faults
+        self.requests += 1
+        if world.current is None:
+            return effect()
+        if world.current.is_dead:
+            raise Killed
+        fate = world.random.random()
+        try:
+            world.wait(self.latency_us())
+        except Killed:
+            if not world.is_ending and world.random.random() < 0.5:
+                self._carry_out_later("publish", path, effect, LATE_SECONDS)
+            raise
+        self._refuse("publish", path)
+        if fate < faults.late:
+            self._carry_out_later("publish", path, effect, LATE_SECONDS)
+            raise self.failure("late", "publish", path, "timed out")
+        effect()
+        world.note("published", path)
+        if fate < faults.late + faults.lost_reply:
+            error = self.failure("lost reply", "publish", path, "connection reset by peer")
+            raise FileExistsError(path) if world.random.random() < 0.3 else error
 
     def force(self, paths: Iterable[str], root: str) -> None:
         """The store loses no power."""
@@ -216,7 +249,9 @@ class Store:
         directory[name] = file
         if self.faults.stale and is_new:
             self._made.append((self.world.now_us, path))
-        self.world.note("put", path, len(data), zlib.crc32(data))
+        # delta-rs gives the actions of a checkpoint in any order.
+        seen = () if "checkpoint" in path else (len(data), zlib.crc32(data))
+        self.world.note("put", path, *seen)
 
     def take(self, path: str) -> None:
         """Removes a file, and the directories that it leaves empty."""

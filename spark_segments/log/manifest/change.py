@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, FormatVersionError, SegmentsError, UnknownTopicError
-from spark_segments.log.manifest.row_files import ROWS_A_FILE, EncodedFile, FileChange, RowFile, RowFiles, concat
+from spark_segments.log.manifest.row_files import (
+    ROWS_A_FILE,
+    EncodedFile,
+    FileChange,
+    NamedFile,
+    RowFile,
+    RowFiles,
+    concat,
+)
 from spark_segments.log.manifest.rows import (
     PARTITION_SCHEMA,
     SEGMENT_SCHEMA,
@@ -78,15 +86,15 @@ class ChangeWriter:
 
     All tries of a commit share the writer. Where the next try finds a file unchanged, it uses again what the writer
     wrote for that file. Otherwise a change of many files would lose every race to changes of few files. The files of a
-    change are written together, at its end: on an object store that takes about the time of a single file.
+    change (`waiting`) are written together, at its end: on an object store that takes about the time of a single file.
     """
 
     store: RowFiles
-    _waiting: list[EncodedFile] = field(default_factory=list)
+    waiting: list[EncodedFile] = field(default_factory=list)
     _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
-    def write(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
-        """Checks `change` against the snapshot and its files, and writes the files that carry it out."""
+    def planned(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
+        """Checks `change` against the snapshot and its files. The files that carry it out are `waiting` then."""
         add, replace, drop = (segment_rows(rows) for rows in (change.add, change.replace, change.drop))
         partitions = partition_rows(change.partitions)
         check(snapshot, change, add, replace, drop, partitions)
@@ -96,18 +104,21 @@ class ChangeWriter:
         self._write_partitions(files, partitions, fresh, done)
         self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == MIRROR)
         self._write_transactions(snapshot, files, change, fresh, done)
+        return done
+
+    def write(self, further: Iterable[NamedFile] = ()) -> None:
+        """Writes the files that are waiting, and `further` ones, at the same time where each is a request."""
         try:
-            self.store.upload(self._waiting)
+            self.store.storage.write_all([*self.store.named(self.waiting), *further], unique=True)
         except BaseException:
             self._written.clear()  # a file that is not there must not be used again
             raise
         finally:
-            self._waiting.clear()
-        return done
+            self.waiting.clear()
 
     def _new_files(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
         files = self.store.encode_all(kind, rows, format_version)
-        self._waiting += files
+        self.waiting += files
         return [file for file, _ in files]
 
     def _write_topic(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, done: FileChange) -> None:

@@ -12,7 +12,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_segments.errors import (
@@ -20,12 +20,14 @@ from spark_segments.errors import (
     SegmentsError,
     StorageError,
     UnknownOutcomeError,
+    UnknownTopicError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
 from spark_segments.log.manifest.delta.delta_log import (
     CommitNote,
     CommitNotSentError,
-    CommittedVersion,
+    DeltaLog,
+    TableVersion,
     VersionTakenError,
     reason,
 )
@@ -64,7 +66,7 @@ class Commit:
     snapshot_before: Snapshot
     change: Change | None
     repeated: bool = False
-    table: CommittedVersion | None = None
+    table: TableVersion | None = None
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)} right after the commit.
@@ -99,38 +101,65 @@ class Turn:
         self.last_seconds = now
 
 
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A request that was sent to the store: the state that it builds upon, its change, and the log that it went to."""
+
+    state: TableState
+    change: Change
+    delta: DeltaLog
+
+
 @dataclass(slots=True)
 class _Tries:
-    """The tries of a commit that were sent to the store, each with its snapshot and its change.
+    """The tries of a commit that were sent to the store.
 
-    A try asks for the version after its snapshot. While that version is free, the store may still carry the request out
-    late. Once another commit has the version, the try can no longer happen.
+    A try asks for the version after its state. While that version is free, the store may still carry the request out
+    late. Once another commit has the version, the try can no longer happen. `followed`: what the commits say of
+    themselves that were read on the way, by version.
     """
 
     log: TopicLog
     commit_id: str
-    sent: list[tuple[Snapshot, Change]] = field(default_factory=list)
+    sent: list[_Try] = field(default_factory=list)
+    followed: dict[int, Mapping[str, object]] = field(default_factory=dict)
+
+    def note(self, versions: Iterable[TableVersion]) -> None:
+        """Notes commits that were read."""
+        self.followed |= {table.version: table.commit_info for table in versions if table.commit_info}
 
     def found(self, latest: int) -> Commit | None:
         """The commit, where a version up to `latest` was made by any of the tries; else None."""
         if not self.sent:
             return None
-        found = self.log.find(self.commit_id, range(self.sent[0][0].version + 1, latest + 1))
-        return None if found is None else Commit(found[0], *self.sent[found[1]])
+        versions = range(self.sent[0].state.version + 1, latest + 1)
+        found = self.log.find(self.commit_id, versions, self.followed)
+        if found is None:
+            return None
+        version, attempt = found
+        made = self.sent[attempt]
+        made.delta.check_kept(made.state.table)
+        return Commit(version, made.state.snapshot, made.change)
 
     def may_happen(self, latest: int) -> bool:
         """Whether a try can still happen that no version up to `latest` was made by."""
-        return bool(self.sent) and self.sent[-1][0].version + 1 > latest
+        return bool(self.sent) and self.sent[-1].state.version + 1 > latest
 
 
 def commit(
-    log: TopicLog, plan: Plan, txn: AnyTransaction | None, *, deleted: bool, state: TableState | None = None
+    log: TopicLog,
+    plan: Plan,
+    txn: AnyTransaction | None = None,
+    *,
+    deleted: bool = False,
+    missing: bool = False,
+    state: TableState | None = None,
 ) -> Commit:
-    """See `Manifest.commit`."""
+    """See `Manifest.commit`. `missing`: the plan may see a topic that was never made, at version -1."""
     txn = None if txn is None else checked(txn)
     tries = _Tries(log, uuid.uuid4().hex)
     try:
-        return _commit(log, plan, txn, tries, state, deleted=deleted)
+        return _Committing(log, plan, txn, tries, deleted=deleted, missing=missing).run(state)
     except UnknownOutcomeError:
         raise
     except Exception as error:
@@ -139,77 +168,116 @@ def commit(
         return _found_after(log, tries, txn, error)
 
 
-def _commit(
-    log: TopicLog,
-    plan: Plan,
-    txn: Transaction | None,
-    tries: _Tries,
-    state: TableState | None,
-    *,
-    deleted: bool,
-) -> Commit:
-    """Tries until the commit is made. Whatever this raises, a try that was sent may have happened."""
-    writer = ChangeWriter(log.store)
-    attempts = failures = 0
-    failure: Exception | None = None
-    deadline = time.monotonic() + SECONDS
-    state = log.state() if state is None else state
-    while True:
-        snapshot = state.snapshot
-        if snapshot.deleted_ms is not None and not deleted:
-            raise log.unknown("It was deleted")
-        forced = log.is_forced(snapshot.config)
-        if txn is not None and is_repeat(txn, state.last_transaction(txn.application), log.topic):
-            if forced:  # who committed it may have died before it reached the disk
-                log.force(state)
-            return Commit(snapshot.version, snapshot, None, repeated=True)
-        change = plan(snapshot)
-        if change is None and not tries.may_happen(snapshot.version):
-            return Commit(snapshot.version, snapshot, None)
+@dataclass(slots=True)
+class _Committing:
+    """A commit on its way."""
 
-        if change is not None:
-            check_role(snapshot, change.operation)
-        if change is not None and txn is not None:
-            change = dataclasses.replace(change, transactions=(*change.transactions, txn))
+    log: TopicLog
+    plan: Plan
+    txn: Transaction | None
+    tries: _Tries
+    deleted: bool
+    missing: bool
 
-        attempts += 1
-        if change is not None:  # None: an earlier try may still happen, so look again
-            try:
-                files = writer.write(snapshot, state.files, change)
-                forced = forced or log.is_forced(_config_after(snapshot, change))
-                if forced:
-                    log.force(state, files.added)
-                note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
-                tries.sent.append((snapshot, change))
-                table = log.commit_on(state, files, note, change.transactions, forced=forced)
-                return Commit(snapshot.version + 1, snapshot, change, table=table)
-            except SegmentsError:
+    def run(self, given: TableState | None) -> Commit:
+        """Tries until the commit is made. Whatever this raises, a try that was sent may have happened."""
+        log, tries = self.log, self.tries
+        writer = ChangeWriter(log.store)
+        attempts = failures = 0
+        failure: Exception | None = None
+        deadline = time.monotonic() + SECONDS
+        state = given or self._first_state()
+        planned = self._planned_afresh(state) if state.is_trusted else (state, self._planned(state))
+        while True:
+            state, decided = planned
+            if isinstance(decided, Commit) and (decided.repeated or not tries.may_happen(state.version)):
+                return decided
+            attempts += 1
+            if isinstance(decided, Change):  # else an earlier try may still happen, so look again
+                try:
+                    return self._sent(state, decided, writer)
+                except SegmentsError:
+                    raise
+                except CommitNotSentError as error:
+                    tries.sent.pop()
+                    failure = error
+                except Exception as error:  # no other error proves that the commit did not happen
+                    failure = error
+
+            _pause(attempts)
+            before, state = state, _read_again(log, tries, state, failure)
+            found = tries.found(state.version)
+            if found is not None:
+                return _on_disk(log, found)
+            failures = failures + 1 if state.version == before.version else 0
+            if failures >= FAILURES:
+                hint = "Nothing was committed" if not tries.sent else None
+                raise StorageError(f"The commit failed: {reason(failure)}", path=log.location, hint=hint) from failure
+            if attempts >= TRIES or time.monotonic() > deadline:
+                raise _lost(log, attempts, failure) from failure
+            planned = state, self._planned(state)
+
+    def _first_state(self) -> TableState:
+        try:
+            return self.log.state()
+        except UnknownTopicError:
+            if not self.missing or self.log.deleted_by_force_ms() is not None:
                 raise
-            except CommitNotSentError as error:
-                tries.sent.pop()
-                failure = error
-            except Exception as error:  # no other error proves that the commit did not happen
-                failure = error
+            return self.log.state_to_create_on()
 
-        _pause(attempts)
-        state = _read_again(log, failure)
-        found = tries.found(state.version)
-        if found is not None:
-            return _on_disk(log, found)
-        failures = failures + 1 if state.version == snapshot.version else 0
-        if failures >= FAILURES:
-            hint = "Nothing was committed" if not tries.sent else None
-            raise StorageError(f"The commit failed: {reason(failure)}", path=log.location, hint=hint) from failure
-        if attempts >= TRIES or time.monotonic() > deadline:
-            raise _lost(log, attempts, failure) from failure
+    def _planned_afresh(self, given: TableState) -> tuple[TableState, Change | Commit]:
+        """A state, and what is planned of it. What does not end in a request rests on a look at the log."""
+        error: Exception | None = None
+        try:
+            planned = self._planned(given)
+            if isinstance(planned, Change):
+                return given, planned
+        except SegmentsError as raised:
+            error = raised
+        state = self.log.state_after(given)
+        if state.table.files is not given.table.files:
+            return state, self._planned(state)
+        if error is not None:
+            raise error
+        return state, planned
+
+    def _planned(self, state: TableState) -> Change | Commit:
+        """What is to be committed on a state, or the outcome where nothing is."""
+        log, txn, snapshot = self.log, self.txn, state.snapshot
+        if snapshot.deleted_ms is not None and not self.deleted:
+            raise log.unknown("It was deleted")
+        if txn is not None and is_repeat(txn, state.last_transaction(txn.application), log.topic):
+            # Who committed it may have died before it reached the disk.
+            log.durable(snapshot.config).prepare(state.table, ())
+            return Commit(snapshot.version, snapshot, None, repeated=True)
+        change = self.plan(snapshot)
+        if change is None:
+            return Commit(snapshot.version, snapshot, None)
+        check_role(snapshot, change.operation)
+        return change if txn is None else dataclasses.replace(change, transactions=(*change.transactions, txn))
+
+    def _sent(self, state: TableState, change: Change, writer: ChangeWriter) -> Commit:
+        """Writes the files of a change and asks the store for the next version."""
+        snapshot, tries = state.snapshot, self.tries
+        delta = self.log.durable(snapshot.config, _config_after(snapshot, change))
+        files = writer.planned(snapshot, state.files, change)
+        note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
+        writer.write()
+        delta.prepare(state.table, map(self.log.store.path, files.added))
+        tries.sent.append(_Try(state, change, delta))
+        table = self.log.commit_on(delta, state, files, note, change.transactions)
+        return Commit(table.version, snapshot, change, table=table)
 
 
 def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: Exception) -> Commit:
     """The commit, where a try happened after all. Raises `error` where no try can happen, else UnknownOutcomeError."""
+    state = tries.sent[-1].state
     for attempt in range(1, FAILURES + 1):
         _pause(attempt)
         try:
-            latest = max(log.versions(), default=-1)
+            versions = log.following(state)
+            tries.note(versions)
+            latest = versions[-1].version
             found = tries.found(latest)
         except (SegmentsError, OSError) as unreadable:
             failure: Exception = unreadable
@@ -219,33 +287,37 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
         if not tries.may_happen(latest):
             raise error
         failure = error
-    if txn is not None:
-        hint = "Send it again with the same transaction: it is added once"
-    elif tries.sent[-1][1].operation == APPEND:
-        hint = "Look whether the records are there before sending them again; with a txn that is not needed"
+    operation = tries.sent[-1].change.operation
+    if tries.sent[-1].state.version < 0:
+        what, hint = f"Topic {log.topic} may have been made, or may be made yet", _CREATED
     else:
-        hint = "Run it again: it is planned from what is there then"
+        what = f"The {operation} may have happened, or may happen yet (commit id {tries.commit_id})"
+        hint = _SENT_AGAIN if txn is not None else _APPENDED if operation == APPEND else _RUN_AGAIN
     raise UnknownOutcomeError(
-        f"The {tries.sent[-1][1].operation} may have happened, or may happen yet (commit id {tries.commit_id}): "
-        f"{_why(error)}" + ("" if failure is error else f"; then {_why(failure)}"),
+        f"{what}: {_why(error)}" + ("" if failure is error else f"; then {_why(failure)}"),
         path=log.location,
         hint=hint,
     ) from error
 
 
+_CREATED = "Create it again: a TopicExistsError says that it was made"
+_SENT_AGAIN = "Send it again with the same transaction: it is added once"
+_APPENDED = "Look whether the records are there before sending them again; with a txn that is not needed"
+_RUN_AGAIN = "Run it again: it is planned from what is there then"
+
+
 def _on_disk(log: TopicLog, found: Commit) -> Commit:
     """A commit that was found in the log. Where the topic is forced, it has reached the disk, or this raises."""
     assert found.change is not None
-    configs = (found.snapshot_before.config, _config_after(found.snapshot_before, found.change))
-    if any(map(log.is_forced, configs)):
-        try:
-            log.delta.force()  # the files that it adds were forced before it was sent
-        except StorageError as error:
-            raise UnknownOutcomeError(
-                f"The {found.change.operation} was made, and nobody knows whether it has reached the disk: {error}",
-                path=log.location,
-                hint="Look whether it is there once the disk is sound",
-            ) from error
+    delta = log.durable(found.snapshot_before.config, _config_after(found.snapshot_before, found.change))
+    try:
+        delta.force()  # the files that it adds were forced before it was sent
+    except StorageError as error:
+        raise UnknownOutcomeError(
+            f"The {found.change.operation} was made, and nobody knows whether it has reached the disk: {error}",
+            path=log.location,
+            hint="Look whether it is there once the disk is sound",
+        ) from error
     return found
 
 
@@ -262,10 +334,12 @@ def _why(error: Exception | None) -> str:
     return text.removesuffix(f". {error.hint}") if isinstance(error, SegmentsError) else text
 
 
-def _read_again(log: TopicLog, failure: Exception | None) -> TableState:
+def _read_again(log: TopicLog, tries: _Tries, state: TableState, failure: Exception | None) -> TableState:
     for attempt in range(1, FAILURES + 1):
         try:
-            return log.state()
+            versions = log.following(state)
+            tries.note(versions)
+            return log.state_after(state, versions)
         except StorageError as error:
             failure = error
         _pause(attempt)

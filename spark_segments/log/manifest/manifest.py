@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,25 +22,23 @@ from spark_segments.errors import (
     SegmentsError,
     StorageError,
     TopicExistsError,
-    UnknownOutcomeError,
     UnknownTopicError,
 )
 from spark_segments.log.manifest import forced_deletion
-from spark_segments.log.manifest.change import CREATE, UPGRADE, Change, ChangeWriter
-from spark_segments.log.manifest.commit import FAILURES, Commit, Plan, Turn, commit
+from spark_segments.log.manifest.change import CREATE, UPGRADE, Change
+from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
 from spark_segments.log.manifest.delta.delta_log import (
     MANIFEST_DIRECTORY,
-    CommitNote,
-    CommittedVersion,
+    TRUSTED_SECONDS,
+    DeltaLog,
     OpenDeltaLog,
+    TableVersion,
     commit_info,
-    reason,
 )
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
-from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA, Partition, Segment, removed_rows
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
+from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
+from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, Topic
+from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import (
     ORPHAN_AGE_MS,
@@ -82,7 +79,7 @@ class Manifest:
         self,
         storage: Storage,
         topic: str,
-        open_delta_log: OpenDeltaLog = DeltaRsLog,
+        open_delta_log: OpenDeltaLog = DeltaLog,
         defaults: Mapping[str, str] | None = None,
     ) -> None:
         """`open_delta_log`: opens the Delta log that versions are read from and committed to. `defaults`: configuration
@@ -91,7 +88,7 @@ class Manifest:
         self.storage = storage
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
-        self._committed: CommittedVersion | None = None  # by the last commit of this object
+        self._committed: TableVersion | None = None  # by the last commit of this object
         self._turn = Turn()
 
     def exists(self) -> bool:
@@ -117,20 +114,29 @@ class Manifest:
             raise self.log.unknown("It was deleted")
         return state
 
-    def state_to_commit_on(self) -> TableState:
+    def state_to_commit_on(self, *, is_latest: bool = False) -> TableState:
         """As `state`, for a commit on top of it: where the last commit was made here, the table is not opened again.
 
-        Delta's log is asked by two small reads whether that commit is still the latest, and the commit on top of it is
-        a compare-and-swap all the same. A writer that goes on so for long waits a little now and then; see `Turn`.
+        On an object store the state may be some seconds old, unless `is_latest`: a look would cost as much as the
+        commit, which is a compare-and-swap all the same. Whatever else rests on the state asks `moved` before it is
+        said. A writer that goes on so for long waits a little now and then; see `Turn`.
         """
-        committed = self._committed
-        if committed is not None:
-            self._turn.go_on()
-        if committed is not None and committed.is_latest():
-            state = self.log.state_of(committed)
-            if state.snapshot.deleted_ms is None:
-                return state
-        return self.state()
+        if self._committed is None:
+            return self.state()
+        self._turn.go_on()
+        try:
+            state = dataclasses.replace(self.log.state_of(self._committed), is_trusted=True)
+            is_old = self._committed.latest_at.seconds_ago > TRUSTED_SECONDS
+            if is_latest or is_old or self.storage.is_local:
+                state = self.log.state_after(state)
+        except (InvalidOptionError, StorageError):  # a file of rows was merged since
+            return self.state()
+        return state if state.snapshot.deleted_ms is None else self.state()
+
+    def moved(self, state: TableState) -> TableState | None:
+        """The latest state, where `state` was trusted and is not it."""
+        latest = self.log.state_after(state) if state.is_trusted else state
+        return None if latest.table.files is state.table.files else latest
 
     def history(self) -> list[dict[str, Any]]:
         """The commits that the log still has, oldest first: version, committed_ms, operation, commit_id."""
@@ -191,8 +197,14 @@ class Manifest:
 
     def create_by(self, change: Change) -> None:
         """As `create`, by a change with a whole topic row."""
+
+        def plan(snapshot: Snapshot) -> Change:
+            if snapshot.version >= 0 and snapshot.deleted_ms is None:
+                raise TopicExistsError(f"Topic {self.topic} is already there", path=self.storage.uri)
+            return change
+
         try:
-            self._create(change)
+            self._done(commit(self.log, plan, deleted=True, missing=True))
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -201,27 +213,6 @@ class Manifest:
                 path=self.storage.uri,
                 hint="Vacuum takes them once file.delete.delay.ms has passed; choose another name until then",
             ) from error
-
-    def _create(self, change: Change) -> None:
-        note = CommitNote(uuid.uuid4().hex, 0, change.operation)
-        failure: Exception | None = None
-        try:
-            for _ in range(FAILURES):
-                if self._has_table():
-                    break
-                failure = self._make_table(change, note)
-                if failure is None:
-                    return
-            there = self._has_table()
-            ours = there and failure is not None and self.log.find(note.commit_id, [0]) is not None
-        except SegmentsError as error:
-            if failure is None:  # no create was sent
-                raise
-            raise self._may_be_there(failure) from error
-        if not there:
-            raise self._may_be_there(failure) from failure
-        if not ours:
-            self.commit(self._made_again(change), deleted=True)
 
     def upgrade(self, *, dry_run: bool = False) -> Upgrade:
         """Raises the topic's format version to the newest, in a single commit that changes no records."""
@@ -298,10 +289,13 @@ class Manifest:
         race; StorageError when the store failed. After each of these, nothing was committed. UnknownOutcomeError: the
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
-        done = commit(self.log, plan, txn, deleted=deleted, state=state)
+        return self._done(commit(self.log, plan, txn, deleted=deleted, state=state))
+
+    def _done(self, done: Commit) -> Commit:
         if done.change is not None:
-            self._keep_small(done.version)
             self._committed = done.table
+            if done.version:
+                self._keep_small(done.version)
         return done
 
     def keep_for_rebuild(self) -> None:
@@ -323,6 +317,7 @@ class Manifest:
     def _keep_small(self, version: int) -> None:
         if version % MERGE_VERSIONS == 0:
             self._best_effort(self.merge_files)
+            self._committed = None
         elif version % CHECKPOINT_VERSIONS == 0:
             self._best_effort(lambda: checkpoint(self.log))
 
@@ -331,39 +326,3 @@ class Manifest:
             work()
         except Exception as error:  # the commits stand without this work, and a later commit tries it again
             _logger.info("The small files of the manifest of %s were not merged: %s", self.topic, error)
-
-    def _has_table(self) -> bool:
-        try:
-            self.log.open()
-        except UnknownTopicError:
-            return False
-        return True
-
-    def _make_table(self, change: Change, note: CommitNote) -> Exception | None:
-        files = ChangeWriter(self.log.store).write(self._nothing(), [], change)
-        try:
-            self.log.create(files, note, forced=change.topic is not None and self.log.is_forced(change.topic.config))
-        except Exception as error:  # another creator came first, or the reply was lost: the caller looks in the log
-            return error
-        return None
-
-    def _may_be_there(self, failure: Exception | None) -> UnknownOutcomeError:
-        return UnknownOutcomeError(
-            f"Topic {self.topic} may have been made, or may be made yet: {reason(failure)}",
-            path=self.log.location,
-            hint="Create it again: a TopicExistsError says that it was made",
-        )
-
-    def _made_again(self, change: Change) -> Plan:
-        def plan(snapshot: Snapshot) -> Change:
-            if snapshot.deleted_ms is None:
-                raise TopicExistsError(f"Topic {self.topic} is already there", path=self.storage.uri)
-            return change
-
-        return plan
-
-    def _nothing(self) -> Snapshot:
-        rows = SegmentRows(SEGMENT_SCHEMA.empty_table())
-        return Snapshot(
-            self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows, format_version=FIRST_FORMAT_VERSION
-        )

@@ -171,8 +171,10 @@ def unneeded_copies(log: TopicLog, orphan_age_ms: int) -> list[FileInfo]:
 
 def _is_gone(state: TableState) -> bool:
     """Whether the topic was deleted, and its last rows are gone as well."""
-    rows = sum(file.rows for file in state.files if file.kind == SEGMENT_KIND)
-    return state.snapshot.deleted_ms is not None and rows == 0
+    if state.snapshot.deleted_ms is None:
+        return False
+    files = [file for file in state.files if file.kind == SEGMENT_KIND and file.rows]
+    return not any(rows.num_rows for rows in state.store.read_all(files))
 
 
 def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:

@@ -33,6 +33,7 @@ from spark_segments.log.manifest.schemas import (
     file_rows,
     rows_in_file,
 )
+from spark_segments.log.manifest.topic_row import NewerFormatError
 from spark_segments.storage import Storage
 
 ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000, TRANSACTION_KIND: 1000}
@@ -43,6 +44,9 @@ STATISTICS = ("partition", "base_offset", "created_ms")
 
 UNBOUNDED = (-(1 << 63), (1 << 63) - 1)
 """The bounds of a column without statistics in Delta's log: the file may hold any value."""
+
+UNKNOWN_ROWS = -1
+"""The number of rows of a file that has no statistics in Delta's log. It counts as a small file."""
 
 CACHE_BYTES = 64 << 20
 """Upper bound on this process's memory for recently read or written rows."""
@@ -55,7 +59,10 @@ _READ_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """One Parquet file of the table: `path` relative to the table, `bounds` by column: (least, greatest) value."""
+    """One Parquet file of the table: `path` relative to the table, `bounds` by column: (least, greatest) value.
+
+    `rows`: how many, or UNKNOWN_ROWS.
+    """
 
     path: str
     kind: str
@@ -74,41 +81,21 @@ class RowFile:
     def statistics(self) -> str:
         """The file's statistics, as Delta's log has them."""
         known = {name: bounds for name, bounds in self.bounds.items() if bounds != UNBOUNDED}
+        rows = {} if self.rows == UNKNOWN_ROWS else {"numRecords": self.rows}
         statistics = {
-            "numRecords": self.rows,
+            **rows,
             "minValues": {name: least for name, (least, _) in known.items()},
             "maxValues": {name: greatest for name, (_, greatest) in known.items()},
             "nullCount": dict.fromkeys(known, 0),
         }
         return json.dumps(statistics)
 
-    def add_action(self, *, data_change: bool) -> dict[str, Any]:
-        """The action of Delta's log that adds the file."""
-        action = {
-            "path": self.path,
-            "partitionValues": {KIND: self.kind},
-            "size": self.size,
-            "modificationTime": self.modified_ms,
-            "dataChange": data_change,
-            "stats": self.statistics,
-        }
-        return {"add": action}
-
-    def remove_action(self, *, data_change: bool) -> dict[str, Any]:
-        """The action of Delta's log that removes the file."""
-        action = {
-            "path": self.path,
-            "dataChange": data_change,
-            "deletionTimestamp": _now_ms(),
-            "extendedFileMetadata": True,
-            "partitionValues": {KIND: self.kind},
-            "size": self.size,
-        }
-        return {"remove": action}
-
 
 EncodedFile = tuple[RowFile, pa.Buffer]
 """A file that is not written yet, and its bytes."""
+
+NamedFile = tuple[str, Any]
+"""The path of a file that is not written yet, relative to the log directory, and its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +117,16 @@ class RowFiles:
     def write_all(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
         """Writes rows of the given kind to new files. Nobody sees the files before a commit adds them."""
         files = self.encode_all(kind, rows, format_version)
-        self.upload(files)
+        self.storage.write_all(self.named(files), unique=True)
         return [file for file, _ in files]
 
-    def upload(self, files: Sequence[EncodedFile]) -> None:
-        """Writes files that `encode_all` gave, at the same time where each is a request."""
-        self.storage.write_all(((f"{self.directory}/{file.path}", data) for file, data in files), unique=True)
+    def named(self, files: Sequence[EncodedFile]) -> list[NamedFile]:
+        """Files that `encode_all` gave, as they are written."""
+        return [(self.path(file), data) for file, data in files]
+
+    def path(self, file: RowFile) -> str:
+        """The file's path, relative to the log directory."""
+        return f"{self.directory}/{file.path}"
 
     def encode_all(self, kind: str, rows: pa.Table, format_version: int) -> list[EncodedFile]:
         """The content of new files with these rows in their order, in as many files as ROWS_A_FILE asks for."""
@@ -184,6 +175,9 @@ class RowFiles:
         try:
             rows = rows_in_file(pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False), file.kind)
             rows.validate(full=True)  # texts that are no UTF-8 would fail wherever a value is used
+        except NewerFormatError as error:
+            error.path = self.storage.location(self.path(file))
+            raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise LogDirError(
                 f"A file of the manifest is damaged ({' '.join(str(error).split())})",

@@ -24,6 +24,7 @@ REMOVED = "removed"  # out of the log; the file stays for readers of earlier sna
 DELETING = "deleting"  # out of the log, and vacuum has begun to delete the file: nothing takes the row back
 
 OUT_OF_LOG = (REMOVED, DELETING)
+STATES = (CHUNK, SEALED, *OUT_OF_LOG)
 
 SHARED_FORMAT_VERSION = 2
 """Topics from this format on may have shared objects."""

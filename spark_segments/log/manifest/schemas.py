@@ -11,8 +11,13 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.log.manifest.rows import DELETING, PARTITION_SCHEMA, REMOVED, SEGMENT_SCHEMA
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, OLD_TOPIC_COLUMNS, TOPIC_SCHEMA
+from spark_segments.log.manifest.rows import DELETING, PARTITION_SCHEMA, REMOVED, SEGMENT_SCHEMA, STATES
+from spark_segments.log.manifest.topic_row import (
+    FIRST_FORMAT_VERSION,
+    OLD_TOPIC_COLUMNS,
+    TOPIC_SCHEMA,
+    NewerFormatError,
+)
 from spark_segments.log.manifest.transaction import TRANSACTION_SCHEMA
 
 # The values of the table's partition column.
@@ -57,7 +62,8 @@ def file_rows(rows: pa.Table, kind: str, format_version: int) -> pa.Table:
 def rows_in_file(rows: pa.Table, kind: str) -> pa.Table:
     """The rows of a Parquet file, in the columns of their kind that this package knows.
 
-    Raises KeyError for a column that is missing, an ArrowException for a column of another type.
+    Raises KeyError for a column that is missing, an ArrowException for a column of another type, NewerFormatError for a
+    state that is unknown.
     """
     schema = SCHEMAS[kind]
     if kind == TOPIC_KIND:
@@ -65,7 +71,22 @@ def rows_in_file(rows: pa.Table, kind: str) -> pa.Table:
         schema = pa.schema([*list(schema)[:OLD_TOPIC_COLUMNS], *there])
     if kind == SEGMENT_KIND:
         rows = _of_any_version(rows)
-    return rows if rows.schema.equals(schema) else rows.select(schema.names).cast(schema)
+    rows = rows if rows.schema.equals(schema) else rows.select(schema.names).cast(schema)
+    if kind == SEGMENT_KIND:
+        _check_states(rows)
+    return rows
+
+
+def _check_states(rows: pa.Table) -> None:
+    """Raises NewerFormatError for an unknown state: nobody can tell whether its row is in the log."""
+    unknown = sorted(state or "null" for state in set(pc.unique(rows.column("state")).to_pylist()) - set(STATES))
+    if unknown:
+        raise NewerFormatError(
+            "A row of the manifest has a state that this package does not know",
+            expected=f"any of {', '.join(STATES)}",
+            found=unknown[0],
+            hint="Use a newer spark-segments",
+        )
 
 
 def _of_any_version(rows: pa.Table) -> pa.Table:

@@ -7,8 +7,10 @@ commit and when to try again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +18,9 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.delta.delta_log import (
+    NO_TABLE,
+    REBUILD_HINT,
     CommitNote,
-    CommittedVersion,
     DeltaLog,
     OpenDeltaLog,
     TableVersion,
@@ -25,11 +28,11 @@ from spark_segments.log.manifest.delta.delta_log import (
     manifest_directory,
     openable,
 )
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
 from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
-from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import SegmentFiles, Snapshot, rows_are_gone
+from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
+from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
+from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import Storage
@@ -39,18 +42,23 @@ _FLUSH = ("flush.messages", "flush.ms")
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A version of the table, and the snapshot that is made of its rows."""
+    """A version of the table, and the snapshot that is made of its rows.
+
+    `is_trusted`: the version was committed here some seconds ago, and nobody has looked since for a later one.
+    """
 
     table: TableVersion
     snapshot: Snapshot
     store: RowFiles
+    delta: DeltaLog
+    is_trusted: bool = False
 
     @property
     def version(self) -> int:
         return self.snapshot.version
 
     @property
-    def files(self) -> list[RowFile]:
+    def files(self) -> Sequence[RowFile]:
         return self.table.files
 
     def last_transaction(self, application: str) -> Transaction | None:
@@ -67,7 +75,7 @@ class TableState:
         if self.snapshot.format_version > FIRST_FORMAT_VERSION:
             return transactions_of(self._transaction_rows())
         suffix = _application_id("", self.snapshot.topic_id)
-        found = self.table.last_transactions()
+        found = self.delta.last_transactions(self.version)
         return [Transaction(name.removesuffix(suffix), last) for name, last in found.items() if name.endswith(suffix)]
 
     def _transaction_rows(self) -> pa.Table:
@@ -86,7 +94,7 @@ class TopicLog:
         self,
         storage: Storage,
         topic: str,
-        open_delta_log: OpenDeltaLog = DeltaRsLog,
+        open_delta_log: OpenDeltaLog = DeltaLog,
         defaults: Mapping[str, str] | None = None,
     ) -> None:
         self.storage = storage
@@ -124,8 +132,37 @@ class TopicLog:
         Raises UnknownTopicError, InvalidOptionError for a version that is not there (any more), LogDirError or
         StorageError for a manifest that cannot be read.
         """
-        try:
+        with self._deleted_by_force():
             return self.state_of(self.open(version), version)
+
+    def following(self, state: TableState) -> Sequence[TableVersion]:
+        """`state`'s table and the versions after it: the last one is the latest. Mostly their commits alone are read.
+        Where the table is opened anew, it is the only one. Raises as `state` does.
+        """
+        with self._deleted_by_force():
+            try:
+                return self.delta.following(state.table)
+            except FileNotFoundError:
+                if state.table is not NO_TABLE:
+                    return [self.open()]
+            try:
+                return [self.open()]
+            except UnknownTopicError:
+                return [NO_TABLE]
+
+    def state_after(self, state: TableState, versions: Sequence[TableVersion] | None = None) -> TableState:
+        """The latest version, as `state` gives it. `versions`: what `following` gave for `state`."""
+        latest = (self.following(state) if versions is None else versions)[-1]
+        if latest.files is state.files:  # the same version, seen again
+            return dataclasses.replace(state, table=latest, is_trusted=False)
+        with self._deleted_by_force():
+            return self.state_of(latest)
+
+    @contextlib.contextmanager
+    def _deleted_by_force(self) -> Iterator[None]:
+        """Where the manifest of a topic that was deleted by force cannot be read, there is no such topic."""
+        try:
+            yield
         except (LogDirError, StorageError) as error:
             if self.deleted_by_force_ms() is not None:
                 raise self.unknown("It was deleted by force; vacuum takes its files") from error
@@ -151,6 +188,9 @@ class TopicLog:
     def state_of(self, table: TableVersion, version: int | None = None) -> TableState:
         """As `state`, of a version that is open. `version`: the one that was asked for, None for the latest."""
         files = table.files
+        unknown = sorted({file.kind for file in files} - SCHEMAS.keys())
+        if unknown:
+            raise self._newer(f"kinds of rows {', '.join(SCHEMAS)}", unknown[0])
         topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
         if len(topics) != 1:
             raise LogDirError("Not a manifest", path=self.location, expected="one row for the topic", found=len(topics))
@@ -164,13 +204,7 @@ class TopicLog:
         except (KeyError, ValueError) as error:  # a file of other columns or types, or a malformed topic row
             raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
         if topic.format_version > FORMAT_VERSION:
-            raise NewerFormatError(
-                f"Topic {self.topic} was written by a newer version of this package",
-                path=self.location,
-                expected=f"format.version {FORMAT_VERSION}",
-                found=topic.format_version,
-                hint="Use a newer spark-segments",
-            )
+            raise self._newer(f"format.version {FORMAT_VERSION}", topic.format_version)
         snapshot = Snapshot(
             topic=self.topic,
             version=table.version,
@@ -184,7 +218,35 @@ class TopicLog:
             format_version=topic.format_version,
             states=topic.states,
         )
-        return TableState(table, snapshot, self.store)
+        return TableState(table, snapshot, self.store, self.delta)
+
+    def _newer(self, known: str, found: object) -> NewerFormatError:
+        return NewerFormatError(
+            f"Topic {self.topic} was written by a newer version of this package",
+            path=self.location,
+            expected=known,
+            found=found,
+            hint="Use a newer spark-segments",
+        )
+
+    def state_to_create_on(self) -> TableState:
+        """The state of a topic that was never made, for the commit that makes it; or of one that was made just now.
+        Raises LogDirError where Delta's log has files all the same: it was lost in part.
+        """
+        listed = self.delta.log_files()
+        if 0 in listed.commits:
+            return self.state()
+        if listed.commits or listed.checkpoints:
+            raise LogDirError(
+                "The manifest cannot be opened, and files of its log are there: it was lost in part",
+                path=self.location,
+                hint=REBUILD_HINT,
+            )
+        rows = SegmentRows(SEGMENT_SCHEMA.empty_table())
+        nothing = Snapshot(
+            self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows, format_version=FIRST_FORMAT_VERSION
+        )
+        return TableState(NO_TABLE, nothing, self.store, self.delta)
 
     def unknown(self, why: str = "") -> UnknownTopicError:
         return UnknownTopicError(f"Unknown topic {self.topic!r}", path=self.storage.uri, hint=why or None)
@@ -228,14 +290,17 @@ class TopicLog:
         found: str | None = commit_info(self.delta.actions(version)).get("change")
         return found
 
-    def find(self, commit_id: str, versions: Iterable[int]) -> tuple[int, int] | None:
+    def find(
+        self, commit_id: str, versions: Iterable[int], read: Mapping[int, Mapping[str, Any]] = {}
+    ) -> tuple[int, int] | None:
         """(version, number of the try) of the commit with this id, where it made any of `versions`; else None.
+        `read`: what commits say of themselves that were read already.
 
         Raises UnknownOutcomeError where the log lacks any of `versions` before that.
         """
         for version in versions:
             try:
-                info = commit_info(self.delta.actions(version))
+                info = read[version] if version in read else commit_info(self.delta.actions(version))
             except FileNotFoundError as error:
                 raise UnknownOutcomeError(
                     "The log lacks a version, so that nobody can tell whether a commit happened",
@@ -246,61 +311,43 @@ class TopicLog:
                 return version, int(info["attempt"])
         return None
 
-    # Durability
+    # Writing. Whatever these raise, the commit may have happened.
+
+    def durable(self, *configs: Mapping[str, str]) -> DeltaLog:
+        """The Delta log for a commit to a topic of these configurations: before it, and after. Where any of them sets
+        flush.messages or flush.ms, what the log commits has reached the disk once its call returns.
+        """
+        return self.delta.durable(any(map(self.is_forced, configs)))
 
     def is_forced(self, config: Mapping[str, str]) -> bool:
         """Whether commits to a topic of this configuration are forced to disk."""
         given = {**self._defaults, **config}
         return topic_config({name: given[name] for name in _FLUSH if name in given}).forced
 
-    def delta_log(self, forced: bool) -> DeltaLog:
-        """The Delta log. `forced`: its commits have reached the disk when they return."""
-        return self.delta.forced() if forced else self.delta
-
-    def force(self, state: TableState, added: Sequence[RowFile] = ()) -> None:
-        """Returns once a version and all that leads to it have reached the disk, and so have files that are `added`.
-
-        Others may have made the version, and died before they forced it: nothing may stand on it until then.
+    def commit_on(
+        self,
+        delta: DeltaLog,
+        state: TableState,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Iterable[Transaction] = (),
+        *,
+        data_change: bool = True,
+    ) -> TableVersion:
+        """Commits as the version right after `state`, or raises as `DeltaLog.commit_on` does. `delta`: `durable`'s,
+        which was prepared for it. `transactions` go into Delta's log, too.
         """
-        with contextlib.suppress(FileNotFoundError):  # merged since: then a commit on top of the version fails
-            self.storage.force(f"{self.directory}/{file.path}" for file in state.files)
-        self.storage.force(f"{self.directory}/{file.path}" for file in added)
-        self.delta.force()
-
-    # Writing. Whatever these raise, the commit may have happened.
-
-    def create(self, change: FileChange, note: CommitNote, *, forced: bool = False) -> None:
-        """Makes the table at version 0. `forced`: once this returns, it has reached the disk."""
-        if forced:
-            self.storage.force(f"{self.directory}/{file.path}" for file in change.added)
-        self.delta_log(forced).create(change, note)
+        by_id = {_application_id(one.application, state.snapshot.topic_id): one.version for one in transactions}
+        return delta.commit_on(state.table, change, note, by_id, data_change=data_change)
 
     def make_anew(
         self, version: int, topic_id: str, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
     ) -> None:
-        """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`."""
-        by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
-        self.storage.force(f"{self.directory}/{file.path}" for file in change.added)
-        self.delta.make_anew(version, change, note, by_id)
-        self.delta.force()  # whatever the topic's settings: it is done once, after a loss
-
-    def commit_on(
-        self,
-        state: TableState,
-        change: FileChange,
-        note: CommitNote,
-        transactions: Iterable[Transaction],
-        *,
-        forced: bool = False,
-    ) -> CommittedVersion | None:
-        """Commits as the version right after `state`, or raises. `transactions` go into Delta's log, too.
-
-        `forced`: once this returns, the commit has reached the disk; `force` was called for `state` before. Returns the
-        version, where it is known without another look at the log.
+        """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`. It is forced, whatever the topic's
+        settings: it is done once, after a loss.
         """
-        topic_id = state.snapshot.topic_id
         by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
-        return self.delta_log(forced).commit_on(state.table, change, note, by_id)
+        self.delta.durable(True).make_anew(version, change, note, by_id)
 
 
 def _application_id(application: str, topic_id: str) -> str:

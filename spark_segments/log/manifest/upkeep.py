@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.delta.delta_log import (
+    COMMIT_LOG_MS,
     CommitFailedError,
     CommitNote,
     LogFiles,
@@ -27,9 +28,6 @@ from spark_segments.storage import FileInfo
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
 """Age, by the store's clock, at which a file that no version names is deleted. A commit must not take longer."""
-
-COMMIT_LOG_MS = 60 * 60 * 1000
-"""How long Delta's log is kept at least, by the store's clock: a commit looks in the log for its id."""
 
 MERGE = "merge-files"
 """The operation, in Delta's history, of a commit that merged files."""
@@ -62,7 +60,7 @@ def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
 
 def checkpoint(log: TopicLog) -> None:
     """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of what it says."""
-    log.delta_log(log.is_forced(log.state().snapshot.config)).checkpoint()
+    log.durable(log.state().snapshot.config).checkpoint()
     write_recovery_copy(log)
 
 
@@ -76,13 +74,10 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         version = state.snapshot.format_version
         if change is None or change.format_version != version:  # the topic may have been upgraded meanwhile
             change = FileChange(log.store.write_all(SEGMENT_KIND, rows, version), files, version)
-        forced = log.is_forced(state.snapshot.config)
-        if forced:
-            log.force(state, change.added)
+        delta = log.durable(state.snapshot.config)
+        delta.prepare(state.table, map(log.store.path, change.added))
         try:
-            log.delta_log(forced).commit_on(
-                state.table, change, CommitNote(uuid.uuid4().hex, 0, MERGE), {}, data_change=False
-            )
+            log.commit_on(delta, state, change, CommitNote(uuid.uuid4().hex, 0, MERGE), data_change=False)
             return True
         except CommitFailedError:  # where only the reply was lost, the next state no longer has the files
             continue

@@ -22,8 +22,7 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.appending.record_rules import compression
-from spark_segments.log.manifest.delta.delta_log import OpenDeltaLog
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -51,7 +50,7 @@ class CleanerSettings:
     now_ms: int
     map_bytes: int
     load_factor: float
-    open_delta_log: OpenDeltaLog = DeltaRsLog
+    open_delta_log: OpenDeltaLog = DeltaLog
 
 
 @dataclass(frozen=True, slots=True)

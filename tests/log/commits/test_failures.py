@@ -11,7 +11,6 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
-from spark_segments.log.manifest.delta import delta_rs
 from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.storage import Storage, local
@@ -42,7 +41,7 @@ def test_a_creator_that_the_store_fails_makes_no_topic(tmp_path, play):
         raise CommitFailedError("\x1b[31m↳\x1b[0m connection\n refused")
 
     play.always("create", refused)
-    with pytest.raises(UnknownOutcomeError, match="may have been made, or may be made yet: connection refused"):
+    with pytest.raises(UnknownOutcomeError, match=r"may have been made, or may be made yet: .*connection refused"):
         new_manifest(tmp_path, open_delta_log=play)
     assert not Manifest(Storage(str(tmp_path)), TOPIC).exists()
 
@@ -68,8 +67,7 @@ def test_a_commit_that_a_full_disk_refuses_did_not_happen(tmp_path, monkeypatch,
     log.create_topic("orders", config=flush)
     log.append("orders", [{"value": "a"}])
     with monkeypatch.context() as full:
-        for module in (delta_rs, local):
-            full.setattr(module, "link_new_file", no_space)
+        full.setattr(local, "link_new_file", no_space)
         with pytest.raises(StorageError, match=r"No space left.*Nothing was committed"):
             log.append("orders", [{"value": "b"}])
     assert log.append("orders", [{"value": "b"}]) == {0: (1, 1)}

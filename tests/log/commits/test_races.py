@@ -14,8 +14,7 @@ from spark_segments.errors import CommitConflictError, TopicExistsError
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta.delta_log import CommitNote
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import CommitNote, DeltaLog
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import Partition
@@ -173,7 +172,7 @@ def test_a_topic_made_again_between_two_tries_refuses_the_append(manifest, play)
 @pytest.mark.slow
 def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, monkeypatch):
     monkeypatch.setattr(commit_module, "TRIES", 4)
-    rival = DeltaRsLog(manifest.storage, TOPIC)
+    rival = DeltaLog(manifest.storage, TOPIC)
 
     def overtaken(go) -> None:
         rival.commit_on(rival.open(), FileChange([], [], 2), CommitNote("rival", 0, "test"), {})

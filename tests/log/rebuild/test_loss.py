@@ -6,7 +6,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import new_partitions
@@ -74,14 +74,14 @@ def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path, monkey
     append(log, 0)
     copy(log)
     log = again(log, monkeypatch)
-    before, opened = all_files(log), DeltaRsLog.open
+    before, opened = all_files(log), DeltaLog.open
 
     def failing(delta_log, version=None):
         if delta_log._storage.uri == log.uri:
             raise StorageError("The manifest cannot be opened: connection reset", path=log.uri)
         return opened(delta_log, version)
 
-    monkeypatch.setattr(DeltaRsLog, "open", failing)
+    monkeypatch.setattr(DeltaLog, "open", failing)
     with pytest.raises(StorageError, match="connection reset"):
         rebuild_manifest(log, TOPIC)
     assert all_files(log) == before

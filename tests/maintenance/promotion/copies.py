@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta.delta_rs import DeltaRsLog
+from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
@@ -82,7 +82,7 @@ def taken_away(log: LogDir) -> Path:
     return path.rename(path.with_name("out-of-reach"))
 
 
-def played(log: LogDir, play: object = DeltaRsLog) -> LogDir:
+def played(log: LogDir, play: object = DeltaLog) -> LogDir:
     """The same log directory over a Delta log whose outcomes a test plays."""
     return LogDir(Storage(log.uri), open_delta_log=play)
 

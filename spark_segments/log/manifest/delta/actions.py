@@ -1,53 +1,290 @@
-"""The actions of a commit in delta-rs's types, and what a commit says of itself."""
+"""Delta's actions as JSON: the one writer of them, and the rules for those that others may have written.
+
+docs/format/manifest.md has both as a table.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
-from deltalake import CommitProperties, Transaction
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import Schema
 
-from spark_segments.log.manifest.delta.delta_log import CommitNote
-from spark_segments.log.manifest.row_files import RowFile
-from spark_segments.log.manifest.schemas import KIND
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, UNKNOWN_ROWS, RowFile
+from spark_segments.log.manifest.schemas import KIND, table_schema
+from spark_segments.log.manifest.topic_row import NewerFormatError
+
+Action = dict[str, Any]
+"""An action: one member, whose name says what it is."""
+
+READER_VERSION = 1
+WRITER_VERSION = 2
+
+REBUILD = "rebuild"
+"""The operation of the commit that makes a table anew."""
+
+REBUILD_FENCE = "fence"
+"""The operation of the commits, without any other action, that take versions away before a table is made anew."""
+
+REBUILD_HINT = "segments repair --rebuild-manifest makes the manifest anew"
+
+_TABLE_PROPERTIES = {
+    # upkeep.py alone deletes files: it knows how long snapshots must stay readable.
+    "delta.enableExpiredLogCleanup": "false",
+    # Delta's tombstones serve nobody here, and every checkpoint would carry them along.
+    "delta.deletedFileRetentionDuration": "interval 0 seconds",
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
+}
+
+# The members of actions that are used, each with its type, and whether the action must have it.
+_MEMBERS: dict[str, dict[str, tuple[type, bool]]] = {
+    "commitInfo": {
+        "timestamp": (int, False),
+        "commitId": (str, False),
+        "attempt": (int, False),
+        "change": (str, False),
+    },
+    "add": {
+        "path": (str, True),
+        "partitionValues": (dict, False),
+        "size": (int, False),
+        "modificationTime": (int, False),
+        "stats": (str, False),
+    },
+    "remove": {"path": (str, True)},
+    "txn": {"appId": (str, True), "version": (int, True)},
+}
+
+_FOLLOWED = frozenset(("commitInfo", "add", "remove", "txn"))
+"""The actions of almost every commit. Others change what the table is."""
 
 
-def _metadata(note: CommitNote) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CommitNote:
+    """A commit's entry about itself in Delta's log: its id, the number of the try (from 0), its operation."""
+
+    commit_id: str
+    attempt: int
+    operation: str
+
+
+# Writing
+
+
+def encoded(actions: Iterable[Action]) -> bytes:
+    """The content of a commit's file."""
+    return "\n".join(map(json.dumps, actions)).encode()
+
+
+def note_action(note: CommitNote) -> Action:
+    """A commit's entry about itself, as delta-rs writes it."""
     # Every commit is called WRITE, as delta-rs does; userMetadata is the column of Delta's own history that names ours.
-    return {
+    info = {
+        "timestamp": _now_ms(),
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": json.dumps([KIND])},
+        "engineInfo": "spark-segments",
         "commitId": note.commit_id,
         "attempt": note.attempt,
         "change": note.operation,
         "userMetadata": note.operation,
     }
+    return {"commitInfo": info}
 
 
-def own_commit_info(note: CommitNote) -> dict[str, Any]:
-    """The entry of a commit about itself, as delta-rs writes it."""
-    return {
-        "timestamp": time.time_ns() // 1_000_000,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": json.dumps([KIND])},
-        "engineInfo": "spark-segments",
-        **_metadata(note),
+def fence_action(fence_id: str) -> Action:
+    """The only action of a commit that takes its version away. `fence_id`: of the rebuild that makes it; of two at
+    once, it tells whose a fence is. It is the id of no commit.
+    """
+    info = {"timestamp": _now_ms(), "operation": "WRITE", "change": REBUILD_FENCE, "rebuild": fence_id}
+    return {"commitInfo": info}
+
+
+def table_actions(topic: str, format_version: int) -> list[Action]:
+    """The actions that make a table: the protocol that it asks for, and what it is."""
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "name": topic,
+        "description": None,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": _schema_text(format_version),
+        "partitionColumns": [KIND],
+        "createdTime": _now_ms(),
+        "configuration": _TABLE_PROPERTIES,
     }
+    protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
+    return [{"protocol": protocol}, {"metaData": metadata}]
 
 
-def properties_of(note: CommitNote, transactions: Mapping[str, int]) -> CommitProperties:
-    """What a commit is given beside its files: what it says of itself, and the last version of each application id."""
-    actions = [Transaction(application_id, version) for application_id, version in transactions.items()]
-    # Without retries a commit is a compare-and-swap; with retries delta-rs would rebase it in silence.
-    return CommitProperties(custom_metadata=_metadata(note), max_commit_retries=0, app_transactions=actions or None)
+def metadata_with_columns(metadata: Mapping[str, Any], format_version: int) -> dict[str, Any]:
+    """A table's `metaData` with all columns of a format version: those that are there stay where they are."""
+    there = json.loads(metadata["schemaString"])
+    names = {field["name"] for field in there["fields"]}
+    wanted = json.loads(_schema_text(format_version))["fields"]
+    there["fields"] += [field for field in wanted if field["name"] not in names]
+    return {**metadata, "schemaString": json.dumps(there, separators=(",", ":"))}
 
 
-def add_action(file: RowFile, *, data_change: bool) -> AddAction:
-    """The action that adds a file of rows."""
-    return AddAction(file.path, file.size, {KIND: file.kind}, file.modified_ms, data_change, file.statistics)
+def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_change: bool) -> list[Action]:
+    """The actions that add files of rows, and those that take others out of the table, now."""
+    now_ms = _now_ms()
+    adds = [
+        {
+            "path": file.path,
+            "partitionValues": {KIND: file.kind},
+            "size": file.size,
+            "modificationTime": file.modified_ms,
+            "dataChange": data_change,
+            "stats": file.statistics,
+        }
+        for file in added
+    ]
+    removes = [
+        {
+            "path": file.path,
+            "dataChange": data_change,
+            "deletionTimestamp": now_ms,
+            "extendedFileMetadata": True,
+            "partitionValues": {KIND: file.kind},
+            "size": file.size,
+        }
+        for file in removed
+    ]
+    return [*({"add": add} for add in adds), *({"remove": remove} for remove in removes)]
 
 
-def remove_action(file: RowFile, *, data_change: bool) -> RemoveAction:
-    """The action that takes a file of rows out of the table, now."""
-    return RemoveAction(file.path, data_change, time.time_ns() // 1_000_000, file.size, {KIND: file.kind})
+def transaction_actions(transactions: Mapping[str, int]) -> list[Action]:
+    """The actions that say what the last versions of application ids are."""
+    return [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
+
+
+def _schema_text(format_version: int) -> str:
+    text: str = Schema.from_arrow(table_schema(format_version)).to_json()
+    return text
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# Reading
+
+
+def decoded(content: bytes, location: str) -> list[Action]:
+    """The actions of a commit's file. Raises LogDirError for a file that is none, an empty one included."""
+    if not content.strip():
+        # An empty file of a version is a commit without actions to Delta's readers: the log would end where it ended
+        # before, and the offsets of acknowledged records would be given out again.
+        raise LogDirError(
+            "A commit file of the manifest is empty",
+            path=location,
+            expected="the actions of a commit",
+            found="0 bytes",
+            hint="A power loss took commits that were not forced to disk (flush.messages). Take this file and the "
+            "commit files after it away: the topic is then what it was before these commits",
+        )
+    try:
+        return [_action(line) for line in content.splitlines() if line.strip()]
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise LogDirError(
+            f"A commit of the manifest is damaged ({reason})", path=location, hint=REBUILD_HINT
+        ) from error
+
+
+def _action(line: bytes) -> Action:
+    action = json.loads(line)
+    if not isinstance(action, dict) or not all(isinstance(value, dict) for value in action.values()):
+        raise ValueError("an action is no JSON object of objects")
+    for name, members in _MEMBERS.items():
+        if name not in action:
+            continue
+        for member, (kind, is_needed) in members.items():
+            value = action[name].get(member)
+            if not isinstance(value, kind) and (is_needed or value is not None):
+                raise ValueError(f"{name} has no {member} of type {kind.__name__}")
+    return action
+
+
+def added_file(add: Mapping[str, Any]) -> RowFile:
+    """The file of an `add`. Raises ValueError for statistics that are none."""
+    stats = json.loads(add.get("stats") or "{}")
+    least, greatest = stats.get("minValues") or {}, stats.get("maxValues") or {}
+    return RowFile(
+        unquote(add["path"]),
+        (add.get("partitionValues") or {}).get(KIND) or "",
+        rows_or_unknown(stats.get("numRecords")),
+        add.get("size") or 0,
+        add.get("modificationTime") or 0,
+        {name: bounds(least.get(name), greatest.get(name)) for name in STATISTICS},
+    )
+
+
+def bounds(least: int | None, greatest: int | None) -> tuple[int, int]:
+    """The bounds of a column. A file without statistics may hold anything."""
+    return (UNBOUNDED[0] if least is None else least, UNBOUNDED[1] if greatest is None else greatest)
+
+
+def rows_or_unknown(rows: int | None) -> int:
+    """The number of a file's rows, where its statistics say it."""
+    return UNKNOWN_ROWS if rows is None else rows
+
+
+def is_followed(actions: Sequence[Action]) -> bool:
+    """Whether a version is the one before it but for the files and transactions of these actions."""
+    return not is_fence(actions) and all(_FOLLOWED.issuperset(action) for action in actions)
+
+
+def commit_info(actions: Iterable[Action]) -> dict[str, Any]:
+    """The commitInfo action of a commit: its timestamp, id and operation."""
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def is_fence(actions: Sequence[Action]) -> bool:
+    """Whether a commit only takes its version away: see `DeltaLog.make_anew`."""
+    return len(actions) == 1 and commit_info(actions).get("change") == REBUILD_FENCE
+
+
+def paths_of(actions: Iterable[Action], action: str) -> list[str]:
+    """The paths that a commit's `add` or `remove` actions name, relative to the table."""
+    return [unquote(entry[action]["path"]) for entry in actions if action in entry]
+
+
+# What a table asks of its readers and writers
+
+
+def check_readable(protocol: Mapping[str, Any], location: str) -> None:
+    """Raises NewerFormatError for a table that asks its readers for more than this package knows."""
+    version, features = protocol.get("minReaderVersion", 1), protocol.get("readerFeatures") or []
+    if version > READER_VERSION or features:
+        raise _unknown("read", "minReaderVersion", READER_VERSION, version, features, location)
+
+
+def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], location: str) -> None:
+    """Raises NewerFormatError for a table that asks its writers for what this package does not do."""
+    version, features = protocol.get("minWriterVersion", 1), protocol.get("writerFeatures") or []
+    if version > WRITER_VERSION or features:
+        raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, features, location)
+    # Version 2 has two features of its own, which a table has by its metaData.
+    asked = ["appendOnly"] if (metadata.get("configuration") or {}).get("delta.appendOnly") == "true" else []
+    asked += ["invariants"] if "delta.invariants" in metadata["schemaString"] else []
+    if asked:
+        raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, asked, location)
+
+
+def _unknown(
+    what: str, name: str, known: int, version: int, features: Sequence[str], location: str
+) -> NewerFormatError:
+    return NewerFormatError(
+        f"The manifest cannot be {what} by this package: its Delta table asks for more than it knows",
+        path=location,
+        expected=f"{name} {known} and no features",
+        found=f"{name} {version}" + (f" and {', '.join(sorted(features))}" if features else ""),
+        hint="Another program has changed the table. Only this package may write below a log directory",
+    )

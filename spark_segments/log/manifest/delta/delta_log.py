@@ -1,80 +1,113 @@
-"""The interface between a manifest and Delta's log: small, so that a test can play every lost reply and conflict.
+"""Delta's log of a topic's manifest: versions are opened and followed, and the next one is put if it is not there.
 
-`DeltaRsLog` (delta_rs.py) implements it by delta-rs. A simulation hands another implementation to `Manifest` or
-`LogDir`. schemas.py says what the rows are; commit.py decides when to commit and when to try again.
+A commit is one exclusive create of a whole file, on every store. Numbers that were given once are not given again: a
+commit file stays for an hour at least, so whoever saw within half of it that a version was the latest either gets the
+number after it first, or finds it taken.
 
-An implementation must hold to three rules: a commit is a compare-and-swap on a version number, a version never changes
-once it is there, and `actions` shows a commit from the moment that `open` does. On an object store, whose objects are
-durable once they are written, a log is always forced.
+schemas.py says what the rows are; commit.py decides when to commit and when to try again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.row_files import FileChange, RowFile
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_segments.errors import StorageError, UnknownOutcomeError
+from spark_segments.log.manifest.delta.actions import (
+    REBUILD,
+    REBUILD_FENCE,
+    REBUILD_HINT,
+    Action,
+    CommitNote,
+    check_readable,
+    check_writable,
+    commit_info,
+    decoded,
+    encoded,
+    fence_action,
+    file_actions,
+    is_fence,
+    is_followed,
+    note_action,
+    paths_of,
+    table_actions,
+    transaction_actions,
+)
+from spark_segments.log.manifest.delta.delta_rs import OpenTable, made_checkpoint, open_table
+from spark_segments.log.manifest.delta.failures import (
+    CommitFailedError,
+    CommitNotSentError,
+    VersionTakenError,
+    reason,
+)
+from spark_segments.log.manifest.delta.table_version import NO_TABLE, Moment, TableVersion
+from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
+__all__ = [
+    "COMMIT_LOG_MS",
+    "FENCED",
+    "MANIFEST_DIRECTORY",
+    "NO_TABLE",
+    "REBUILD",
+    "REBUILD_FENCE",
+    "REBUILD_HINT",
+    "TRUSTED_SECONDS",
+    "CommitFailedError",
+    "CommitNotSentError",
+    "CommitNote",
+    "DeltaLog",
+    "LogFiles",
+    "OpenDeltaLog",
+    "TableVersion",
+    "VersionTakenError",
+    "commit_info",
+    "is_fence",
+    "manifest_directory",
+    "openable",
+    "paths_of",
+    "reason",
+    "unbroken",
+]
+
 MANIFEST_DIRECTORY = "_manifest"
+
+COMMIT_LOG_MS = 60 * 60 * 1000
+"""How long a commit file stays at least, by the store's clock."""
+
+SURE_SECONDS = COMMIT_LOG_MS / 1000 / 2
+"""For how long after a version was seen to be the latest, the number after it is free or its commit is there."""
+
+TRUSTED_SECONDS = 60.0
+"""For how long after that a commit goes without a look whether the version is still there, where a look is a request.
+A number that is free proves nothing where somebody deleted the log directory and made it anew meanwhile."""
 
 FENCED = 100
 """How many versions a table that is made anew takes away from those who read it before. It is several times as many
 as lie between two recovery copies."""
 
-REBUILD = "rebuild"
-"""The operation of the commit that makes a table anew."""
+MOST_FOLLOWED = 20
+"""After so many commits, a version is opened anew: a checkpoint has come meanwhile."""
 
-REBUILD_FENCE = "fence"
-"""The operation of the commits, without any other action, that take versions away before a table is made anew."""
-
-REBUILD_HINT = "segments repair --rebuild-manifest makes the manifest anew"
-
-# The members of actions that are used, each with its type, and whether the action must have it.
-_MEMBERS: dict[str, dict[str, tuple[type, bool]]] = {
-    "commitInfo": {
-        "timestamp": (int, False),
-        "commitId": (str, False),
-        "attempt": (int, False),
-        "change": (str, False),
-    },
-    "add": {"path": (str, True), "partitionValues": (dict, False)},
-    "remove": {"path": (str, True)},
-    "txn": {"appId": (str, True), "version": (int, True)},
-}
-
-_STACK = re.compile(r"\n+\s*(?:Backtrace:\s*|stack backtrace:\s*)?0: .*", re.DOTALL)
-_DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
+_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+_CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
+_LAST_CHECKPOINT = "_last_checkpoint"
+_LISTINGS = 5
+_REFUSED = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
+"""Errors by which a file system says that it made no file: a full disk leaves no doubt about a commit."""
 
 
 def manifest_directory(topic: str) -> str:
     """The directory of a topic's table, relative to the log directory."""
     return f"{MANIFEST_DIRECTORY}/{topic}"
-
-
-class CommitFailedError(Exception):
-    """A commit was sent and got no good answer. It may have happened, or may happen yet."""
-
-
-class CommitNotSentError(CommitFailedError):
-    """The file system refused the commit: it has not happened and cannot happen any more."""
-
-
-class VersionTakenError(CommitFailedError):
-    """The version is taken: by another commit, or by this same commit where an earlier reply was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitNote:
-    """A commit's entry about itself in Delta's log: its id, the number of the try (from 0), its operation."""
-
-    commit_id: str
-    attempt: int
-    operation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +128,28 @@ class LogFiles:
         return [*self.checkpoints.get(start, []), *commits]
 
 
-class TableVersion(Protocol):
-    """A version of a table, as it was opened. Never changes."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def files(self) -> list[RowFile]:
-        """The files of the version, in no particular order."""
-
-    def last_transaction(self, application_id: str) -> int | None:
-        """The version of the last transaction of an application id; None where it never committed."""
-
-    def last_transactions(self) -> dict[str, int]:
-        """{application id: the version of its last transaction} of all application ids."""
-
-
-class CommittedVersion(TableVersion, Protocol):
-    """A version that a commit of this process made, and all that it holds, without another look at the log."""
-
-    def is_latest(self) -> bool:
-        """Whether the version is still that commit's, and no other has come since.
-
-        Raises LogDirError for a log that is damaged since.
-        """
-
-
-class DeltaLog(Protocol):
+class DeltaLog:
     """The Delta table of a topic, whether or not it exists. Holds no state: every call reads the log afresh."""
+
+    def __init__(
+        self, storage: Storage, topic: str, open_table: OpenTable = open_table, *, is_forced: bool = False
+    ) -> None:
+        """`open_table`: what opens versions. `is_forced`: see `durable`."""
+        self._storage = storage
+        self._topic = topic
+        self._directory = manifest_directory(topic)
+        self._open_table = open_table
+        self._is_forced = is_forced and storage.is_local
+
+    def durable(self, is_forced: bool) -> DeltaLog:
+        """The same log; where `is_forced`, what it commits has reached the disk when the call returns.
+
+        On an object store all that was written has. A call that raises UnknownOutcomeError has made its commit, and
+        nobody knows whether that reached the disk.
+        """
+        return DeltaLog(self._storage, self._topic, self._open_table, is_forced=is_forced)
+
+    # Reading
 
     def open(self, version: int | None = None) -> TableVersion:
         """A version, by default the latest.
@@ -131,12 +157,83 @@ class DeltaLog(Protocol):
         Raises FileNotFoundError where there is no table, or no such version; LogDirError for a log that is damaged or
         too new; StorageError where the store fails.
         """
+        moment = Moment.now()
+        found = self._open_table(self._storage, self._directory, version)
+        check_readable(found.protocol, self._storage.location(self._directory))
+        self._check_no_empty_commit(found.version)
+        return TableVersion(found.version, found.files, found.protocol, found.metadata, found.last_transaction, moment)
 
-    def create(self, change: FileChange, note: CommitNote) -> None:
-        """Makes the table at version 0 with the files that `change` adds.
+    def following(self, base: TableVersion) -> list[TableVersion]:
+        """`base`, seen again, and the versions after it, by reading their commits alone. The last one is the latest.
 
-        Raises CommitFailedError, also where there is a table already.
+        Raises FileNotFoundError where `base` has to be opened anew: it was cut from the log or lost, or too many
+        commits came, or one that changes the table. LogDirError for a commit that is damaged.
         """
+        found = [base]
+        while len(found) <= MOST_FOLLOWED:
+            moment = Moment.now()
+            try:
+                actions = self.actions(found[-1].version + 1)
+            except FileNotFoundError:
+                self._check_there(base)
+                self._check_no_empty_commit(base.version)
+                return [*found[:-1], dataclasses.replace(found[-1], latest_at=moment)]
+            if not is_followed(actions):
+                break
+            found.append(found[-1].after(actions, moment))
+        raise FileNotFoundError(errno.ENOENT, "too much has changed", self._storage.location(self._directory))
+
+    def _check_there(self, base: TableVersion) -> None:
+        """Raises FileNotFoundError where a version is not there (any more), or is another than it was."""
+        found = commit_info(self.actions(base.version)).get("commitId")
+        if base.commit_info and found != base.commit_info.get("commitId"):
+            path = self._storage.location(self._commit_file(base.version))
+            raise FileNotFoundError(errno.ENOENT, "the version is another", path)
+
+    def _check_no_empty_commit(self, version: int) -> None:
+        """Raises LogDirError where a commit that the version is opened from is an empty file: see `decoded`."""
+        if not self._storage.is_local:
+            return  # an object is there whole
+        for number in range(min(self._last_checkpoint() + 1, version), version + 1):
+            path = self._commit_file(number)
+            with contextlib.suppress(FileNotFoundError):  # vacuum takes commits before a checkpoint
+                if not self._storage.size(path):
+                    decoded(b"", self._storage.location(path))
+
+    def _last_checkpoint(self) -> int:
+        """The version of the last checkpoint, as its pointer says; -1 where there is none, or no good one."""
+        try:
+            pointer = json.loads(self._storage.read(self._log_file(_LAST_CHECKPOINT)).to_pybytes())
+            return int(pointer["version"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return -1
+
+    def actions(self, version: int) -> list[Action]:
+        """The actions of a commit. Raises FileNotFoundError where the log does not have it (any more), LogDirError
+        where it is damaged.
+        """
+        path = self._commit_file(version)
+        return decoded(self._storage.read(path).to_pybytes(), self._storage.location(path))
+
+    def last_transactions(self, version: int) -> dict[str, int]:
+        """{application id: the version of its last transaction} of all application ids, at a version."""
+        checkpoints = self.log_files().checkpoints
+        start = max((number for number in checkpoints if number <= version), default=-1)
+        found: dict[str, int] = {}
+        for info in checkpoints.get(start, []):
+            file = pq.ParquetFile(pa.BufferReader(self._storage.read(info.path)))
+            if "txn" in file.schema_arrow.names:
+                txns = file.read(columns=["txn"]).column("txn").drop_null().to_pylist()
+                found |= {txn["appId"]: int(txn["version"]) for txn in txns}
+        for number in range(start + 1, version + 1):
+            found |= {one["txn"]["appId"]: one["txn"]["version"] for one in self.actions(number) if "txn" in one}
+        return found
+
+    def log_files(self) -> LogFiles:
+        """The files of the log, with sizes and modification times."""
+        return log_files(self._storage, self._directory)
+
+    # Writing
 
     def commit_on(
         self,
@@ -146,16 +243,143 @@ class DeltaLog(Protocol):
         transactions: Mapping[str, int],
         *,
         data_change: bool = True,
-    ) -> CommittedVersion | None:
-        """Commits as the version right after `base`, which `open` or a commit gave. `transactions`: {application id:
-        version}. Returns the version, where it is known without another look at the log.
+    ) -> TableVersion:
+        """Commits as the version right after `base`, for which `prepare` was called, and returns it. After NO_TABLE the
+        commit makes the table. `transactions`: {application id: version}.
 
-        Where `change.format_version` has columns that the table lacks, the table gets them; such a change removes
-        whole kinds of files. `data_change` is False where the rows stay the same.
+        Where `change.format_version` has columns that the table lacks, the table gets them. `data_change` is False
+        where the rows stay the same.
 
-        Raises VersionTakenError where that version is there already, CommitNotSentError where it cannot have
-        happened, CommitFailedError for any other failure.
+        Raises VersionTakenError where that version is there already, which may be this very commit, its reply lost;
+        CommitNotSentError where it cannot have happened; CommitFailedError for any other failure.
         """
+        actions = [note_action(note), *self._of_table(base, change.format_version)]
+        actions += file_actions(change.added, change.removed, data_change=data_change)
+        actions += transaction_actions(transactions)
+        self._check_base(base)
+        moment = Moment.now()
+        self._put(base.version + 1, encoded(actions))
+        self.check_kept(base)
+        return self._made(base, actions, moment)
+
+    def _check_base(self, base: TableVersion) -> None:
+        """Raises CommitNotSentError where the number after `base` may have been given before, and its commit be cut."""
+        if base is NO_TABLE:
+            return
+        if base.latest_at.seconds_ago > SURE_SECONDS:
+            raise CommitNotSentError(f"version {base.version} was read too long ago")
+        if self._storage.is_local:  # where a look costs nothing, a log that somebody has put back is found, too
+            try:
+                self._check_there(base)
+            except FileNotFoundError as error:
+                raise CommitNotSentError(f"version {base.version} is not there any more") from error
+
+    def _made(self, base: TableVersion, actions: Sequence[Action], moment: Moment) -> TableVersion:
+        if base is not NO_TABLE:
+            return base.after(actions, moment)
+        protocol = next(action["protocol"] for action in actions if "protocol" in action)
+        made = base.after(actions, moment)
+        return TableVersion(
+            0, made.files, protocol, made.metadata, lambda _: None, moment, made.transactions, made.commit_info
+        )
+
+    def _of_table(self, base: TableVersion, format_version: int) -> list[Action]:
+        """The actions about the table itself."""
+        if base is NO_TABLE:
+            return table_actions(self._topic, format_version)
+        metadata = base.with_columns(format_version)
+        return [] if metadata is base.metadata else [{"metaData": metadata}]
+
+    def check_kept(self, base: TableVersion) -> None:
+        """To be called once a commit after `base` is there, or found. Raises UnknownOutcomeError where it may have got
+        a number that was given before, whose commit was cut from the log: this process stood still for too long.
+        """
+        if base is NO_TABLE or base.latest_at.seconds_ago <= SURE_SECONDS:
+            return
+        commits = self.log_files().commits
+        if base.version not in commits or max(commits) != base.version + 1:
+            raise UnknownOutcomeError(
+                f"A commit was sent, and version {base.version}, which it builds upon, was read too long ago to tell "
+                "whether it is part of the log",
+                path=self._storage.location(self._directory),
+                hint="Look whether it is there before it is sent again",
+            )
+
+    def _put(self, version: int, content: bytes) -> None:
+        """Makes a commit's file if it is not there, whole. In a log that is forced it has reached the disk then."""
+        path = self._commit_file(version)
+        try:
+            self._storage.publish(path, content, is_forced=self._is_forced)
+        except FileExistsError as error:
+            raise VersionTakenError(f"version {version} is there already") from error
+        except StorageError as error:
+            is_refused = getattr(error.__cause__, "errno", None) in _REFUSED
+            raise (CommitNotSentError if is_refused else CommitFailedError)(reason(error)) from error
+        self._force([path])
+
+    def prepare(self, base: TableVersion, added: Iterable[str]) -> None:
+        """To be called before a commit on `base`: in a log that is forced, returns once the version, all that leads to
+        it, and the files at the paths `added` have reached the disk.
+
+        Others may have made the version, and died before they forced it: nothing may stand on it until then. Raises
+        NewerFormatError for a table that this package cannot write.
+        """
+        if base is not NO_TABLE:
+            check_writable(base.protocol, base.metadata, self._storage.location(self._directory))
+        if not self._is_forced:
+            return
+        with contextlib.suppress(FileNotFoundError):  # merged since: then a commit on top of the version fails
+            self._storage.force(f"{self._directory}/{file.path}" for file in base.files)
+        self._storage.force(added)
+        if base is not NO_TABLE:
+            self.force()
+
+    def force(self) -> None:
+        """In a log that is forced, returns once all that the latest version is opened from has reached the disk."""
+        if not self._is_forced:
+            return
+        for _ in range(_LISTINGS):
+            files = self.log_files()
+            pointers = [info for info in files.others if info.path.endswith(_LAST_CHECKPOINT)]
+            needed = [*files.of_version(max(files.commits, default=-1)), *pointers]
+            try:
+                return self._storage.force(info.path for info in needed)
+            except FileNotFoundError:  # vacuum took it: a newer checkpoint stands in its place
+                continue
+        raise StorageError(
+            "Files of the log keep going while they are forced to disk", path=self._storage.location(self._directory)
+        )
+
+    def _force(self, paths: Sequence[str]) -> None:
+        """In a log that is forced, returns once files that were just made have reached the disk."""
+        if not self._is_forced:
+            return
+        try:
+            self._storage.force(paths)
+        except (StorageError, FileNotFoundError) as error:
+            raise UnknownOutcomeError(
+                f"The commit was made, and nobody knows whether it has reached the disk: {reason(error)}",
+                path=self._storage.location(paths[0]),
+                hint="Look whether it is there once the disk is sound",
+            ) from error
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint of the latest version: the version then opens without the commits before it."""
+        listed = self.log_files()
+        version = max(openable(listed.commits, listed.checkpoints), default=-1)
+        files = listed.of_version(version)
+        if listed.checkpoints.get(version) and files[0].path == listed.checkpoints[version][0].path:
+            return  # a whole one is there
+        contents = self._storage.at_once(lambda info: self._storage.read(info.path).to_pybytes(), files)
+        names = [info.path.rpartition("/")[2] for info in files]
+        checkpoint, pointer = made_checkpoint(zip(names, contents, strict=True))
+        self._put_checkpoint(version, checkpoint, pointer)
+
+    def _put_checkpoint(self, version: int, checkpoint: bytes, pointer: bytes) -> None:
+        # The pointer comes last: it never names a checkpoint that a power loss could take.
+        for name, content in ((_checkpoint_name(version), checkpoint), (_LAST_CHECKPOINT, pointer)):
+            self._storage.replace(self._log_file(name), content)
+            self._force([self._log_file(name)])
 
     def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
         """Makes the table from the files that `change` adds alone, as a version above all that the log has ever had.
@@ -165,31 +389,58 @@ class DeltaLog(Protocol):
         finds the version taken that it asks for. Raises VersionTakenError where another commit takes any of these
         versions meanwhile, CommitFailedError for any other failure.
         """
-
-    def checkpoint(self) -> None:
-        """Writes a checkpoint of the latest version: the version then opens without the commits before it."""
-
-    def log_files(self) -> LogFiles:
-        """The files of the log, with sizes and modification times."""
-
-    def actions(self, version: int) -> list[dict[str, Any]]:
-        """The actions of a commit as Delta writes them. FileNotFoundError where the log does not have it (any more)."""
-
-    def forced(self) -> DeltaLog:
-        """The same log, whose commits and checkpoints have reached the disk when their call returns.
-
-        A call that raises UnknownOutcomeError has made its commit, and nobody knows whether that reached the disk.
-        """
-
-    def force(self) -> None:
-        """Returns once all that the latest version is opened from has reached the disk. Others may have written it."""
+        actions = [note_action(note), *table_actions(self._topic, change.format_version)]
+        actions += file_actions(change.added, (), data_change=True)
+        commit = encoded([*actions, *transaction_actions(transactions)])
+        # A checkpoint does not say of which version it is: that of a log with this commit alone serves.
+        checkpoint, pointer = made_checkpoint([(_commit_name(0), commit)])
+        listed = self.log_files()
+        last_version = max([*listed.commits, *listed.checkpoints, version - FENCED - 2])
+        if last_version + FENCED >= version - 1:
+            raise VersionTakenError(f"version {last_version} came meanwhile")
+        fence = encoded([fence_action(note.commit_id)])
+        numbers = range(last_version + 1, last_version + FENCED + 1)
+        try:
+            self._storage.at_once(lambda number: self._storage.publish(self._commit_file(number), fence), numbers)
+            self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])
+            # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
+            self._storage.publish(self._commit_file(version), commit)
+            self._storage.publish(self._log_file(_checkpoint_name(version)), checkpoint)
+        except FileExistsError as error:
+            raise VersionTakenError(f"{error.filename} is there already") from error
+        except StorageError as error:
+            raise CommitFailedError(reason(error)) from error
+        last = json.dumps({**json.loads(pointer), "version": version}).encode()
+        self._storage.replace(self._log_file(_LAST_CHECKPOINT), last)
+        self.force()
 
     def delete(self, files: Iterable[FileInfo]) -> None:
-        """Deletes files that `log_files` gave, in the order given. Missing files are no error."""
+        """Deletes files that `log_files` gave. Missing files are no error."""
+        self._storage.delete(info.path for info in files)
+
+    def _commit_file(self, version: int) -> str:
+        return self._log_file(_commit_name(version))
+
+    def _log_file(self, name: str) -> str:
+        return f"{self._directory}/_delta_log/{name}"
 
 
 OpenDeltaLog = Callable[[Storage, str], DeltaLog]
 """Opens the Delta log of a topic: (storage, topic) → DeltaLog."""
+
+
+def log_files(storage: Storage, directory: str) -> LogFiles:
+    """The files of the log of a table that lies in `directory`."""
+    found = LogFiles({}, {}, [])
+    for info in storage.list(f"{directory}/_delta_log"):
+        name = info.path.rpartition("/")[2]
+        if match := _COMMIT_NAME.match(name):
+            found.commits[int(match.group(1))] = info
+        elif match := _CHECKPOINT_NAME.match(name):
+            found.checkpoints.setdefault(int(match.group(1)), []).append(info)
+        else:
+            found.others.append(info)
+    return found
 
 
 def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:
@@ -208,42 +459,9 @@ def unbroken(commits: Collection[int]) -> list[int]:
     return versions[gaps[-1] :] if gaps else versions
 
 
-def reason(error: BaseException | None) -> str:
-    """The error in a single line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
-    text = _STACK.sub("", _DRAWING.sub("", str(error)))
-    return " ".join(text.split()) or type(error).__name__
+def _commit_name(version: int) -> str:
+    return f"{version:020d}.json"
 
 
-def read_action(line: bytes) -> dict[str, Any]:
-    """An action of a commit, from its line. Raises ValueError for what cannot be an action that this package uses."""
-    action = json.loads(line)
-    if not isinstance(action, dict) or not all(isinstance(value, dict) for value in action.values()):
-        raise ValueError("an action is no JSON object of objects")
-    for name, members in _MEMBERS.items():
-        if name not in action:
-            continue
-        for member, (kind, is_needed) in members.items():
-            value = action[name].get(member)
-            if not isinstance(value, kind) and (is_needed or value is not None):
-                raise ValueError(f"{name} has no {member} of type {kind.__name__}")
-    return action
-
-
-def damaged_commit(path: str, error: Exception) -> LogDirError:
-    """The error for a commit that cannot be read."""
-    return LogDirError(f"A commit of the manifest is damaged ({reason(error)})", path=path, hint=REBUILD_HINT)
-
-
-def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The commitInfo action of a commit: its timestamp, id and operation."""
-    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-
-
-def is_fence(actions: Sequence[dict[str, Any]]) -> bool:
-    """Whether a commit only takes its version away: see `DeltaLog.make_anew`."""
-    return len(actions) == 1 and commit_info(actions).get("change") == REBUILD_FENCE
-
-
-def paths_of(actions: Iterable[dict[str, Any]], action: str) -> list[str]:
-    """The paths that a commit's `add` or `remove` actions name, relative to the table."""
-    return [entry[action]["path"] for entry in actions if action in entry]
+def _checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
