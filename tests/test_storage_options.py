@@ -185,6 +185,9 @@ def test_a_profile_of_amazons_tools(monkeypatch, tmp_path):
     (files / "credentials").write_text(f"{text}[other]\naws_access_key_id=two\naws_secret_access_key=y\n")
     assert settings("s3://bucket", {})["access_key_id"] == "one"
     assert settings("s3://bucket", {"aws_profile": "other"})["access_key_id"] == "two"
+    (files / "config").write_text("[default]\nregion=eu-west-3\n")
+    assert settings("s3://bucket", {})["region"] == "eu-west-3"
+    assert settings("s3://bucket", {"aws_region": "eu-west-1"})["region"] == "eu-west-1"
     monkeypatch.setenv("AWS_PROFILE", "other")
     assert settings("s3://bucket", {})["access_key_id"] == "two"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "three")

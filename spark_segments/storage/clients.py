@@ -33,8 +33,8 @@ def _open_s3(location: Location, settings: dict[str, Any]) -> Any:
     if "endpoint" in given:
         _check_endpoint(given["endpoint"], "aws_endpoint_url", "aws_allow_http", settings)
         config["aws_endpoint_url_s3"] = given["endpoint"]  # which wins, and may be in the environment
-    config.setdefault("region", "us-east-1")
     provider = None if is_true(given, "skip_signature") else _s3_credentials(location, config)
+    config.setdefault("region", getattr(provider, "config", {}).get("region", "us-east-1"))
     return S3Store(location.bucket, config=config, credential_provider=provider, **settings)
 
 
@@ -54,20 +54,22 @@ def _s3_credentials(location: Location, config: dict[str, str]) -> Any:
     if keys:
         # Not by `config`: obstore would put a token of the environment beside them.
         return lambda: {"token": None, "expires_at": None, **keys}
-    if "AWS_ACCESS_KEY_ID" in os.environ or not ("profile" in given or _has_shared_files()):
+    is_meant = "profile" in given or _is_there("AWS_SHARED_CREDENTIALS_FILE", "credentials")
+    if "AWS_ACCESS_KEY_ID" in os.environ or not (is_meant or _is_there("AWS_CONFIG_FILE", "config")):
         return None
     try:
         return _boto3("Amazon's profiles").Boto3CredentialProvider(boto3_session(location))
     except ValueError:  # the profile has no credentials
         return None
+    except MissingExtraError:
+        if is_meant:
+            raise
+        return None
 
 
-def _has_shared_files() -> bool:
-    """Whether there are files of Amazon's tools with credentials, which object_store does not read."""
-    return any(
-        os.path.exists(os.environ.get(variable) or os.path.expanduser(f"~/.aws/{name}"))
-        for variable, name in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
-    )
+def _is_there(variable: str, name: str) -> bool:
+    """Whether there is a file of Amazon's tools, which object_store does not read."""
+    return os.path.exists(os.environ.get(variable) or os.path.expanduser(f"~/.aws/{name}"))
 
 
 def _boto3(needed_by: str) -> Any:
