@@ -25,7 +25,10 @@ Names = list[str]
 
 
 class WritableFile(Protocol):
-    """A file that is being written."""
+    """A file that is being written.
+
+    One that is there only once it is closed may have a method `abandon`, which ends it without that.
+    """
 
     @property
     def closed(self) -> bool: ...

@@ -196,6 +196,11 @@ class _Upload:
             self._file.write(content)
         self._bytes += content.nbytes
 
+    def abandon(self) -> None:
+        """Makes no object, for another writer may have made it whole. Parts that were sent are left to vacuum."""
+        self.closed = True
+        del self._file
+
     def close(self) -> None:
         if self.closed:
             return

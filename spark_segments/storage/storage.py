@@ -192,9 +192,9 @@ class Storage:
         """Creates a file and its parent directories, and returns a binary stream that the caller closes.
 
         Raises FileExistsError where the file exists. `unique`: no other file ever has this name, as a name with a UUID
-        in it; an object store is not asked for it, which saves a request. A stream that fails leaves a part of the
-        file, which vacuum deletes later. A failed write is not tried again, because a part of its bytes may have been
-        written.
+        in it; an object store is not asked for it, which saves a request. A stream that fails leaves a part of a local
+        file, or parts of an upload: vacuum deletes them later. A failed write is not tried again, because a part of its
+        bytes may have been written.
         """
         full = self._changed(path)
         try:
@@ -386,7 +386,7 @@ class WriteStream:
             self.close()
             return
         with contextlib.suppress(OSError):  # the first error is the one to show
-            self._file.close()
+            getattr(self._file, "abandon", self._file.close)()
 
 
 def _cause(error: BaseException, hidden: Callable[[str], str]) -> BaseException | None:
