@@ -26,8 +26,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's planner and workers import this package by way of pyspark_segments: numba and Arrow come when they are
-    # used.
+    # Spark's planner and workers import this package by way of pyspark_segments: kernels and Arrow come when they
+    # are used.
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     if name == "errors":

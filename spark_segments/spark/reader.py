@@ -140,14 +140,14 @@ class Reader(Versioned, DataSourceReader):
 
     def _pieces(self, work: Iterable[ReadRange | LatestRange]) -> Iterator[Piece]:
         """The work in pieces of a request each. Views are not cut: each takes the memory of a map."""
-        from spark_segments.log.reading.records import pieces_of  # numba, which only tasks need
+        from spark_segments.log.reading.records import pieces_of  # kernels, which only tasks need
         from spark_segments.log.segment.walk import WINDOW_BYTES
 
         for piece in pieces_of(self._storage, (one for one in work if isinstance(one, ReadRange))):
             yield self._piece(piece, first_window_bytes=WINDOW_BYTES)
 
     def _piece(self, one: ReadRange | LatestRange, **options: Any) -> Piece:
-        from spark_segments.log.reading.read import read_range  # numba, which only tasks need
+        from spark_segments.log.reading.read import read_range  # kernels, which only tasks need
 
         read: Callable[..., Iterator[pa.RecordBatch]]
         if isinstance(one, LatestRange):

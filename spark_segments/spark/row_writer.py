@@ -82,7 +82,7 @@ class RowWriter(Versioned):
             DEFAULT_BATCH_BYTES,
             Appender,
             ProducerOptions,
-        )  # numba, which only tasks need
+        )  # kernels, which only tasks need
 
         options = self._options
         producer = ProducerOptions(options.compression_type, options.batch_bytes or DEFAULT_BATCH_BYTES)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.format.kernels.crc import crc32c
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.maintenance import compact, roll
 from tests.benchmarks.measure import TURNS, Timings, children_seconds
 

@@ -54,8 +54,10 @@ def _beyond(ratios: list[float], limit: float) -> bool:
 def exported(rev: str, directory: Path) -> Path:
     """The package of another commit, in a new directory."""
     directory.mkdir()
-    archive = subprocess.run(["git", "archive", rev, "spark_segments"], cwd=HERE, stdout=subprocess.PIPE, check=True)
-    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive.stdout, check=True)
+    archive = subprocess.run(["git", "archive", rev], cwd=HERE, stdout=subprocess.PIPE, check=True)
+    names = ["--wildcards", "spark_segments/*", "hatch_build.py"]
+    subprocess.run(["tar", "-x", "-C", str(directory), *names], input=archive.stdout, check=True)
+    subprocess.run([sys.executable, "hatch_build.py"], cwd=directory, check=True)
     return directory
 
 
@@ -64,7 +66,7 @@ def _command(action: str, logs: Path) -> list[str]:
 
 
 def _environment(tree: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": str(tree / ".numba")}
+    return os.environ | {"PYTHONPATH": str(tree)}
 
 
 class _Side:

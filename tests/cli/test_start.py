@@ -14,7 +14,7 @@ from spark_segments.cli.lazy_commands import LazyCommand
 from spark_segments.cli.topics.topic import COMMANDS as TOPIC_COMMANDS
 
 # Libraries that take long to import.
-SLOW = ("numba", "llvmlite", "pyarrow.dataset", "pyspark")
+SLOW = ("spark_segments.format.kernels.crc32c", "pyarrow.dataset", "pyspark")
 ARROW = ("pyarrow", "numpy", "deltalake")
 
 PROGRAM = """

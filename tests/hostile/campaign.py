@@ -23,7 +23,7 @@ HANG_SECONDS = 60.0
 """How long a child may be at one input by the wall clock. A busy machine may stop a process for seconds."""
 
 START_SECONDS = 300.0
-"""How long a child may take to start: the first compiles kernels."""
+"""How long a child may take to start."""
 
 ROOT = Path(__file__).parents[2]
 

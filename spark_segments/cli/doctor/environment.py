@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import spark_segments
@@ -18,8 +17,9 @@ from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Find
 from spark_segments.errors import SegmentsError
 from spark_segments.spark.java import OLDEST_JAVA, java_of_spark, java_version
 
-LIBRARIES = ("pyarrow", "numpy", "numba", "deltalake", "pyspark", "pandas", "delta-spark")
+LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark")
 WORKER_SECONDS = 60
+_CHECK_VALUE = 0xE3069283  # of CRC-32C: that of "123456789"
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)(?:\[[^]]*\])?(?P<range>[^;]*)")
 _WORKER = """
@@ -59,23 +59,16 @@ def versions() -> Finding:
 
 
 def kernels() -> Finding:
-    """Whether numba compiles, and where it keeps what it compiled."""
-    started = time.monotonic()
+    """Whether the compiled kernels are there, fit their sources and count right."""
     try:
-        from spark_segments.format.kernels.jit import byte_view, read_varint
+        from spark_segments.format.kernels.crc32c import crc32c
 
-        value, position = read_varint(byte_view(b"\x96\x01"), 0, 2)
-    except Exception as error:  # whatever a compiler may raise
-        return Finding("kernels", FAILED, f"{type(error).__name__}: {error}", "Set NUMBA_CACHE_DIR to a directory")
-    seconds = time.monotonic() - started
-    if (value, position) != (75, 2):
-        return Finding("kernels", FAILED, f"a kernel gave {value, position}", "Empty numba's cache: NUMBA_CACHE_DIR")
-    cache = getattr(read_varint, "_cache", None)
-    place = getattr(cache, "cache_path", "memory")
-    if not os.access(place, os.W_OK):
-        hint = "Set NUMBA_CACHE_DIR to a directory that can be written: every process compiles for a minute else"
-        return Finding("kernels", WARNING, f"compiled in {seconds:.1f} s; {place} cannot be written", hint)
-    return Finding("kernels", OK, f"ready in {seconds:.1f} s, kept in {place}")
+        found = crc32c(b"123456789")
+    except ImportError as error:
+        return Finding("kernels", FAILED, str(error), "pip install the package's wheel for this platform")
+    if found != _CHECK_VALUE:
+        return Finding("kernels", FAILED, f"a CRC-32C is {found:#010x}, not {_CHECK_VALUE:#010x}", "Install it anew")
+    return Finding("kernels", OK, "compiled")
 
 
 def java() -> Finding:

@@ -257,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offsets_for_times(
         self, snapshot: Snapshot, targets_ms: Mapping[int, int]
     ) -> dict[int, tuple[int, int] | None]:
-        from spark_segments.log.reading.times import offsets_for_times  # numba, which few streams need here
+        from spark_segments.log.reading.times import offsets_for_times  # kernels, which few streams need here
 
         return offsets_for_times(self._topics.log().storage, snapshot, targets_ms)
 
