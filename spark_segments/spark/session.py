@@ -18,6 +18,10 @@ from spark_segments.spark.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_HIDDEN_OPTIONS = "spark.sql.redaction.options.regex"
+CREDENTIALS = "(?i)user[.]info|account_key|access_key|master_key|sas_|credential|://[^/@]*@"
+"""A pattern of names of options with credentials, and of addresses with a user part."""
+
 
 def spark_session(
     app_name: str = "spark_segments", *, master: str | None = None, config: Mapping[str, str] | None = None
@@ -39,9 +43,21 @@ def spark_session(
     for key, value in (config or {}).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    hide_credentials(session)
     if master is not None and master.startswith("sc://"):
         register(session)
     return session
+
+
+def hide_credentials(session: SparkSession) -> None:
+    """Has Spark leave credentials of options out of what `explain` and its pages show of a stream.
+
+    Spark hides options whose names or values match spark.redaction.regex (secret, password, token, access.key) or
+    spark.sql.redaction.options.regex, which gets the other names of storages and registries.
+    """
+    hidden = str(session.conf.get(_HIDDEN_OPTIONS, "(?i)url"))
+    if CREDENTIALS not in hidden:
+        session.conf.set(_HIDDEN_OPTIONS, f"{hidden}|{CREDENTIALS}")
 
 
 def register(session: SparkSession) -> None:
