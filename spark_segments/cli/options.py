@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typer.models import ArgumentInfo
 
 from spark_segments.cli.output import Output
 from spark_segments.config import load_defaults, parse_overrides
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 OptionalTopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; all topics by default.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 OutputOption = Annotated[Output, typer.Option("--output", help="The format of the output.")]
 StorageOption = Annotated[
     list[str] | None,
@@ -174,6 +177,12 @@ class JobOptions:
             found = f"{argument} and --topic {option}"
             raise InvalidOptionError("Two topics", expected="TOPIC or --topic", found=found)
         return argument or option
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Asks on a terminal, unless `yes`; a no ends the command. A script is not asked."""
+    if sys.stdin.isatty() and not yes:
+        typer.confirm(escaped(question, one_line=True), abort=True, err=True)
 
 
 def with_options(command: C) -> C:

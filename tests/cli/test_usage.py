@@ -9,11 +9,12 @@ import spark_segments
 
 COMMANDS = [
     *(("topic", name) for name in ("create", "list", "describe", "alter", "upgrade", "delete", "history", "restore")),
+    *(("groups", name) for name in ("list", "show", "reset", "delete")),
     *((name,) for name in ("offsets", "produce", "append", "consume", "sql", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "maintain", "job-path")),
     *((name,) for name in ("mirror", "promote", "demote")),
     *((name,) for name in ("java-home", "doctor", "describe", "page", "explain", "verify", "repair")),
-    *((name,) for name in ("dump", "import", "export")),
+    *((name,) for name in ("dump", "import", "export", "serve")),
 ]
 
 
@@ -25,7 +26,7 @@ def test_help_has_an_example_and_fits_eighty_columns(segments, command):
 
 
 def test_every_command_is_in_the_help(segments):
-    text = segments("--help").text + segments("topic", "--help").text
+    text = segments("--help").text + segments("topic", "--help").text + segments("groups", "--help").text
     shown = re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.MULTILINE)
     assert {name for command in COMMANDS for name in command} == set(shown)
     assert shown[0] == "topic"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import (
+    DryRunOption,
+    LogOptions,
+    OutputOption,
+    TopicArgument,
+    YesOption,
+    confirm,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 
@@ -36,9 +45,14 @@ def delete_records(
         Path | None,
         typer.Option("--offset-json-file", help="Kafka's JSON file with partitions and offsets.", exists=True),
     ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Moves the log start up. The next retain and vacuum delete the files.
+    """Moves the log start up. On a terminal it says how far, and asks first.
+
+    The next retain and vacuum delete the files. Until then `segments topic
+    restore` brings the records back.
 
     Example: segments delete-records /data/log orders --before-time 2026-01-01
     """
@@ -63,12 +77,27 @@ def delete_records(
     else:
         assert before_offset is not None
         before = dict.fromkeys(chosen, before_offset)
-    started = log.delete_records(topic, before)
+    ends = {number: bounds[number][1] if at == -1 else at for number, at in before.items() if number in bounds}
+    moves = {number: (bounds[number][0], max(bounds[number][0], at)) for number, at in ends.items()}
+    text = ", ".join(f"{number}: {a} to {b}" for number, (a, b) in list(moves.items())[:8])
+    what = f"the log start of {topic}, partition {text}{', …' if len(moves) > 8 else ''}"
+    version = log.snapshot(topic).version
+    if not dry_run:
+        confirm(f"Move {what}?", yes)
+    started = {number: at for number, (_, at) in moves.items()} if dry_run else log.delete_records(topic, before)
     if output is Output.JSON:
         print_json({"topic": topic, "partitions": [{"partition": n, "low_watermark": at} for n, at in started.items()]})
     else:
         for number, at in started.items():
             print(f"partition: {topic}-{number}\tlow_watermark: {at}")
+    if dry_run:
+        print(f"Nothing was deleted. This would move {what}.", file=sys.stderr)
+    else:
+        print(
+            f"Until vacuum deletes the files, segments topic restore {location.log_dir} {topic} --version {version} "
+            "brings the records back.",
+            file=sys.stderr,
+        )
 
 
 def _offsets_of(file: Path, topic: str) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -11,7 +10,15 @@ import typer
 
 from spark_segments.cli.arguments import numbers, timestamp_ms
 from spark_segments.cli.lazy_commands import LazyCommand, group_of
-from spark_segments.cli.options import LogOptions, OptionalTopicArgument, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import (
+    LogOptions,
+    OptionalTopicArgument,
+    OutputOption,
+    TopicArgument,
+    YesOption,
+    confirm,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.log.groups.group import Group, Positions
@@ -43,7 +50,6 @@ app = typer.Typer(
 )
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 PartitionsOption = Annotated[str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")]
 
 COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
@@ -190,8 +196,7 @@ def reset(
         print_table(columns, ([getattr(move, name) for name in columns] for move in moves))
     if dry_run:
         return
-    if sys.stdin.isatty() and not yes:
-        typer.confirm(f"Move {len(moves)} positions of group {group}?", abort=True, err=True)
+    confirm(f"Move {len(moves)} positions of group {group}?", yes)
     # Against the positions that were shown: a reader that commits meanwhile is told of, not overwritten.
     state = {one: PartitionState.of(snapshot, one) for one in chosen}
     found.commit(positions, {topic: {one: state[one].position(targets[one][0]) for one in chosen}})
@@ -215,8 +220,7 @@ def delete(location: LogOptions, group: GroupArgument, yes: YesOption = False) -
         if isinstance(error, InvalidOptionError):
             raise
         text = f"what it has ({error})"
-    if sys.stdin.isatty() and not yes:
-        typer.confirm(f"Group {group} forgets {text}. Go on?", abort=True, err=True)
+    confirm(f"Group {group} forgets {text}. Go on?", yes)
     found.delete()
     print(f"Deleted group {group}.")
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
 from typing import Annotated
 
+import pyarrow.compute as pc
 import typer
 
-from spark_segments.cli.options import ConfigOption, ConfiguredLogOptions, LogOptions, TopicArgument, with_options
-from spark_segments.config import parse_overrides
+from spark_segments.cli.options import (
+    ConfigOption,
+    ConfiguredLogOptions,
+    DryRunOption,
+    LogOptions,
+    TopicArgument,
+    YesOption,
+    confirm,
+    with_options,
+)
+from spark_segments.cli.output import human_bytes
+from spark_segments.cli.page.words import duration
+from spark_segments.config import parse_overrides, topic_config
+from spark_segments.config.table import KEYS
+from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
 
@@ -54,7 +70,13 @@ def alter(
     """
     changes: dict[str, str | None] = dict(parse_overrides(config or []))
     changes |= dict.fromkeys(delete_config or [])
-    location.open_topics().alter_topic(topic, changes, partitions)
+    log = location.open_topics()
+    for name in delete_config or []:
+        if name not in KEYS and name not in log.snapshot(topic).config:
+            near = difflib.get_close_matches(name, KEYS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
+            raise InvalidOptionError("Unknown setting", found=name, hint=hint)
+    log.alter_topic(topic, changes, partitions)
     print(f"Altered topic {topic}.")
 
 
@@ -66,8 +88,13 @@ def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Delete the topic even if its manifest cannot be read.")
     ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
-    """Deletes a topic. Vacuum deletes its files once file.delete.delay.ms has passed.
+    """Deletes a topic. On a terminal it says what is in it, and asks first.
+
+    Vacuum deletes the files once file.delete.delay.ms has passed. Until then
+    `segments topic restore` brings the topic back.
 
     --force also deletes a topic whose manifest cannot be read, because it is
     damaged or of a newer version of this package. All of the topic's files
@@ -78,5 +105,27 @@ def delete(
     log = location.open_topics()
     if if_exists and topic not in log.topics():
         return
+    try:
+        snapshot = log.snapshot(topic)
+    except UnknownTopicError:
+        raise
+    except SegmentsError as error:
+        if not force:
+            raise
+        what, way_back = f"topic {topic}, whose content is not known ({error.message})", None
+    else:
+        records, size = (pc.sum(snapshot.live.column(name)).as_py() or 0 for name in ("records", "log_bytes"))
+        what = f"topic {topic}: {len(snapshot.partitions):,} partitions, {records:,} records, {human_bytes(size)}"
+        delay_ms = topic_config(snapshot.config, log.defaults).file_delete_delay_ms
+        way_back = (
+            f"Until vacuum deletes its files, {duration(delay_ms)} from now at the earliest, "
+            f"segments topic restore {location.log_dir} {topic} --version {snapshot.version} brings it back."
+        )
+    if dry_run:
+        print(f"Would delete {what}.")
+        return
+    confirm(f"Delete {what}?", yes)
     log.delete_topic(topic, force=force)
     print(f"Deleted topic {topic}.")
+    if way_back is not None:
+        print(way_back, file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_segments.cli.options import LogOptions, OutputOption, SparkOptions, with_options
+from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, with_options
 from spark_segments.cli.output import FAILED, Output, human_bytes, print_json
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -25,7 +25,6 @@ TOPICS_AT_A_TIME = 8
 TopicsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", help="The topics; all followers by default.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
 
 
 @with_options
