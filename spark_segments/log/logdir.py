@@ -19,6 +19,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
+from spark_segments.log.marker import check_apart, is_marked
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.reading.topic_reads import TopicReads
@@ -164,7 +165,15 @@ class LogDir(Topics, TypedLog, TopicReads):
         """
         self._check_writable()
         overrides = normal_overrides(config or {})
-        source = KafkaDirectory(Storage(path, dict(storage_options or {})))
+        source_storage = Storage(path, dict(storage_options or {}))
+        if is_marked(source_storage):
+            raise LogDirError(
+                "The location is a log directory of this package, and none that Kafka wrote",
+                path=path,
+                expected="<topic>-<partition> directories of Kafka",
+                hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
+            )
+        source = KafkaDirectory(source_storage)
         topics = [topic] if topic is not None else source.topics()
         if exclude_internal:
             topics = [name for name in topics if not name.startswith("__")]
@@ -198,12 +207,18 @@ class LogDir(Topics, TypedLog, TopicReads):
 
         Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
         A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. Returns
-        what was written of each topic. Raises LogDirError where a partition's directory is there already, and, after
-        all the others were exported, for topics whose manifest cannot be read.
+        what was written of each topic. Raises LogDirError where a partition's directory is there already, where `path`
+        is in a log directory, and, after all the others were exported, for topics whose manifest cannot be read.
         """
+        target = Storage(path, dict(storage_options or {}))
+        if is_marked(target):
+            raise LogDirError(
+                "The location is a log directory, and none of Kafka's", path=path, hint="Name another one"
+            )
+        check_apart(target)
         return export_all(
             self.storage,
-            Storage(path, dict(storage_options or {})),
+            target,
             [topic] if topic is not None else self.topics(),
             self.snapshot,
             self.defaults,

@@ -25,11 +25,36 @@ OVERWRITES = (
 _CONDITIONS, _IGNORED = "conditional.writes", "ignored"
 
 
+def enclosing(storage: Storage) -> str | None:
+    """The address of a log directory that the location lies in, None where there is none, or nobody may look there."""
+    uri = storage.uri.rstrip("/").rpartition("/")[0]
+    while uri and not uri.endswith("/"):  # of s3://bucket that is "s3:/"
+        with contextlib.suppress(StorageError):
+            if is_marked(Storage(uri, storage.storage_options)):
+                return uri
+        uri = uri.rpartition("/")[0]
+    return None
+
+
+def check_apart(storage: Storage) -> None:
+    """Raises LogDirError where the location lies in a log directory: vacuum deletes what it does not know there."""
+    if (outer := enclosing(storage)) is not None:
+        raise LogDirError(
+            "The location lies inside a log directory, where nothing else may lie",
+            path=storage.uri,
+            expected="a location of its own",
+            found=f"the log directory {outer}",
+        )
+
+
 def mark(storage: Storage) -> None:
     """Makes the location a log directory. Another process may do so at the same moment.
 
-    Raises StorageError where the store overwrites files that are to be created.
+    Raises LogDirError for a location inside a log directory, InvalidOptionError for one where no manifest could lie,
+    StorageError where the store overwrites files that are to be created.
     """
+    storage.delta_uri(MANIFEST_DIRECTORY)
+    check_apart(storage)
     version = {"format.version": FORMAT_VERSION}
     with contextlib.suppress(FileExistsError):
         storage.publish(MARKER, json.dumps(version).encode())

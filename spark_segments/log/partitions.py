@@ -10,13 +10,15 @@ from spark_segments.log.manifest.snapshot import Snapshot
 MOST_PARTITIONS = 1_000_000
 """Upper bound on a topic's partitions: a mistyped number makes no billion rows."""
 
+LONGEST_NAME = 255
+"""How many bytes a name in a directory has at most, on all usual file systems."""
 
-def check_partition_count(count: int) -> None:
-    """Raises InvalidOptionError for a number of partitions that no topic can have."""
-    if not 1 <= count <= MOST_PARTITIONS:
-        raise InvalidOptionError(
-            "A topic cannot have so many partitions", expected=f"1 to {MOST_PARTITIONS}", found=count
-        )
+
+def check_partition_count(topic: str, count: int) -> None:
+    """Raises InvalidOptionError for a number of partitions that the topic cannot have."""
+    most = min(MOST_PARTITIONS, 10 ** (LONGEST_NAME - len(topic) - 1))  # of directories `<topic>-<partition>`
+    if not 1 <= count <= most:
+        raise InvalidOptionError("A topic cannot have so many partitions", expected=f"1 to {most}", found=count)
 
 
 def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:

@@ -33,7 +33,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
             raise InvalidOptionError(
                 "The number of partitions can only be raised", expected=f"at least {count}", found=partitions
             )
-        check_partition_count(partitions or count)
+        check_partition_count(snapshot.topic, partitions or count)
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None

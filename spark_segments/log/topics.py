@@ -133,7 +133,7 @@ class Topics(Groups):
         # No other name collides with one that has neither character: it is no matter then how many topics there are.
         names = self.storage.directories(MANIFEST_DIRECTORY) if {".", "_"} & set(topic) else []
         check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self._is_there(name)])
-        check_partition_count(partitions)
+        check_partition_count(topic, partitions)
         overrides = normal_overrides(config or {})
         topic_config(overrides, self.defaults)
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

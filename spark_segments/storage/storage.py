@@ -40,6 +40,8 @@ CLOCK_PROBE = "_clock"
 
 _THREADS = 16
 _TASKS = 8
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_DESCRIPTORS = "Too many files are open: raise the limit (ulimit -n), then run it again"
 _TRANSIENT = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE}
 
 S = TypeVar("S")
@@ -128,9 +130,13 @@ class Storage:
         if "%" in path:
             hint = "delta-rs takes % for the begin of an escape"
             raise InvalidOptionError("A path must stay inside the log directory", found=repr(path), hint=hint)
+        hint = ""
         if self.is_local and re.search("%[0-9A-Fa-f]{2}", self.uri):
             hint = "delta-rs takes % and two hexadecimal digits for an escape: use another directory"
-            raise InvalidOptionError("A log directory cannot lie at this path", found=self.uri, hint=hint)
+        elif re.search(r"[\x00-\x1f\x7f\\]", self.uri):
+            hint = "delta-rs takes no control characters, and a backslash for a slash: use another directory"
+        if hint:
+            raise InvalidOptionError("A log directory cannot lie at this path", found=repr(self.uri), hint=hint)
         return self.location(path), self._location.delta_options()
 
     # Reading
@@ -257,7 +263,9 @@ class Storage:
             raise StorageError(
                 f"The disk failed while files were forced to it ({error})",
                 path=error.filename or self.uri,
-                hint="Look after the disk first. What was not forced to it may be lost",
+                hint=_DESCRIPTORS
+                if error.errno in _NO_DESCRIPTORS
+                else "Look after the disk first. What was not forced to it may be lost",
             ) from error
 
     def delete(self, paths: str | Iterable[str]) -> None:
@@ -406,6 +414,8 @@ def _failure(error: BaseException, location: str, hidden: Callable[[str], str]) 
         hint = "Free space there, or raise the quota or limit, then run it again: nothing was committed"
     elif number == errno.EOPNOTSUPP:
         hint = "A commit would not be whole there: use a local disk, or the address of the object store (s3:// …)"
+    elif number in _NO_DESCRIPTORS:
+        hint = _DESCRIPTORS
     elif number == errno.EROFS:
         hint = "Mount it for writing, then run it again: nothing was committed"
     else:

@@ -74,6 +74,44 @@ def test_a_kafka_directory_is_neither_created_in_nor_written_to():
         LogDir.open(kafka).append("orders", rows(1))
 
 
+@pytest.mark.parametrize("below", ["orders-0", "_manifest", "_manifest/orders", "deep/down"])
+def test_nothing_is_made_or_exported_inside_a_log_directory(log, tmp_path, below):
+    log.create_topic("orders")
+    place = f"{log.uri}/{below}"
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(LogDirError, match=f"inside a log directory.*{log.uri}"):
+        LogDir.create(place)
+    with pytest.raises(LogDirError, match="inside a log directory"):
+        log.export_kafka(place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_log_directory_is_neither_imported_nor_exported_into(log, tmp_path):
+    log.create_topic("orders")
+    log.append("orders", rows(3))
+    other = LogDir.create(str(tmp_path / "other"))
+    with pytest.raises(LogDirError, match=f"segments mirror {log.uri} {other.uri}"):
+        other.import_kafka(log.uri)
+    assert other.topics() == []
+    with pytest.raises(LogDirError, match="is a log directory, and none of Kafka's"):
+        log.export_kafka(other.uri)
+
+
+@pytest.mark.parametrize("name", ["a\\b", "a\nb", "a\tb", "a\x1bb", "a\x7fb", "a%41b"])
+def test_a_place_where_no_manifest_could_lie_is_refused_before_anything_is_made(tmp_path, name):
+    with pytest.raises(InvalidOptionError, match=r"cannot lie at this path.*use another directory"):
+        LogDir.create(f"{tmp_path}/{name}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_odd_but_possible_places_hold_a_log(tmp_path):
+    for name in (" a b ", "a#b?c", "'\"`$&;", "100%", "ä日\u202e", "*[x]{y}"):
+        log = LogDir.create(f"{tmp_path}/{name}")
+        log.create_topic("orders")
+        log.append("orders", rows(2))
+        assert LogDir.open(f"{tmp_path}/{name}").offsets("orders") == {0: (0, 2)}
+
+
 def test_offsets_are_dense_and_returned_inclusive(log):
     log.create_topic("orders", partitions=1)
     assert log.append("orders", rows(10)) == {0: (0, 9)}

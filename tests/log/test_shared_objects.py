@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
 from spark_segments.log.appending.appender import Appender, ProducerOptions
 from spark_segments.log.appending.offset_assignment import commit_append
@@ -24,7 +24,10 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import erase, vacuum
+from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.storage import Storage, WriteStream
+from tests.clock import store_clock
 from tests.specification_reader import ManagedLog
 
 PARTITIONS = 12
@@ -162,6 +165,40 @@ def test_topics_whose_names_look_like_directories_of_objects_stay_apart(log):
     append(log, spread(120))
     assert [sum(batch.num_rows for batch in log.read(name)) for name in log.topics()] == [120, 24, 24]
     assert_sound(log)
+
+
+@pytest.mark.parametrize("length", [248, 249])
+def test_a_topic_of_the_longest_name_shares_objects_as_others_do(log, tmp_path, length):
+    name = "t" * length
+    log.create_topic(name, PARTITIONS, {"file.delete.delay.ms": "0"})
+    log.append(name, table(spread(120)))
+    [path] = {row.path for row in segments_of(log.snapshot(name).live)}
+    assert path.startswith(f"{name}-shared/" if length == 248 else f"{name}-s/")
+    assert_sound(log)
+    stray = path.replace(".log", "00.log")
+    log.storage.write(stray, b"of a writer that failed")
+    copy = LogDir.create(str(tmp_path / "copy"))
+    assert not mirror(log, copy).failed
+    erase(log, name, [b"no key"])
+    log.delete_topic(name)
+    old_ms = log.storage.now_ms() + 30 * 86_400_000
+    with store_clock(old_ms):
+        assert not vacuum(log).failed
+    assert not log.storage.list(path.partition("/")[0]), "the object and what no row names"
+    assert sum(batch.num_rows for batch in copy.read(name)) == 120
+
+
+def test_another_directory_that_ends_so_is_nobodys(log):
+    log.storage.write("orders-s/notes.txt", b"mine")
+    with store_clock(log.storage.now_ms() + 30 * 86_400_000):
+        vacuum(log)
+    assert log.storage.list("orders-s")
+
+
+def test_a_topic_has_no_more_partitions_than_directories_can_have_names(log):
+    log.create_topic("t" * 249)
+    with pytest.raises(InvalidOptionError, match="expected 1 to 100000, found 100001"):
+        log.alter_topic("t" * 249, partitions=100_001)
 
 
 # Reading

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 
 import pyarrow as pa
 
@@ -11,6 +10,7 @@ from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.topic_row import NewerFormatError
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.scratch import scratch_directory
 
 
 def check_lost(manifest: Manifest) -> None:
@@ -28,7 +28,7 @@ def check_lost(manifest: Manifest) -> None:
     failure = _failure(manifest)
     if failure is not None:
         # delta-rs has one error for a store that fails and for damaged files. Files that were read are not the store's.
-        with tempfile.TemporaryDirectory() as place:
+        with scratch_directory() as place:
             copy = Storage(place)
             manifest.storage.at_once(
                 lambda info: _copy(manifest.storage, info, copy),

@@ -16,6 +16,7 @@ from spark_segments.log.manifest.rows import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
+from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.storage import FileInfo
 
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
@@ -37,7 +38,7 @@ def files_to_delete(topic: str, rows: pa.Table, all_rows: pa.Table) -> list[str]
         needed = all_rows.filter(pc.not_equal(all_rows.column("state"), DELETING)).column("path").combine_chunks()
         paths = pc.unique(rows.filter(shared).column("path"))
         files += paths.filter(pc.invert(pc.is_in(paths, needed))).to_pylist()
-    own = re.compile(rf"{re.escape(topic)}-([0-9]+|shared)/[^/]+")
+    own = re.compile(rf"({re.escape(topic)}-[0-9]+|{re.escape(shared_directory(topic))})/[^/]+")
     return [path for path in files if own.fullmatch(path)]
 
 

@@ -30,6 +30,7 @@ from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEM
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
+from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.selection import check_managed
@@ -49,7 +50,7 @@ DIRECTORIES_A_TASK = 20
 SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
 _DELAY_KEY = "file.delete.delay.ms"
-_DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-([0-9]+|shared)")  # of a partition, or of shared objects
+_DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]+|shared|s)")  # of a partition, or shared objects
 THREADS = 16  # of this process: on an object store, listing and deleting is mostly waiting
 
 
@@ -124,8 +125,8 @@ def vacuum(
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     directories = defaultdict(list)
     for directory in log.storage.directories():
-        if match := _DIRECTORY_OF_TOPIC.fullmatch(directory):
-            directories[match["topic"]].append(directory)
+        if (owner := _owner(directory)) is not None:
+            directories[owner].append(directory)
     for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
         try:
             _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress, topic is None)
@@ -169,11 +170,19 @@ def _abort_uploads(log: LogDir, topic: str | None, dry_run: bool, report: Report
         report.warn(str(error))
 
 
+def _owner(directory: str) -> str | None:
+    """The topic whose partition or shared objects are in the directory, None for any other directory."""
+    match = _DIRECTORY_OF_TOPIC.fullmatch(directory)
+    if match is None or not (match["number"].isdecimal() or directory == shared_directory(match["topic"])):
+        return None
+    return match["topic"]
+
+
 def _topic_of(path: str) -> str | None:
     """The topic whose file this is."""
     directory, _, rest = path.partition("/")
-    if match := _DIRECTORY_OF_TOPIC.fullmatch(directory):
-        return match["topic"]
+    if (owner := _owner(directory)) is not None:
+        return owner
     return rest.partition("/")[0] if directory in (MANIFEST_DIRECTORY, RECOVERY_DIRECTORY) else None
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
+import tempfile
+
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, StorageError
+from spark_segments.errors import LogDirError, SegmentsError, StorageError
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage import Storage
+from spark_segments.storage.scratch import scratch_directory
+from tests.faults.scenes import file_size_limit
 from tests.log.chunk_rows import new_partitions
 from tests.log.rebuild.lost import TOPIC, again, all_files, append, commit_file, copy, lose_manifest, new_log
 
@@ -124,4 +131,59 @@ def test_an_older_package_does_not_cut_a_damaged_manifest_back_to_its_own_format
     before = all_files(log)
     with pytest.raises(LogDirError, match="newer version of this package"):
         rebuild_manifest(log, TOPIC)
+    assert all_files(log) == before
+
+
+def test_a_full_directory_for_temporary_files_is_named_and_not_the_logs_disk(tmp_path):
+    log = new_log(tmp_path / "log")
+    append(log, 0)
+    commit_file(log, log.snapshot(TOPIC).version).write_bytes(b"damage")
+    before = all_files(log)
+    with file_size_limit(10), pytest.raises(StorageError, match=r"\$TMPDIR") as found:
+        rebuild_manifest(log, TOPIC)
+    assert os.path.dirname(found.value.path) == tempfile.gettempdir()
+    assert all_files(log) == before
+
+
+def test_what_others_say_of_a_full_directory_for_temporary_files_is_not_told():
+    with pytest.raises(StorageError, match=r"\$TMPDIR"), file_size_limit(10), scratch_directory():
+        raise ValueError("Generic LocalFileSystem error")
+    with pytest.raises(ValueError, match="of its own"), scratch_directory():
+        raise ValueError("of its own")
+
+
+def test_a_rebuild_at_the_limit_of_open_files_is_done_or_says_so(tmp_path):
+    log = new_log(tmp_path / "log", flush_messages="1")
+    append(log, 0)
+    copy(log)
+    append(log, 10)
+    commit_file(log, log.snapshot(TOPIC).version).write_bytes(b"damage")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = []
+    for spare in range(-1, 6):
+        again = LogDir.open(shutil.copytree(log.uri, tmp_path / f"copy{spare}"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, limits[1]))
+        try:
+            rebuild_manifest(again, TOPIC)
+        except SegmentsError as error:
+            found.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert found
+    assert all("ulimit -n" in error for error in found), found
+
+
+def test_a_manifest_that_cannot_be_read_at_the_limit_of_open_files_is_not_lost(tmp_path):
+    log = new_log(tmp_path / "log")
+    append(log, 0)
+    copy(log)
+    before = all_files(log)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for spare in range(-1, 12):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, limits[1]))
+        try:
+            with pytest.raises((LogDirError, StorageError), match=r"nothing to rebuild|ulimit -n"):
+                rebuild_manifest(log, TOPIC)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert all_files(log) == before

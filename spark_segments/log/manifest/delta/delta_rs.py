@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from spark_segments.log.manifest.row_files import STATISTICS, RowFile
 from spark_segments.log.manifest.schemas import KIND
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
+from spark_segments.storage.scratch import scratch_directory
 
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 
@@ -112,9 +112,9 @@ def made_checkpoint(log: Iterable[tuple[str, bytes]]) -> tuple[bytes, bytes]:
     """(a checkpoint of the latest version, the pointer to it) of a log that has these files, each of (name, bytes).
 
     delta-rs makes it in a temporary directory, so that a store gets it whole, and a disk before its name is there.
-    Raises CommitFailedError.
+    Raises CommitFailedError, and StorageError where $TMPDIR is full.
     """
-    with tempfile.TemporaryDirectory(prefix="spark-segments-") as place:
+    with scratch_directory() as place:
         directory = Path(place, "_delta_log")
         directory.mkdir()
         before = set()
