@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -213,5 +214,23 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Exit codes: 0 done, 1 errors (a line for each), 2 wrong usage, 3 faults were found."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if not any(one.startswith(_ASKS_FOR_PANDAS) for one in arguments) and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            # Where pandas is installed, pyarrow would import it at its first conversion: a quarter of the time that a
+            # short command takes.
+            sys.meta_path.insert(0, _NoPandas())
     with errors_in_one_line():
-        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="segments")
+        app(args=list(arguments), prog_name="segments")
+
+
+# Spark, its check, and DuckDB.
+_ASKS_FOR_PANDAS = ("--master", "doctor", "sql")
+
+
+class _NoPandas:
+    """Pandas, as where it is not installed."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("commands without Spark do without pandas", name=name)

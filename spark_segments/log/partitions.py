@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.snapshot import Snapshot
 
@@ -37,9 +35,9 @@ def offset_bounds(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
 
 def check_partition(snapshot: Snapshot, partition: int) -> None:
     """Raises UnknownTopicError unless the topic has that partition."""
-    numbers = snapshot.partitions.column("partition").to_numpy()
-    if (numbers == partition).any():
+    numbers = snapshot.partitions.column("partition").to_pylist()  # to_numpy() would import pandas
+    if partition in numbers:
         return
-    dense = bool((numbers == np.arange(len(numbers))).all())  # Kafka's directory may lack some partitions
+    dense = numbers == list(range(len(numbers)))  # Kafka's directory may lack some partitions
     expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
     raise UnknownTopicError(f"Topic {snapshot.topic} has no such partition", expected=expected, found=partition)

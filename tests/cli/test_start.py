@@ -21,7 +21,7 @@ PROGRAM = """
 import sys
 from spark_segments.cli import main
 try:
-    main(sys.argv[1:])
+    main()
 finally:
     print(*sys.modules, file=sys.stderr)
 """
@@ -52,6 +52,18 @@ def test_commands_that_read_no_segment_import_no_kernel(tmp_path: Path):
         ["topic", "delete", log, "orders"],
     ):
         assert not set(SLOW) & modules_after(*arguments), arguments
+
+
+@pytest.mark.slow
+def test_a_short_read_imports_neither_pandas_nor_spark(tmp_path: Path):
+    log, lines = str(tmp_path / "log"), tmp_path / "lines.json"
+    lines.write_text('{"value": "a"}\n')
+    for arguments in (
+        ["append", log, "orders", "--input", str(lines), "--partitions", "1"],
+        ["consume", log, "orders", "-n", "1"],
+    ):
+        imported = modules_after(*arguments)
+        assert "pyarrow" in imported and not {"pandas", "pyspark", "pyarrow.dataset"} & imported
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *TOPIC_COMMANDS], ids=lambda command: command.name)
