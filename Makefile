@@ -1,11 +1,17 @@
 # Everything that a change has to pass, by the Python of this environment: make PYTHON=.venv/bin/python test
 PYTHON ?= python
 
-.PHONY: all kernels lint types fast test docs bench bench-compare
+.PHONY: all kernels wheels lint types fast test docs bench bench-compare
 all: kernels lint types docs test
 
 kernels:  ## compiles the kernels that are older than their sources, in place
 	$(PYTHON) hatch_build.py
+
+# Machine and C library that the wheels are for; ziglang compiles for all of them on any machine.
+TARGETS = x86_64-linux-gnu x86_64-linux-musl aarch64-linux-gnu aarch64-linux-musl
+
+wheels:  ## the wheels of a release, in dist/
+	for target in $(TARGETS); do SEGMENTS_TARGET=$$target $(PYTHON) -m build --wheel || exit 1; done
 
 lint:  ## style and formatting
 	$(PYTHON) -m ruff check .

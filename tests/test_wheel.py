@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.format.built import kernel_sources
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
 
@@ -155,3 +157,25 @@ def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert " anna tea\n" in done.stdout
     assert (tmp_path / "log.html").is_file() and (tmp_path / "restored").is_dir()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("library", ["gnu", "musl"])
+def test_wheels_for_other_machines_hold_libraries_that_ask_for_old_ones_only(
+    machine: str, library: str, tmp_path: Path
+) -> None:
+    """As `make wheels` makes them, whatever compiler this machine has."""
+    variables = os.environ | {"SEGMENTS_TARGET": f"{machine}-linux-{library}"}
+    build = [sys.executable, "-m", "build", "--wheel", "-o", tmp_path, ROOT]
+    subprocess.run(build, env=variables, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    tag = {"gnu": "manylinux_2_17", "musl": "musllinux_1_2"}[library]
+    assert wheel.name.endswith(f"-cp311-abi3-{tag}_{machine}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [archive.read(name) for name in archive.namelist() if name.endswith(".abi3.so")]
+    assert len(libraries) == len(kernel_sources())
+    for content in libraries:
+        assert content[:4] == b"\x7fELF"
+        assert int.from_bytes(content[18:20], "little") == {"x86_64": 62, "aarch64": 183}[machine]
+        versions = [tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([0-9.]+)\0", content)]
+        assert all(version <= (2, 17) for version in versions) if library == "gnu" else not versions
