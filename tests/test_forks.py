@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
@@ -31,9 +32,13 @@ def _send(storage: Storage, sender: Connection) -> None:
 
 
 def _read_in_another_process(storage: Storage, method: str) -> bytes | str:
+    return _in_another_process(_send, storage, method)
+
+
+def _in_another_process(work: Callable[[Any, Connection], None], given: object, method: str) -> Any:
     context: Any = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(storage, sender))
+    process = context.Process(target=work, args=(given, sender))
     process.start()
     try:
         assert receiver.poll(SECONDS), "the child hangs"
@@ -78,6 +83,22 @@ def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
         assert pool.submit(_fork_and_read, storage).result(SECONDS) == b"x"
+
+
+def _open(uri: str, sender: Connection) -> None:
+    try:
+        sender.send(LogDir.open(uri).snapshot("orders").version)
+    except StorageError as error:
+        sender.send(str(error))
+
+
+def test_a_forked_child_of_a_process_that_opened_a_local_topic_gets_an_error(tmp_path: Path) -> None:
+    """delta-rs would panic there."""
+    LogDir.create(str(tmp_path)).create_topic("orders")
+    assert LogDir.open(str(tmp_path)).snapshot("orders").version == 0
+    found = _in_another_process(_open, str(tmp_path), "fork")
+    assert "was forked" in found and "delta-rs" in found
+    assert _in_another_process(_open, str(tmp_path), "spawn") == 0
 
 
 def test_a_panic_is_an_error_like_others() -> None:
