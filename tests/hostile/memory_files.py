@@ -70,7 +70,7 @@ class MemoryFiles:
         for path in paths:
             self.files.pop(self._name(path), None)
 
-    def publish(self, path: str, data: Any) -> None:
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         if self._name(path) in self.files:
             raise FileExistsError(path)
         self.replace(path, data)

@@ -750,4 +750,28 @@ MUTANTS = (
         "    if False:\n",
         "tests/test_forks.py::test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error",
     ),
+    Mutant(
+        "rebuild",
+        "a note that nothing proves is played",
+        "log/rebuild/playback.py",
+        "        if one.name in notes.marked\n",
+        "        if True\n",
+        "tests/log/rebuild/test_playback.py::test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed",
+    ),
+    Mutant(
+        "rebuild",
+        "a copy of an older version tells that nothing came after it",
+        "log/manifest/recovery_copy.py",
+        'index.get("notes") is True',
+        "True",
+        "tests/log/rebuild/test_playback.py::test_a_copy_of_an_older_version_does_not_tell_that_nothing_came_after_it",
+    ),
+    Mutant(
+        "rebuild",
+        "vacuum takes notes for their age",
+        "log/manifest/recovery_copy.py",
+        " and not _is_after(info.path, first)\n",
+        "\n",
+        "tests/log/rebuild/test_playback.py::test_notes_that_are_needed_outlive_vacuum_however_old_they_are",
+    ),
 )

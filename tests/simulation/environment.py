@@ -89,6 +89,9 @@ class Inline:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def shutdown(self, wait: bool = True) -> None:
+        pass
+
     def submit(self, function: Callable[..., Any], /, *values: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:

@@ -91,6 +91,8 @@ class ChangeWriter:
 
     store: RowFiles
     waiting: list[EncodedFile] = field(default_factory=list)
+    contents: dict[str, pa.Buffer] = field(default_factory=dict)
+    """The bytes of all files that any try has made, by path."""
     _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
     def planned(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
@@ -119,6 +121,7 @@ class ChangeWriter:
     def _new_files(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
         files = self.store.encode_all(kind, rows, format_version)
         self.waiting += files
+        self.contents |= {file.path: data for file, data in files}
         return [file for file, _ in files]
 
     def _write_topic(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, done: FileChange) -> None:

@@ -139,6 +139,7 @@ class _Tries:
         version, attempt = found
         made = self.sent[attempt]
         made.delta.check_kept(made.state.table)
+        self.log.mark_made(version, CommitNote(self.commit_id, attempt, made.change.operation))
         return Commit(version, made.state.snapshot, made.change)
 
     def may_happen(self, latest: int) -> bool:
@@ -262,8 +263,9 @@ class _Committing:
         delta = self.log.durable(snapshot.config, _config_after(snapshot, change))
         files = writer.planned(snapshot, state.files, change)
         note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
-        writer.write()
-        delta.prepare(state.table, map(self.log.store.path, files.added))
+        noted = self.log.note_of(state, files, note, change.transactions, writer.contents)
+        writer.write([noted])
+        delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])
         tries.sent.append(_Try(state, change, delta))
         table = self.log.commit_on(delta, state, files, note, change.transactions)
         return Commit(table.version, snapshot, change, table=table)

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.commit_notes import recovery_directory, version_of
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
@@ -24,8 +25,6 @@ from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import FileInfo, Storage
-
-RECOVERY_DIRECTORY = "_recovery"
 
 COPIES_KEPT = 2
 """How many copies of a topic stay. The newest is the one to use; the other is for a crash while that was written."""
@@ -43,18 +42,14 @@ class RecoveryCopy:
     """A topic as its manifest had it: rows (removed rows and those of deleted topics too), settings, transactions.
 
     `files`: the files of the version, relative to `recovery_directory`. `written_ms`: when the copy was written, by the
-    store's clock.
+    store's clock. `has_notes`: who wrote the copy writes a note of every commit as well.
     """
 
     snapshot: Snapshot
     transactions: list[Transaction]
     files: list[RowFile]
     written_ms: int
-
-
-def recovery_directory(topic: str) -> str:
-    """The directory of a topic's copies, relative to the log directory."""
-    return f"{RECOVERY_DIRECTORY}/{topic}"
+    has_notes: bool
 
 
 def write_recovery_copy(log: TopicLog) -> None:
@@ -78,12 +73,13 @@ def write_recovery_copy(log: TopicLog) -> None:
         "topic_id": state.snapshot.topic_id,
         "version": state.version,
         "committed_ms": state.snapshot.committed_ms,
+        "notes": True,
         "files": [{"path": file.path, "kind": file.kind, "rows": file.rows} for file in state.files],
     }
     if state.snapshot.format_version == FIRST_FORMAT_VERSION:  # later versions have rows of them
         index["transactions"] = {one.application: one.version for one in state.last_transactions()}
     storage.replace(_index_path(directory, state.version), json.dumps(index).encode())
-    _drop_old_copies(storage, directory)
+    _drop_old_copies(storage, log.topic)
 
 
 def read_recovery_copy(storage: Storage, topic: str, version: int | None = None) -> RecoveryCopy:
@@ -145,7 +141,8 @@ def drop_recovery_copies(storage: Storage, topic: str) -> None:
 
 
 def unneeded_copies(log: TopicLog, orphan_age_ms: int) -> list[FileInfo]:
-    """All copies of a deleted topic without rows; else the files that no copy has and that are older than the age.
+    """All copies and notes of a deleted topic without rows; else the files that no copy has and that are older than the
+    age. Notes of commits after the first copy stay.
 
     The age is by the store's clock. Where an index cannot be read, the files stay: what it names is unknown.
     """
@@ -157,7 +154,12 @@ def unneeded_copies(log: TopicLog, orphan_age_ms: int) -> list[FileInfo]:
         return listed
     before_ms = log.storage.now_ms() - orphan_age_ms
     indexes = {_index_path(directory, version): version for version in _indexes(log.storage, directory)}
-    old = [info for info in listed if info.mtime_ms < before_ms and info.path not in indexes]
+    first = min(indexes.values(), default=-1)
+    old = [
+        info
+        for info in listed
+        if info.mtime_ms < before_ms and info.path not in indexes and not _is_after(info.path, first)
+    ]
     if not old:
         return []
     named = {file.path for file in state.files}  # a copy under way may count on what is there of these
@@ -192,7 +194,7 @@ def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
         error.path = storage.location(directory)
         raise
     [info] = [info for info in storage.list(directory) if info.path == path]
-    return RecoveryCopy(snapshot, transactions, files, info.mtime_ms)
+    return RecoveryCopy(snapshot, transactions, files, info.mtime_ms, index.get("notes") is True)
 
 
 def _newer(known: int, found: int) -> NewerFormatError:
@@ -204,15 +206,33 @@ def _newer(known: int, found: int) -> NewerFormatError:
     )
 
 
-def _drop_old_copies(storage: Storage, directory: str) -> None:
-    """A file that an old copy and a copy yet to come have is in all copies between: nobody's file is deleted."""
+def _drop_old_copies(storage: Storage, topic: str) -> None:
+    """A file that an old copy and a copy yet to come have is in all copies between: nobody's file is deleted. Notes go
+    with the versions up to the first copy that stays.
+    """
+    directory = recovery_directory(topic)
     versions = sorted(_indexes(storage, directory))
-    kept = [_paths(storage, directory, version) for version in versions[-COPIES_KEPT:]]
+    try:
+        paths = {version: _paths(storage, directory, version) for version in versions}
+    except UNREADABLE:  # what it names is unknown: everything stays
+        return
+    kept = [paths[version] for version in versions[-COPIES_KEPT:]]
     for version in versions[:-COPIES_KEPT]:
-        path = _index_path(directory, version)
-        doomed = _paths(storage, directory, version).difference(*kept)
+        path, doomed = _index_path(directory, version), paths[version].difference(*kept)
         storage.delete(path)  # first: a copy whose files are gone must not look whole
         storage.delete(f"{directory}/{file}" for file in sorted(doomed))
+    first = versions[-COPIES_KEPT:][0]
+    storage.delete(
+        info.path
+        for info in storage.list(directory)
+        if version_of(info.path) is not None and not _is_after(info.path, first)
+    )
+
+
+def _is_after(path: str, version: int) -> bool:
+    """Whether this is a note, or a mark, of a commit after a version."""
+    noted = version_of(path)
+    return noted is not None and noted > version
 
 
 def _paths(storage: Storage, directory: str, version: int) -> set[str]:

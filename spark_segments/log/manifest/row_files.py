@@ -173,8 +173,7 @@ class RowFiles:
     def _read(self, file: RowFile) -> pa.Table:
         content = self.storage.read(f"{self.directory}/{file.path}")
         try:
-            rows = rows_in_file(pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False), file.kind)
-            rows.validate(full=True)  # texts that are no UTF-8 would fail wherever a value is used
+            rows = rows_of(content, file.kind)
         except NewerFormatError as error:
             error.path = self.storage.location(self.path(file))
             raise
@@ -186,6 +185,13 @@ class RowFiles:
             ) from error
         _cache.put((self.storage.uri, self.directory, file.path), rows)
         return rows
+
+
+def rows_of(content: pa.Buffer, kind: str) -> pa.Table:
+    """The rows in the bytes of a file. Raises ArrowException, OSError, ValueError or KeyError for damaged ones."""
+    rows = rows_in_file(pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False), kind)
+    rows.validate(full=True)  # texts that are no UTF-8 would fail wherever a value is used
+    return rows
 
 
 def _integers(schema: pa.Schema) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
+from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
 from spark_segments.log.manifest.delta.delta_log import (
     NO_TABLE,
     REBUILD_HINT,
@@ -29,7 +31,7 @@ from spark_segments.log.manifest.delta.delta_log import (
     openable,
 )
 from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
-from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles, concat
+from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
@@ -338,7 +340,61 @@ class TopicLog:
         which was prepared for it. `transactions` go into Delta's log, too.
         """
         by_id = {_application_id(one.application, state.snapshot.topic_id): one.version for one in transactions}
-        return delta.commit_on(state.table, change, note, by_id, data_change=data_change)
+        table = delta.commit_on(state.table, change, note, by_id, data_change=data_change)
+        self.mark_made(table.version, note)
+        return table
+
+    def note_of(
+        self,
+        state: TableState,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Iterable[Transaction],
+        contents: Mapping[str, Any],
+    ) -> NamedFile:
+        """The note of a commit right after `state`, to be written with the files that the commit adds: `contents`, by
+        path.
+        """
+        before = [file.path for file in state.files]
+        return self._note(state.version + 1, state.snapshot.topic_id, before, change, note, transactions, contents)
+
+    def note_of_anew(
+        self,
+        version: int,
+        topic_id: str,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Iterable[Transaction],
+        contents: Mapping[str, Any],
+    ) -> NamedFile:
+        """As `note_of`, of the commit that `make_anew` makes."""
+        return self._note(version, topic_id, (), change, note, transactions, contents)
+
+    def _note(
+        self,
+        version: int,
+        topic_id: str,
+        before: Iterable[str],
+        change: FileChange,
+        note: CommitNote,
+        transactions: Iterable[Transaction],
+        contents: Mapping[str, Any],
+    ) -> NamedFile:
+        is_old = change.format_version == FIRST_FORMAT_VERSION  # later versions have rows of transactions
+        return note_file(
+            self.topic,
+            NoteName(version, f"{note.commit_id}-{note.attempt}"),
+            note.operation,
+            before,
+            change,
+            contents,
+            {_application_id(one.application, topic_id): one.version for one in transactions} if is_old else {},
+            time.time_ns() // 1_000_000,
+        )
+
+    def mark_made(self, version: int, note: CommitNote) -> None:
+        """Marks the note of a commit that is there: see commit_notes.py."""
+        mark(self.storage, self.topic, NoteName(version, f"{note.commit_id}-{note.attempt}"))
 
     def make_anew(
         self, version: int, topic_id: str, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
@@ -348,6 +404,7 @@ class TopicLog:
         """
         by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
         self.delta.durable(True).make_anew(version, change, note, by_id)
+        self.mark_made(version, note)
 
 
 def _application_id(application: str, topic_id: str) -> str:

@@ -1,8 +1,8 @@
-"""Makes the manifest of a topic anew: plan, then one commit as a version that the table never had.
+"""Makes the manifest of a topic anew: what playback.py knows, in one commit, as a version that the table never had.
 
-The log's files are read alone, and what is left of the old manifest stays until vacuum. A topic gets a new id unless
-all of its commits are known: its offsets may be given out a second time, and streams, groups and mirrors must see that.
-A follower keeps its leader's id, for it gives out no offsets: its mirror brings what is missing.
+What is left of the old manifest stays until vacuum. A topic gets a new id unless all of its commits are known: its
+offsets may be given out a second time, and streams, groups and mirrors must see that. A follower keeps its leader's id,
+for it gives out no offsets: its mirror brings what is missing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import base64
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
-from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, StorageError
+from spark_segments.errors import CommitConflictError, LogDirError, StorageError
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.change import Change, check, partition_rows
+from spark_segments.log.manifest.change import Change, check
+from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.delta_log import (
     FENCED,
     REBUILD,
@@ -30,38 +28,19 @@ from spark_segments.log.manifest.delta.delta_log import (
     reason,
 )
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.recovery_copy import RECOVERY_DIRECTORY, write_recovery_copy
+from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.log.manifest.rows import (
-    OUT_OF_LOG,
-    PARTITION_SCHEMA,
-    REMOVED,
-    SEGMENT_SCHEMA,
-    Partition,
-    Segment,
-    partitions_of,
-    removed_rows,
-    row_keys,
-    segments_of,
-    segments_table,
-)
+from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
-from spark_segments.log.rebuild.anchors import Batches
-from spark_segments.log.rebuild.known import KnownTopic, known_topic
-from spark_segments.log.rebuild.later_files import LaterFile, batches_in, has_records_of, later_files
 from spark_segments.log.rebuild.loss import check_lost
-from spark_segments.log.rebuild.placing import KnownLog, PlacedLog, place
+from spark_segments.log.rebuild.playback import KnownTopic, known_topic
 from spark_segments.log.rebuild.report import RebuildReport, described
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage
-
-ALL = "all"
-"""Instead of paths: all files that can be added."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -76,17 +55,15 @@ def open_damaged(
     return LogDir.open(uri, storage_options, defaults=defaults)
 
 
-def rebuild_manifest(log: LogDir, topic: str, *, add: Sequence[str] = (), dry_run: bool = False) -> RebuildReport:
-    """Makes the manifest of a topic anew from its newest recovery copy and the commits after it that can be read.
+def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> RebuildReport:
+    """Makes the manifest of a topic anew from a recovery copy and the commits after it that are proven: playback.py.
 
-    `add`: files, by their paths in the report, that no known row names and that are to be added; or `ALL`. They come
-    behind the log end, or where the file of a known row is gone. `dry_run` changes nothing and returns what would be
-    done. Nothing may write to the topic meanwhile.
+    Files that no known row names are listed, and never added. `dry_run` changes nothing and returns what would be done.
+    Nothing may write to the topic meanwhile.
 
     No file of the log is changed. Raises LogDirError where the manifest can be read, where there is no recovery copy,
-    where a newer package wrote either, or where the topic was deleted; InvalidOptionError for a path in `add` that is
-    no file to add; CommitConflictError where somebody commits meanwhile; StorageError where the store fails: then
-    nobody knows whether the manifest is lost.
+    where a newer package wrote either, or where the topic was deleted; CommitConflictError where somebody commits
+    meanwhile; StorageError where the store fails: then nobody knows whether the manifest is lost.
     """
     if log.is_kafka:
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
@@ -99,143 +76,29 @@ def rebuild_manifest(log: LogDir, topic: str, *, add: Sequence[str] = (), dry_ru
             path=manifest.log.location,
             hint=f"segments topic delete --force LOG_DIR {topic} lets vacuum take its files",
         )
-    is_follower = known.snapshot.states.get(ROLE) == FOLLOWER
-    if is_follower and add:
-        raise InvalidOptionError(f"Topic {topic} is a follower: its mirror brings what is missing", found=add[0])
-    plan = _plan(log, known, add)
-    report = described(log, known, plan.later, plan.placed, plan.possible, plan.partitions, is_exact=plan.is_exact)
+    report = described(log, known)
     report.dry_run = dry_run
     topic_id = known.snapshot.topic_id
-    keeps_id = plan.is_exact or is_follower
+    keeps_id = report.is_exact or known.snapshot.states.get(ROLE) == FOLLOWER
     if not keeps_id:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     report.topic_id = None if dry_run and not keeps_id else topic_id
     report.version = known.last_version + FENCED + 2
     if not dry_run:
-        _commit(log, manifest, known, plan, topic_id, report.version)
+        _commit(log, manifest, known, topic_id, report.version)
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _RebuildPlan:
-    """`placed`: the partitions as they will be; `possible`: as they were with all files that can be added."""
-
-    later: Sequence[LaterFile]
-    placed: Mapping[int, PlacedLog]
-    possible: Mapping[int, PlacedLog]
-    partitions: Sequence[Partition]
-    is_exact: bool
-
-
-def _plan(log: LogDir, known: KnownTopic, add: Sequence[str]) -> _RebuildPlan:
-    snapshot, storage = known.snapshot, log.storage
-    config = topic_config(snapshot.config, log.defaults)
-    limits = SegmentLimits.of(config)
-    named = set(snapshot.source.read(None).column("path").to_pylist())
-    count = snapshot.partitions.num_rows
-    ids = [snapshot.topic_id, *filter(None, snapshot.states.get(REBUILT_FROM, "").split(","))]
-    later = list(later_files(storage, snapshot.topic, ids, named, known.copied_ms, count, limits))
-    usable = [file for file in later if file.row is not None]
-    wanted = _wanted(usable, add)
-    sizes = _sizes(storage, snapshot)
-    placed, possible, partitions = {}, {}, []
-    read: dict[tuple[str, int, int], Batches] = {}
-    out = _out_of_log(snapshot)
-
-    def is_there(segment: Segment) -> bool:
-        return sizes.get(segment.path, -1) >= segment.end_position
-
-    def is_gone(segment: Segment) -> bool:
-        return segment.path not in sizes
-
-    def batches_of(segment: Segment) -> Batches:
-        if segment.identity not in read:
-            read[segment.identity] = batches_in(storage, segment)
-        return read[segment.identity]
-
-    same_records = partial(has_records_of, storage, snapshot.topic)
-
-    for row in partitions_of(snapshot.partitions):
-        live = snapshot.live_of(row.partition)
-        gone = out.get(row.partition, ())
-        of_row = KnownLog(
-            live,
-            row.log_start_offset,
-            row.log_end_offset,
-            is_there,
-            is_gone,
-            batches_of,
-            same_records,
-            gone,
-            config.compact,
-        )
-        mine = [file for file in usable if file.partition == row.partition]
-        chosen = [file for file in mine if (file.path, file.position) in wanted]
-        possible[row.partition] = place(of_row, mine, lambda file: file.path in add)
-        placed[row.partition] = place(of_row, chosen, lambda file: file.path in add)
-        partitions.append(_partition(row, placed[row.partition]))
-        read.clear()
-    unchanged = all(log.rows == snapshot.live_of(number) and not log.missing for number, log in placed.items())
-    is_exact = known.is_whole and not later and unchanged
-    return _RebuildPlan(later, placed, possible, partitions, is_exact)
-
-
-def _wanted(usable: Sequence[LaterFile], add: Sequence[str]) -> set[tuple[str, int]]:
-    paths = {file.path for file in usable}
-    for path in add:
-        if path != ALL and path not in paths:
-            raise InvalidOptionError(
-                "Not a file that can be added to the log",
-                found=path,
-                expected=f"{ALL}, or a path that the dry run lists as one",
-            )
-    return {(file.path, file.position) for file in usable if ALL in add or file.path in add}
-
-
-def _sizes(storage: Storage, snapshot: Snapshot) -> dict[str, int]:
-    """{path: bytes} of the files that are there, in all directories that the topic's rows name."""
-    directories = {path.rpartition("/")[0] for path in pc.unique(snapshot.segments.column("path")).to_pylist()}
-    return {info.path: info.size for directory in sorted(directories) for info in storage.list(directory)}
-
-
-def _out_of_log(snapshot: Snapshot) -> dict[int, list[Segment]]:
-    """{partition: its rows that have left the log, and whose files nobody has begun to delete}"""
-    rows: dict[int, list[Segment]] = {}
-    for row in segments_of(snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED))):
-        rows.setdefault(row.partition, []).append(row)
-    return rows
-
-
-def _partition(before: Partition, placed: PlacedLog) -> Partition:
-    start, end = placed.log_start_offset, placed.log_end_offset
-    filled = min((first for first, _ in placed.added.values()), default=before.first_dirty_offset)
-    stable = before.last_stable_offset
-    return dataclasses.replace(
-        before,
-        log_start_offset=start,
-        log_end_offset=end,
-        first_dirty_offset=max(start, min(before.first_dirty_offset, filled)),
-        last_stable_offset=end if stable == before.log_end_offset else max(stable, start),
-    )
-
-
-def _commit(
-    log: LogDir, manifest: Manifest, known: KnownTopic, plan: _RebuildPlan, topic_id: str, version: int
-) -> None:
+def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:
     snapshot = known.snapshot
     format_version = snapshot.format_version
-    live = segments_table(row for placed in plan.placed.values() for row in placed.rows)
-    others = snapshot.source.read(None)
-    replaced = segments_table(row for placed in plan.placed.values() for row in placed.replaced)
-    returned = segments_table(row for placed in plan.placed.values() for row in placed.returned)
-    others = others.filter(pc.is_in(others.column("state"), pa.array(OUT_OF_LOG)))
-    others = others.filter(pc.invert(pc.is_in(row_keys(others), row_keys(returned))))
-    removed = pa.concat_tables([others, removed_rows(replaced, log.storage.now_ms())])
-    topic = snapshot.topic_row
+    rows = snapshot.source.read(None)
+    is_out = pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG))
+    live, removed = rows.filter(pc.invert(is_out)), rows.filter(is_out)
+    topic, partitions = snapshot.topic_row, snapshot.partitions
     if topic_id != snapshot.topic_id:
-        live = _with_id(live, SEGMENT_SCHEMA, topic_id)
+        live, partitions = _with_id(live, SEGMENT_SCHEMA, topic_id), _with_id(partitions, PARTITION_SCHEMA, topic_id)
         topic = _under_a_new_id(topic, topic_id, removed)
-    partitions = _with_id(partition_rows(plan.partitions), PARTITION_SCHEMA, topic_id)
     nothing = Snapshot(
         snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(SEGMENT_SCHEMA.empty_table()),
         format_version=FIRST_FORMAT_VERSION,
@@ -243,22 +106,23 @@ def _commit(
     none = SEGMENT_SCHEMA.empty_table()
     check(nothing, Change(REBUILD, topic=topic), live, none, none, partitions)
     store, last = manifest.log.store, known.transactions
-    segments = in_log_order(pa.concat_tables([live, removed]))
-    change = FileChange(
-        [
-            *store.write_all(TOPIC_KIND, topic_table(topic), format_version),
-            *store.write_all(PARTITION_KIND, partitions, format_version),
-            *store.write_all(SEGMENT_KIND, segments, format_version),
-        ],
-        [],
-        format_version,
-    )
+    tables = {
+        TOPIC_KIND: topic_table(topic),
+        PARTITION_KIND: partitions,
+        SEGMENT_KIND: in_log_order(pa.concat_tables([live, removed])),
+    }
     if format_version > FIRST_FORMAT_VERSION:
-        rows = transactions_table(topic_id, last, log.storage.now_ms())
-        change.added.extend(store.write_all(TRANSACTION_KIND, rows, format_version))
+        tables[TRANSACTION_KIND] = transactions_table(topic_id, last, log.storage.now_ms())
+    encoded = [one for kind, table in tables.items() for one in store.encode_all(kind, table, format_version)]
+    change = FileChange([file for file, _ in encoded], [], format_version)
+    note = CommitNote(uuid.uuid4().hex, 0, REBUILD)
+    noted = manifest.log.note_of_anew(
+        version, topic_id, change, note, last, {file.path: data for file, data in encoded}
+    )
+    log.storage.write_all([*store.named(encoded), noted], unique=True)
     mark(log.storage)
     try:
-        manifest.log.make_anew(version, topic_id, change, CommitNote(uuid.uuid4().hex, 0, REBUILD), last)
+        manifest.log.make_anew(version, topic_id, change, note, last)
     except VersionTakenError as error:
         raise CommitConflictError(
             f"Somebody commits to topic {snapshot.topic} while its manifest is rebuilt: {reason(error)}",

@@ -24,8 +24,9 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopi
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
+from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
-from spark_segments.log.manifest.recovery_copy import RECOVERY_DIRECTORY, drop_recovery_copies
+from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
 from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM

@@ -18,7 +18,7 @@ from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.positions import Position
-from spark_segments.log.rebuild.known import known_topic
+from spark_segments.log.rebuild.playback import known_topic
 from spark_segments.log.topics import Topics
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN

@@ -32,7 +32,7 @@ def busy(manifest: Manifest, versions: int = CHECKPOINT_VERSIONS) -> None:
 
 def copies(manifest: Manifest) -> list[int]:
     names = (info.path.rpartition("/")[2] for info in manifest.storage.list(DIRECTORY))
-    return sorted(int(name.removesuffix(".json")) for name in names)
+    return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
 
 
 def lose_the_manifest(manifest: Manifest, monkeypatch) -> None:
@@ -83,7 +83,10 @@ def test_few_copies_stay_and_each_is_whole(manifest):
         index = json.loads(manifest.storage.read(f"{DIRECTORY}/{version:020d}.json").to_pybytes())
         named |= {f"{DIRECTORY}/{file['path']}" for file in index["files"]}
     there = {info.path for info in manifest.storage.list(DIRECTORY, recursive=True)}
-    assert there - named == {f"{DIRECTORY}/{version:020d}.json" for version in versions}
+    notes = {path for path in there - named if path.endswith((".note", ".made"))}
+    assert there - named - notes == {f"{DIRECTORY}/{version:020d}.json" for version in versions}
+    last = manifest.snapshot().version
+    assert sorted({int(path[len(DIRECTORY) + 1 :][:20]) for path in notes}) == [*range(versions[0] + 1, last + 1)]
 
 
 @pytest.mark.slow

@@ -1,61 +1,93 @@
-"""Random histories of a topic that loses its manifest, and what a rebuild must make of the files that they leave.
+"""Random histories of a topic that loses its manifest after any of its commits, and processes that die in the midst.
 
-Everything is compared with the records that were read before: what was live at the recovery copy, and what was live
-when the manifest was lost. `python -m tests.log.rebuild.history FIRST LAST` plays the histories of these seeds.
+A rebuilt manifest is compared, row by row, with what the manifest said before it was lost. `python -m
+tests.log.rebuild.history FIRST LAST` plays the histories of these seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.recovery_copy import read_recovery_copy
-from spark_segments.log.manifest.rows import segments_of
-from spark_segments.log.rebuild.rebuild import ALL, rebuild_manifest
+from spark_segments.log.manifest.rows import partitions_of, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.log.rebuild.report import RebuildReport
-from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
-from tests.log.rebuild.lost import TOPIC, WEEKS_MS, copy
+from spark_segments.storage import Storage
+from spark_segments.storage.local import LocalFiles
+from tests.log.rebuild.lost import TOPIC, WEEKS_MS
 
-Place = tuple[int, int]
-"""(partition, offset)"""
+STEPS = ("append", "roll", "compact", "delete", "retain", "vacuum", "restore", "again", "merge")
 
-Records = dict[Place, int]
+Rows = tuple[Any, ...]
+"""A topic without its id and the number of its version: settings, rows of partitions, rows of segments, transactions"""
 
-STEPS = ("append", "roll", "compact", "delete", "retain", "vacuum", "restore", "again")
+
+class Killed(BaseException):
+    """The process died."""
+
+
+class DyingFiles(LocalFiles):
+    """Local files of a process that dies before it has made a commit (`commit`), or before it has marked one (`made`):
+    the one after so many.
+    """
+
+    def __init__(self, moment: str, after: int) -> None:
+        super().__init__()
+        self._moment, self._left, self._is_dead = moment, after, False
+
+    def _live(self, path: str, moment: str) -> None:
+        if not self._is_dead and moment == self._moment:
+            self._left -= 1
+            self._is_dead = self._left < 0
+        if self._is_dead:
+            raise Killed(path)
+
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+        self._live(path, "commit" if "/_delta_log/" in path else "")
+        super().publish(path, data, is_forced=is_forced)
+
+    def create(self, path: str, *, unique: bool = False) -> Any:
+        self._live(path, "made" if path.endswith(".made") else "")
+        return super().create(path, unique=unique)
+
+    def replace(self, path: str, data: Any) -> None:
+        self._live(path, "")
+        super().replace(path, data)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._live("", "")
+        super().delete(paths)
 
 
 @dataclass
 class History:
-    """A topic that lives by the dice. `at_copy`, `at_loss`: {place: number} of all records of that moment;
-    `at_version`: of the version after each step since the copy.
-    """
+    """A topic that lives by the dice."""
 
     root: Path
     random: Random
     log: LogDir = field(init=False)
     keys: dict[int, bytes] = field(default_factory=dict)
-    at_copy: Records = field(default_factory=dict)
-    at_loss: Records = field(default_factory=dict)
-    at_version: dict[int, Records] = field(default_factory=dict)
-    appended_since: set[int] = field(default_factory=set)
     steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.weights = [6, *(self.random.choice((0, 1, 4)) for _ in STEPS[1:])]
         self.partitions = self.random.choice((1, 1, 2, 12))
-        self.now_ms = 0
         self.log = LogDir.create(str(self.root))
         self.create()
         self.now_ms = self.log.storage.now_ms()
@@ -68,49 +100,6 @@ class History:
         }  # fmt: skip
         self.log.create_topic(TOPIC, partitions=self.partitions, config=config)
 
-    def play(self, before: int, after: int) -> None:
-        """Steps, a recovery copy, more steps, and the loss of the manifest and of all younger copies."""
-        for _ in range(before):
-            self.step()
-        copy(self.log)
-        self.steps.append("copy")
-        self.at_copy = self.read()
-        self.appended_since.clear()
-        kept = shutil.copytree(self.root / "_recovery", self.root.with_name(f"{self.root.name}-copy"))
-        copied = self.log.snapshot(TOPIC).version
-        for _ in range(after):
-            self.at_version[self.log.snapshot(TOPIC).version] = self.read()
-            self.step()
-        self.at_loss = self.at_version[self.log.snapshot(TOPIC).version] = self.read()
-        self.lose(copied)
-        shutil.rmtree(self.root / "_recovery")
-        shutil.copytree(kept, self.root / "_recovery")
-
-    def lose(self, copied: int) -> None:
-        """Loses the manifest whole; or its checkpoints, and perhaps a commit since the copy."""
-        directory = self.root / "_manifest" / TOPIC / "_delta_log"
-        if self.random.random() < 0.6:
-            shutil.rmtree(self.root / "_manifest" / TOPIC)
-            self.steps.append("lost")
-            return
-        for path in [*directory.glob("*.parquet"), directory / "_last_checkpoint"]:
-            path.unlink(missing_ok=True)
-        commits = sorted(directory.glob("*.json"))
-        doomed = {path for path in commits if int(path.stem) <= copied}
-        if self.random.random() < 0.5:
-            doomed.add(self.random.choice(commits))
-        for path in doomed:
-            path.unlink()
-        self.steps.append(f"lost {sorted(int(path.stem) for path in doomed)}")
-
-    def read(self) -> Records:
-        names = ("partition", "offset", "value")
-        return {
-            (partition, offset): int(value)
-            for batch in self.log.read(TOPIC)
-            for partition, offset, value in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-        }
-
     def step(self) -> None:
         [name] = self.random.choices(STEPS, self.weights)
         self.steps.append(name)
@@ -121,7 +110,6 @@ class History:
         numbers = range(first, first + count)
         for number in numbers:
             self.keys[number] = b"%d" % self.random.randint(0, 12)
-        self.appended_since |= set(numbers)
         columns = {
             "key": pa.array([self.keys[number] for number in numbers], pa.binary()),
             "value": pa.array([b"%d" % number for number in numbers], pa.binary()),
@@ -129,7 +117,8 @@ class History:
             "timestamp": pa.array([1_700_000_000_000_000 + 1000 * number for number in numbers], pa.timestamp("us")),
         }
         options = ProducerOptions(batch_bytes=self.random.choice((1, 200, 10_000)))
-        self.log.append(TOPIC, pa.table(columns), options=options)
+        txn = ("feed", first) if self.random.random() < 0.3 else None
+        self.log.append(TOPIC, pa.table(columns), options=options, txn=txn)
 
     def _roll(self) -> None:
         self.now_ms += self.random.choice((0, WEEKS_MS))
@@ -149,6 +138,9 @@ class History:
         retain(self.log, topic=TOPIC, now_ms=self.now_ms)
         self.log.alter_topic(TOPIC, {"retention.bytes": "-1"})
 
+    def _merge(self) -> None:
+        self.log.manifest(TOPIC).merge_files()
+
     def _vacuum(self) -> None:
         vacuum(self.log, topic=TOPIC, now_ms=self.now_ms + WEEKS_MS)
 
@@ -165,114 +157,106 @@ class History:
             self.create()
 
 
+def said(log: LogDir, version: int | None = None) -> Rows:
+    """What the manifest says at a version."""
+    manifest = log.manifest(TOPIC)
+    state = manifest.log.state(version)
+    return rows_of(state.snapshot), sorted((one.application, one.version) for one in state.last_transactions())
+
+
+def rows_of(snapshot: Snapshot) -> Rows:
+    partitions = [replace(row, topic_id="") for row in partitions_of(snapshot.partitions)]
+    segments = sorted((replace(row, topic_id="") for row in segments_of(snapshot.source.read(None))), key=str)
+    return snapshot.config, partitions, segments
+
+
+def lose(root: Path, random: Random) -> str:
+    """Loses the manifest whole; or its checkpoints with the first commits, rows, or a part of the commits."""
+    directory = root / "_manifest" / TOPIC
+    what = random.choice(("whole", "whole", "rows", "commits"))
+    if what == "whole":
+        shutil.rmtree(directory)
+        return what
+    for path in [*directory.glob("_delta_log/*.parquet"), directory / "_delta_log" / "_last_checkpoint"]:
+        path.unlink(missing_ok=True)
+    commits = sorted(directory.glob("_delta_log/*.json"))
+    lost = commits if what == "rows" else [path for path in commits if random.random() < 0.5]
+    for path in [*lost, commits[0]]:
+        path.unlink(missing_ok=True)
+    if what == "rows":
+        for path in directory.glob("kind=*/*.parquet"):
+            if random.random() < 0.5:
+                path.unlink()
+    return what
+
+
+def rebuilt(root: Path) -> tuple[Rows, RebuildReport]:
+    """What the rebuilt manifest says, and the report."""
+    row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)  # rows in memory would prove nothing
+    report = rebuild_manifest(LogDir.open(str(root)), TOPIC)
+    row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)
+    return said(LogDir.open(str(root))), report
+
+
+def clone(root: Path, name: str) -> Path:
+    """The directory again: no file of it is ever changed in its place."""
+    return Path(shutil.copytree(root, root.with_name(name), copy_function=os.link))
+
+
 def check(seed: int, directory: Path) -> Counter[str]:
-    """Plays a history, loses the manifest, and rebuilds it without other files and with all. Returns what came of the
-    files.
+    """Plays a history. After each step its manifest is lost in a copy; and in another copy a process dies in the next
+    step, before the manifest is lost. Returns how often what was seen.
     """
     random = Random(seed)
     history = History(directory / "log", random)
-    history.play(random.randint(1, 10), random.randint(0, 12))
-    files = {info.path for info in history.log.storage.list(recursive=True)}
-    known = read_recovery_copy(history.log.storage, TOPIC).snapshot
-    there = {
-        (row.partition, offset)
-        for row in segments_of(known.live)
-        if row.path in files
-        for offset in range(row.base_offset, row.next_offset)
-    }
-    other = shutil.copytree(history.root, directory / "other")
-    try:
-        plain, report = rebuilt(history.root, [])
-    except LogDirError as error:  # the last commit that is known deletes the topic
-        assert "was deleted" in error.message and "again" in history.steps
-        return Counter({"deleted": 1})
-    _check_plain(history, plain, report, there)
-    everything, report = rebuilt(other, [ALL])
-    _check_all(history, everything, report)
-    found = Counter({"histories": 1}, **Counter(one["status"] for one in report.later_files))
-    found.update(one["reads"] for one in report.missing_files)
-    found["returned"] += len(report.returned_files)
-    found["exact"] += report.is_exact
-    found["later version"] += report.known_version > report.copy_version
+    found = Counter({"histories": 1})
+    for number in range(random.randint(3, 12)):
+        history.step()
+        found["versions"] += 1
+        expected = said(history.log)
+        copy = clone(history.root, f"lost-{number}")
+        how = lose(copy, random)
+        got, report = rebuilt(copy)
+        assert got == expected, f"seed {seed}, {history.steps}, lost {how}"
+        assert report.is_exact and not report.not_known, (seed, history.steps, how, report.not_known)
+        if random.random() < 0.5:
+            found[_killed(history, clone(history.root, f"killed-{number}"), seed)] += 1
+        for path in directory.glob("*-*"):
+            shutil.rmtree(path)
     return found
 
 
-def rebuilt(root: Path, add: list[str]) -> tuple[Records, RebuildReport]:
-    """(the records of the rebuilt log that can be read, the report)"""
-    row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)  # rows in memory would prove nothing
-    report = rebuild_manifest(LogDir.open(str(root)), TOPIC, add=add)
-    row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)
-    log = LogDir.open(str(root))
-    wrong = [one for one in verify(log, TOPIC, deep=True).findings if "missing" not in one.message]
-    assert not wrong, wrong
-    lost = {one["path"] for one in report.missing_files if one["reads"] == "reads fail"}
-    found: Records = {}
-    bounds = {one["partition"]: one["log_start_offset"] for one in report.partitions}
-    for row in segments_of(log.snapshot(TOPIC).live):
-        first = max(row.base_offset, bounds[row.partition])
-        if row.path in lost or first >= row.next_offset:
-            continue
-        for batch in log.read(TOPIC, row.partition, first, row.next_offset):
-            columns = (batch.column(name).to_pylist() for name in ("offset", "value"))
-            for offset, value in zip(*columns, strict=True):
-                assert (row.partition, offset) not in found
-                found[row.partition, offset] = int(value)
-    return found, report
-
-
-def _unread(report: RebuildReport) -> set[Place]:
-    """The places that the report says are gone."""
-    missing = {
-        (one["partition"], offset)
-        for one in report.missing_files
-        for offset in range(one["base_offset"], one["next_offset"])
-    }
-    return missing | {
-        (one["partition"], offset)
-        for one in report.partitions
-        for offset in range(one["known_log_start_offset"], one["log_start_offset"])
-    }
-
-
-def _check_plain(history: History, found: Records, report: RebuildReport, there: set[Place]) -> None:
-    """What was live at the last known version is there, but what the report says is gone; and nothing else."""
-    if report.known_version == report.copy_version:
-        then = history.at_copy
-    elif report.known_version in history.at_version:
-        then, there = history.at_version[report.known_version], set()
-    else:  # in the middle of a step
-        return
-    assert found.items() <= then.items(), "records that were not there at the last known version"
-    lost = then.keys() - found.keys()
-    assert lost <= _unread(report), "records are gone, and the report does not say so"
-    assert not lost & there, "records are gone whose file is there"
-    if report.is_exact:
-        assert found == then == history.at_loss
-
-
-def _check_all(history: History, found: Records, report: RebuildReport) -> None:
-    """With all files: nothing twice, nothing from before the copy, and, unless commits are lost that no file tells of,
-    all that was live, with the newest record of each key.
-    """
-    values = set(found.values())
-    assert len(values) == len(found), "a record is there twice"
-    if report.known_version > report.copy_version:  # a restore may be among the commits that are known
-        return
-    assert values <= {*history.at_copy.values(), *history.appended_since}, "records from before the copy are back"
-    unread = _unread(report)
-    wrong = [place for place, number in history.at_copy.items() if found.get(place) not in (None, number)]
-    later = set(history.steps[history.steps.index("copy") :])
-    if "again" not in later:  # else segments of the new topic stand where files of the old are gone
-        assert unread.issuperset(wrong), "another record at its offset"
-    if not {"restore", "again"} & later:
-        assert values >= set(history.at_loss.values()), "a live record is gone"
-        newest, then = _newest(history, found), _newest(history, history.at_loss)
-        assert {key: newest.get(key) for key in then} == then, "an old value came back as the newest"
-
-
-def _newest(history: History, records: Records) -> dict[bytes, int]:
-    """{key: number of its last record in the log}"""
-    return {history.keys[number]: number for _, number in sorted(records.items())}
+def _killed(history: History, root: Path, seed: int) -> str:
+    """A process dies in a step; then the manifest is lost whole. Returns what came of it."""
+    random, moment = history.random, history.random.choice(("commit", "made"))
+    steps, keys = list(history.steps), dict(history.keys)
+    log, history.log = history.log, LogDir(Storage(str(root), filesystem=DyingFiles(moment, random.randint(0, 2))))
+    try:
+        history.step()
+        died = ""
+    except Killed:
+        died = moment
+    history.log, step, history.steps, history.keys = log, history.steps[-1], steps, keys
+    there = LogDir.open(str(root))
+    try:
+        version = there.snapshot(TOPIC).version
+    except UnknownTopicError:  # it died after it had deleted the topic, before it made it again
+        return "deleted"
+    # The commit that has no mark yet is one that nothing proves, where the manifest is lost whole.
+    proven = version - 1 if died == "made" else version
+    try:
+        expected = said(there, proven)
+    except (InvalidOptionError, UnknownTopicError):  # vacuum has taken the rows of that version
+        return "gone"
+    if there.manifest(TOPIC).log.state(proven).snapshot.deleted_ms is not None:
+        return "deleted"
+    shutil.rmtree(root / "_manifest" / TOPIC)
+    got, report = rebuilt(root)
+    text = f"seed {seed}, {steps}, killed in {step} at {died}"
+    assert got == expected, text
+    assert report.known_version == proven, text
+    assert report.is_exact == (not died) and bool(report.unproven) == bool(died), (text, report)
+    return f"killed before {died}" if died else "not killed"
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -114,3 +115,19 @@ def is_usable(log: LogDir, monkeypatch) -> None:
     log = again(log, monkeypatch)
     assert numbers(log) == [*before, *range(900, 906)]
     assert verify(log, TOPIC, deep=True).findings == []
+
+
+def forget_notes(log: LogDir) -> None:
+    """Leaves what an older version of this package leaves: recovery copies that know of no notes."""
+    directory = Path(log.uri, "_recovery", TOPIC)
+    for path in [*directory.glob("*.note"), *directory.glob("*.made")]:
+        path.unlink()
+    for path in directory.glob("*.json"):
+        index = json.loads(path.read_bytes())
+        del index["notes"]
+        path.write_text(json.dumps(index))
+
+
+def notes(log: LogDir, suffix: str = "note") -> list[Path]:
+    """The files of notes, or of marks (`made`), by version."""
+    return sorted(Path(log.uri, "_recovery", TOPIC).glob(f"*.{suffix}"))

@@ -1,4 +1,4 @@
-"""Histories of a topic by the dice: what a rebuild must keep, and what it must not bring back."""
+"""Histories of a topic by the dice: a manifest that is lost after any commit is rebuilt as it was."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_rebuild_keeps_what_was_live_and_brings_nothing_back_in_silence(tmp_path, seed):
+def test_a_manifest_lost_after_any_commit_is_rebuilt_as_it_was(tmp_path, seed):
     check(seed, tmp_path)

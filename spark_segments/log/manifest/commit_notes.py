@@ -1,0 +1,189 @@
+"""Notes of commits: what each commit since the last recovery copy did, outside of the manifest.
+
+A note is written beside the files of rows of a commit, at the same time, and so before the commit: where there is none,
+there was no commit. It says what the commit adds to the manifest, with all rows, and what it takes out; between which
+states, each named by a digest of the files that make it. A note of a commit that never was is like any other. So it
+counts only where something later proves it: a note that begins at the state which it leads to, a recovery copy, Delta's
+log, or its mark, which is written once the commit is there, when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_segments.errors import SegmentsError
+from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile
+from spark_segments.storage import FileInfo, Storage
+
+RECOVERY_DIRECTORY = "_recovery"
+
+_FORMAT_VERSION = 1
+_NAME = re.compile(r"(\d{20})\.([0-9a-f]{32}-\d+)\.(note|made)")
+
+
+@dataclass(frozen=True, slots=True)
+class NoteName:
+    """The name of a commit's note, or of its mark: the version that it makes, and its id with the number of the try."""
+
+    version: int
+    commit: str
+
+    def path(self, topic: str, suffix: str) -> str:
+        """The path of the note (`note`) or of the mark (`made`)."""
+        return f"{recovery_directory(topic)}/{self.version:020d}.{self.commit}.{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNotes:
+    """The notes of a topic that are there, by version, and the names of those that have a mark."""
+
+    by_version: Mapping[int, Sequence[NoteName]]
+    marked: frozenset[NoteName]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNote:
+    """What a note says. `before`, `after`: the digests of the states between which the commit leads. `contents`: the
+    bytes of the files that it adds, by their paths. `transactions`: those of a topic of format version 1.
+    """
+
+    name: NoteName
+    operation: str
+    before: str
+    after: str
+    removed: Sequence[str]
+    added: Sequence[RowFile]
+    contents: Mapping[str, pa.Buffer]
+    transactions: Mapping[str, int]
+    committed_ms: int
+
+
+def recovery_directory(topic: str) -> str:
+    """The directory of a topic's copies and notes, relative to the log directory."""
+    return f"{RECOVERY_DIRECTORY}/{topic}"
+
+
+def digest_of(paths: Iterable[str]) -> str:
+    """The name of a state of the manifest: that of the paths of its files, of which none is ever used again."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
+
+
+def note_file(
+    topic: str,
+    name: NoteName,
+    operation: str,
+    before: Iterable[str],
+    change: FileChange,
+    contents: Mapping[str, Any],
+    transactions: Mapping[str, int],
+    committed_ms: int,
+) -> NamedFile:
+    """The note of a commit to a state of the files `before`. `contents`: the bytes of the files that it adds."""
+    there = set(before)
+    removed = [file.path for file in change.removed]
+    after = (there - set(removed)) | {file.path for file in change.added}
+    payload = b"".join(bytes(memoryview(contents[file.path])) for file in change.added)
+    said = {
+        "format.version": _FORMAT_VERSION,
+        "topic": topic,
+        "version": name.version,
+        "commit": name.commit,
+        "operation": operation,
+        "committed_ms": committed_ms,
+        "before": digest_of(there),
+        "after": digest_of(after),
+        "removed": removed,
+        "added": [
+            {"path": file.path, "kind": file.kind, "rows": file.rows, "size": memoryview(contents[file.path]).nbytes}
+            for file in change.added
+        ],
+        "transactions": dict(transactions),
+        "crc32": zlib.crc32(payload),
+    }
+    head = json.dumps(said, separators=(",", ":")).encode()
+    return name.path(topic, "note"), b"".join((head, _check_line(head), payload))
+
+
+def _check_line(head: bytes) -> bytes:
+    return b'\n{"crc32":%d}\n' % zlib.crc32(head)
+
+
+def mark(storage: Storage, topic: str, name: NoteName) -> None:
+    """Marks the note of a commit that is there. On an object store nobody waits for that, and a mark that fails is no
+    error anywhere: the next note, or copy, proves the commit as well.
+    """
+
+    def write() -> None:
+        with contextlib.suppress(SegmentsError, OSError):
+            storage.write(name.path(topic, "made"), b"{}\n", unique=True)
+
+    if storage.is_local:
+        write()
+        return
+    pool = ThreadPoolExecutor(1)
+    pool.submit(write)
+    pool.shutdown(wait=False)
+
+
+def notes_of(storage: Storage, topic: str, listed: Iterable[FileInfo] | None = None) -> CommitNotes:
+    """The notes that are there, damaged ones too. `listed`: a listing of `recovery_directory`, by default a new one."""
+    notes: dict[int, list[NoteName]] = {}
+    marked = set()
+    for info in storage.list(recovery_directory(topic)) if listed is None else listed:
+        match = _NAME.fullmatch(info.path.rpartition("/")[2])
+        if match is not None:
+            name = NoteName(int(match[1]), match[2])
+            if match[3] == "made":
+                marked.add(name)
+            else:
+                notes.setdefault(name.version, []).append(name)
+    return CommitNotes({version: sorted(notes[version], key=lambda one: one.commit) for version in sorted(notes)},
+                       frozenset(marked))  # fmt: skip
+
+
+def version_of(path: str) -> int | None:
+    """The version of a note or a mark with this path; None for any other file."""
+    match = _NAME.fullmatch(path.rpartition("/")[2])
+    return None if match is None else int(match[1])
+
+
+def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
+    """A note; None where it is gone, or damaged: half a note is that of a commit that was never sent."""
+    try:
+        data = storage.read(name.path(topic, "note"))
+    except FileNotFoundError:
+        return None
+    try:
+        content = data.to_pybytes()
+        head, _, rest = content.partition(b"\n")
+        line, _, _ = rest.partition(b"\n")
+        said = json.loads(head)
+        start = len(head) + len(line) + 2
+        if said["format.version"] != _FORMAT_VERSION or content[len(head) : start] != _check_line(head):
+            return None
+        if (said["topic"], said["version"], said["commit"]) != (topic, name.version, name.commit):
+            return None
+        if zlib.crc32(content[start:]) != said["crc32"]:
+            return None
+        contents, added = {}, []
+        for one in said["added"]:
+            contents[one["path"]] = data.slice(start, one["size"])
+            added.append(RowFile(one["path"], one["kind"], one["rows"], one["size"], 0, {}))
+            start += one["size"]
+        transactions = {str(application): int(last) for application, last in said["transactions"].items()}
+        return ReadNote(
+            name, said["operation"], said["before"], said["after"], said["removed"], added, contents, transactions,
+            int(said["committed_ms"]),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

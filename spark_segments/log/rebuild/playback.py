@@ -1,0 +1,294 @@
+"""All that is known of a topic whose manifest cannot be read: a recovery copy, and the commits after it.
+
+Commits are played one after the other, as long as each is proven: from Delta's log where that is left, else from their
+notes. A note is proven by its mark, or by another note that begins where it leads to. Of two notes of one version one
+was refused by the store, or never sent; at most one of them is proven.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.commit_notes import (
+    CommitNotes,
+    NoteName,
+    ReadNote,
+    digest_of,
+    notes_of,
+    read_note,
+    recovery_directory,
+)
+from spark_segments.log.manifest.delta.delta_log import REBUILD, LogFiles, commit_info, is_fence
+from spark_segments.log.manifest.recovery_copy import UNREADABLE, RecoveryCopy, read_recovery_copy, snapshot_of
+from spark_segments.log.manifest.row_files import RowFile, RowFiles, rows_of
+from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError
+from spark_segments.log.manifest.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A note of a commit that may have been made or not: nothing proves it. `paths`: the files that its rows name."""
+
+    version: int
+    operation: str
+    committed_ms: int
+    paths: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic at the last version that is known.
+
+    `copy_version`: the version of the recovery copy, -1 where the notes begin with the topic. `known_ms`: when the last
+    known commit was made, by the clock of who made it. `last_version`: the largest version that anything names.
+    `is_whole`: every commit up to the last that anything tells of is known. `unproven`: the notes after it.
+    `lost_versions`: how many commits up to `last_version` are not known; versions that only a rebuild took are none.
+    """
+
+    snapshot: Snapshot
+    transactions: list[Transaction]
+    copy_version: int
+    known_ms: int
+    last_version: int
+    is_whole: bool
+    unproven: tuple[Unproven, ...]
+    lost_versions: int
+
+
+@dataclass(slots=True)
+class _Played:
+    """A state of the manifest on the way: its files, the rows of those that a note has, and v1's transactions.
+
+    `is_noted`: who made the state writes a note of every commit. So a commit after it would have one.
+    """
+
+    log: TopicLog
+    copy: RecoveryCopy | None
+    version: int
+    files: dict[str, RowFile]
+    committed_ms: int
+    is_noted: bool
+    contents: dict[str, pa.Buffer] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.files)
+
+    def apply(self, note: ReadNote) -> bool:
+        """Plays a note; False where it does not lead to where it says."""
+        files = {path: file for path, file in self.files.items() if path not in set(note.removed)}
+        files |= {file.path: file for file in note.added}
+        if digest_of(files) != note.after:
+            return False
+        self.version, self.files, self.committed_ms = note.name.version, files, note.committed_ms
+        self.is_noted = True
+        self.contents |= note.contents
+        self.transactions |= note.transactions
+        return True
+
+    def apply_actions(self, actions: Sequence[dict[str, Any]]) -> None:
+        """Plays a commit of Delta's log. Raises any of UNREADABLE for actions, or rows, that are no commit's."""
+        files, txns = dict(self.files), dict(self.transactions)
+        for action in actions:
+            if "remove" in action:
+                del files[unquote(action["remove"]["path"])]
+            if "add" in action:
+                path = unquote(action["add"]["path"])
+                files[path] = RowFile(path, action["add"]["partitionValues"][KIND], 0, 0, 0, {})
+            if "txn" in action:
+                txns[action["txn"]["appId"]] = int(action["txn"]["version"])
+        for path in files.keys() - self.files.keys():
+            self._rows(files[path])
+        self.version, self.files, self.transactions = self.version + 1, files, txns
+        self.is_noted = False
+        self.committed_ms = int(commit_info(actions).get("timestamp") or self.committed_ms)
+
+    def topic(self) -> tuple[Snapshot, list[Transaction]]:
+        """The topic at this state. Raises any of UNREADABLE."""
+        files = list(self.files.values())
+        snapshot, transactions = snapshot_of(
+            self.log.topic, self.version, self.committed_ms, files, [self._rows(file) for file in files]
+        )
+        if snapshot.format_version == FIRST_FORMAT_VERSION:
+            suffix = f"@{snapshot.topic_id}"
+            last = {one.application: one for one in (self.copy.transactions if self.copy else ())}
+            for name, version in self.transactions.items():
+                if name.endswith(suffix):
+                    name = name.removesuffix(suffix)
+                    last[name] = Transaction(name, version)
+            transactions = list(last.values())
+        return snapshot, transactions
+
+    def _rows(self, file: RowFile) -> pa.Table:
+        if file.path in self.contents:
+            return rows_of(self.contents[file.path], file.kind)
+        if self.copy is not None and any(one.path == file.path for one in self.copy.files):
+            return RowFiles(self.log.storage, recovery_directory(self.log.topic)).read_all([file])[0]
+        return self.log.store.read_all([file])[0]
+
+
+def known_topic(log: TopicLog) -> KnownTopic:
+    """What is known. Changes nothing.
+
+    Raises LogDirError where there is neither a recovery copy nor the note of the topic's first commit; NewerFormatError
+    where a newer package wrote the copy, or a commit after it; StorageError.
+    """
+    listed, notes = log.delta.log_files(), notes_of(log.storage, log.topic)
+    read = {name: read_note(log.storage, log.topic, name) for names in notes.by_version.values() for name in names}
+    played = _begun(log, notes, read)
+    states = [played]
+    while (after := _step(states[-1], notes, read)) is not None:
+        states.append(after)
+    played = states[-1]
+    noted = [version for version in notes.by_version if version > states[-1].version]
+    last_version = max([played.version, *listed.commits, *listed.checkpoints, *noted])
+    named_by = list(states)
+    while True:
+        played = states.pop()
+        try:
+            snapshot, transactions = played.topic()
+            break
+        except NewerFormatError:
+            raise
+        except UNREADABLE:
+            if not states:
+                raise
+    unproven = tuple(_unproven(name, read[name]) for version in noted for name in notes.by_version[version])
+    is_whole = snapshot.version == last_version and (
+        played.is_noted or _is_whole_in_delta(log, listed, snapshot.version, named_by)
+    )
+    lost = _lost_versions(log, listed, snapshot.version, last_version)
+    return KnownTopic(
+        snapshot,
+        transactions,
+        -1 if played.copy is None else played.copy.snapshot.version,
+        played.committed_ms,
+        last_version,
+        is_whole,
+        unproven,
+        lost,
+    )
+
+
+def _begun(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played:
+    """The newest state that needs no other: that of a copy, or of a proven note that begins with nothing."""
+    copy: RecoveryCopy | None = None
+    missing: LogDirError | None = None
+    try:
+        copy = read_recovery_copy(log.storage, log.topic)
+    except NewerFormatError:
+        raise
+    except LogDirError as error:
+        missing = error
+    played = None
+    if copy is not None:
+        version, committed_ms = copy.snapshot.version, copy.snapshot.committed_ms
+        played = _Played(log, copy, version, {file.path: file for file in copy.files}, committed_ms, copy.has_notes)
+    for version in sorted(notes.by_version, reverse=True):
+        if played is not None and version <= played.version:
+            break
+        roots = [one for name in notes.by_version[version] if (one := read[name]) and one.before == digest_of(())]
+        for root in _proven(log, roots, notes, read):
+            begun = _Played(log, None, version - 1, {}, 0, True)
+            if begun.apply(root):
+                return begun
+    if played is None:
+        assert missing is not None, "there is a copy, or an error that says why there is none"
+        raise missing
+    return played
+
+
+def _step(state: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played | None:
+    """The state after the next commit. None where none is proven."""
+    version, digest = state.version + 1, state.digest
+    played = dataclasses.replace(state, contents=dict(state.contents), transactions=dict(state.transactions))
+    candidates = [one for name in notes.by_version.get(version, ()) if (one := read[name]) and one.before == digest]
+    for note in _proven(played.log, candidates, notes, read):
+        if played.apply(note):
+            return played
+    try:  # a commit of an older version of this package has no note
+        actions = played.log.delta.actions(version)
+        if is_fence(actions) or commit_info(actions).get("change") == REBUILD:
+            return None
+        played.apply_actions(actions)
+    except UNREADABLE:
+        return None
+    return played
+
+
+def _proven(
+    log: TopicLog, candidates: Sequence[ReadNote], notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]
+) -> list[ReadNote]:
+    """The notes of one version that something proves."""
+    if not candidates:
+        return []
+    following = notes.by_version.get(candidates[0].name.version + 1, ())
+    begun = {one.before for name in following if (one := read[name]) is not None}
+    made = None
+    with contextlib.suppress(*UNREADABLE):
+        info = commit_info(log.delta.actions(candidates[0].name.version))
+        made = f"{info.get('commitId')}-{info.get('attempt')}"
+    return [
+        one
+        for one in candidates
+        if one.name in notes.marked
+        or one.after in begun
+        or (one.name.commit == made and one.operation != REBUILD)  # whose checkpoint makes it, and not its commit
+    ]
+
+
+def _unproven(name: NoteName, note: ReadNote | None) -> Unproven:
+    if note is None:
+        return Unproven(name.version, "damaged", 0, frozenset())
+    paths: set[str] = set()
+    for file in note.added:
+        if file.kind == SEGMENT_KIND:
+            try:
+                paths |= set(rows_of(note.contents[file.path], file.kind).column("path").to_pylist())
+            except UNREADABLE:
+                continue
+    return Unproven(name.version, note.operation, note.committed_ms, frozenset(paths))
+
+
+def _is_whole_in_delta(log: TopicLog, listed: LogFiles, known: int, states: Sequence[_Played]) -> bool:
+    """Whether Delta's log tells that the last known commit is the last: no row is as young as it and unnamed. A commit
+    that was lost has left such rows, or a writer that failed: nobody can tell.
+    """
+    if known not in listed.commits:
+        return False
+    since_ms, prefix = listed.commits[known].mtime_ms, f"{log.directory}/"
+    named = {path for state in states for path in state.files}
+    return not any(
+        info.mtime_ms >= since_ms and info.path.removeprefix(prefix) not in named
+        for info in log.storage.list(log.directory, recursive=True)
+        if info.path.startswith(f"{prefix}{KIND}=")
+    )
+
+
+def _lost_versions(log: TopicLog, listed: LogFiles, known: int, last: int) -> int:
+    """How many commits of (known, last] there were. A rebuild takes versions before its own that are none."""
+    taken: set[int] = set()
+    for version in (number for number in listed.commits if number > known):
+        try:
+            actions = log.delta.actions(version)
+        except (FileNotFoundError, LogDirError):
+            continue
+        if is_fence(actions):
+            taken.add(version)
+        elif commit_info(actions).get("change") == REBUILD:
+            taken.add(version - 1)  # stays free
+            if version not in listed.checkpoints:
+                taken.add(version)  # the rebuild was killed
+    return sum(version not in taken for version in range(known + 1, last + 1))

@@ -1,0 +1,327 @@
+"""What is known of a lost manifest: a recovery copy, and the commits after it that something proves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.log.groups.group import check_position
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.delta.delta_log import FENCED
+from spark_segments.log.rebuild.rebuild import rebuild_manifest
+from spark_segments.maintenance import vacuum
+from tests.log.chunk_rows import new_partitions
+from tests.log.groups.readers import moved
+from tests.log.rebuild.lost import (
+    TOPIC,
+    WEEKS_MS,
+    again,
+    append,
+    commit_file,
+    copy,
+    forget_notes,
+    is_usable,
+    lose_manifest,
+    new_log,
+    notes,
+    numbers,
+    records,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1 no Parquet", None])
+def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, monkeypatch, damage):
+    """With every commit known, the topic is the same topic: groups and transactions go on."""
+    log = new_log(tmp_path)
+    append(log, 0, txn=("app", 1))
+    version = copy(log)
+    append(log, 10, txn=("app", 2))
+    log.alter_topic(TOPIC, {"retention.ms": "77"}, partitions=3)
+    moved(log, "readers", {TOPIC: {0: 10}})
+    expected, before = records(log), log.snapshot(TOPIC)
+    [checkpoint] = Path(tmp_path, "_manifest", TOPIC, "_delta_log").glob("*.checkpoint*.parquet")
+    for commit in range(version):  # else Delta needs no checkpoint
+        commit_file(log, commit).unlink(missing_ok=True)
+    checkpoint.unlink() if damage is None else checkpoint.write_bytes(damage)
+    log = again(log, monkeypatch)
+
+    report = rebuild_manifest(log, TOPIC)
+
+    log = again(log, monkeypatch)
+    after = log.snapshot(TOPIC)
+    assert report.is_exact and report.not_known == []
+    assert report.known_version == before.version > version
+    assert (after.topic_id, after.config) == (before.topic_id, before.config)
+    assert after.partitions.equals(before.partitions)
+    assert records(log) == expected
+    append(log, 10, txn=("app", 2))
+    assert records(log) == expected
+    position = log.group("readers").positions()[TOPIC, 0]
+    check_position(after, 0, position, "readers")
+    is_usable(log, monkeypatch)
+
+
+def test_a_manifest_that_is_lost_whole_is_played_from_notes_alone(tmp_path, monkeypatch):
+    """Before its first recovery copy, and with everything that a topic remembers."""
+    log = new_log(tmp_path)
+    append(log, 0, txn=("app", 1))
+    log.alter_topic(TOPIC, {"retention.ms": "77"}, partitions=3)
+    append(log, 10, txn=("app", 2))
+    expected, before = records(log), log.snapshot(TOPIC)
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    after = again(log, monkeypatch).snapshot(TOPIC)
+    assert (report.copy_version, report.known_version, report.is_exact) == (-1, before.version, True)
+    assert (after.topic_id, after.config) == (before.topic_id, before.config)
+    assert after.partitions.equals(before.partitions) and records(log) == expected
+    append(log, 10, txn=("app", 2))
+    assert records(log) == expected
+    is_usable(log, monkeypatch)
+
+
+def test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed(tmp_path, monkeypatch):
+    """Its writer died before its commit, or right after: nothing tells."""
+    log = new_log(tmp_path, partitions=1)
+    append(log, 0)
+    append(log, 10)
+    last, version = log.snapshot(TOPIC).live_of(0)[-1], log.snapshot(TOPIC).version
+    notes(log, "made")[-1].unlink()
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert (report.known_version, report.is_exact) == (version - 1, False)
+    assert report.unproven == [{"version": version, "operation": "append", "files": [last.path]}]
+    [file] = report.unnamed_files
+    assert (file["path"], file["bytes"], file["note"]) == (last.path, last.log_bytes, version)
+    assert any("append of version 2" in sentence for sentence in report.not_known)
+    assert report.topic_id != report.topic_id_before and numbers(log) == [*range(10)]
+    is_usable(log, monkeypatch)
+
+
+def test_a_note_is_proven_by_the_next_one(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    for number in range(3):
+        append(log, 10 * number)
+    for path in notes(log, "made")[:-1]:
+        path.unlink()
+    lose_manifest(log)
+    report = rebuild_manifest(again(log, monkeypatch), TOPIC)
+    assert report.is_exact and numbers(log) == [*range(30)]
+
+
+def test_a_last_note_is_proven_by_its_commit(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    append(log, 10)
+    for path in notes(log, "made"):
+        path.unlink()
+    for path in Path(tmp_path, "_manifest", TOPIC).glob("kind=*/*.parquet"):
+        path.unlink()
+    report = rebuild_manifest(again(log, monkeypatch), TOPIC)
+    assert report.is_exact and numbers(log) == [*range(20)]
+
+
+def test_of_two_notes_of_a_version_the_one_of_the_commit_is_played(tmp_path, monkeypatch):
+    """Two writers began at one version; the store refused one, who wrote its note all the same."""
+    log, other = new_log(tmp_path, partitions=1), LogDir.open(str(tmp_path))
+    append(log, 0)
+    state = other.manifest(TOPIC).state()
+    append(log, 10)
+
+    def late(snapshot):
+        return Change("alter", config={"retention.ms": "5"}) if snapshot.config == {} else None
+
+    other.manifest(TOPIC).commit(late, state=state)
+    assert len([path for path in notes(log) if path.name.startswith(f"{2:020d}")]) == 2
+    expected = records(log)
+    for path in notes(log, "made"):
+        path.unlink() if path.name.startswith(f"{2:020d}") else None
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert report.is_exact and records(log) == expected
+    assert log.snapshot(TOPIC).config == {"retention.ms": "5"}
+
+
+@pytest.mark.parametrize("damage", ["cut", "a byte of its rows", "a byte of its head", "empty"])
+def test_a_note_that_is_damaged_ends_what_is_known(tmp_path, monkeypatch, damage):
+    log = new_log(tmp_path, partitions=1)
+    for number in range(3):
+        append(log, 10 * number)
+    note = notes(log)[2]
+    data = bytearray(note.read_bytes())
+    if damage.startswith("a byte"):
+        data[-1 if "rows" in damage else 40] ^= 1
+    note.write_bytes({"cut": data[:-10], "empty": b""}.get(damage, data))
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert (report.known_version, report.is_exact) == (1, False) and numbers(log) == [*range(10)]
+    assert [one["version"] for one in report.unproven] == [2, 3]
+
+
+def test_notes_before_the_first_copy_that_stays_are_gone_and_the_older_copy_has_its_own(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    for number in range(3):
+        append(log, 10 * number)
+        version = copy(log)
+    append(log, 30)
+    first, last = sorted(int(path.stem) for path in Path(tmp_path, "_recovery", TOPIC).glob("*.json"))
+    assert [int(path.name[:20]) for path in notes(log)] == [*range(first + 1, log.snapshot(TOPIC).version + 1)]
+    assert last == version
+    Path(tmp_path, "_recovery", TOPIC, f"{last:020d}.json").write_bytes(b"damaged")
+    lose_manifest(log)
+    report = rebuild_manifest(again(log, monkeypatch), TOPIC)
+    assert (report.copy_version, report.is_exact) == (first, True) and numbers(log) == [*range(40)]
+
+
+def test_notes_that_are_needed_outlive_vacuum_however_old_they_are(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    for path in Path(tmp_path, "_recovery", TOPIC).iterdir():
+        os.utime(path, (0, 0))
+    vacuum(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    lose_manifest(log)
+    assert rebuild_manifest(again(log, monkeypatch), TOPIC).is_exact and numbers(log) == [*range(10)]
+
+
+def test_a_missing_commit_of_an_older_version_ends_what_is_known(tmp_path, monkeypatch):
+    """Older versions of this package wrote no notes."""
+    log = new_log(tmp_path, partitions=1)
+    append(log, 0)
+    version = copy(log)
+    for number in range(1, 5):
+        append(log, 10 * number)
+    forget_notes(log)
+    commit_file(log, version + 3).unlink()
+    log = again(log, monkeypatch)
+    with pytest.raises(SegmentsError):
+        log.snapshot(TOPIC)
+    report = rebuild_manifest(log, TOPIC)
+    assert (report.known_version, report.lost_versions, report.is_exact) == (version + 2, 2, False)
+    assert len(report.unnamed_files) == 2 and numbers(log) == [*range(30)]
+    assert report.version == version + 4 + FENCED + 2
+    is_usable(log, monkeypatch)
+
+
+def test_a_copy_of_an_older_version_does_not_tell_that_nothing_came_after_it(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    version = copy(log)
+    forget_notes(log)
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert (report.known_version, report.is_exact) == (version, False)
+    assert any("older version of this package" in sentence for sentence in report.not_known)
+    assert report.topic_id != report.topic_id_before and numbers(log) == [*range(10)]
+
+
+def test_a_lost_file_of_rows_is_read_from_the_copy(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    copy(log)
+    expected = records(log)
+    for path in Path(tmp_path, "_manifest", TOPIC, "kind=segment").glob("*.parquet"):
+        path.write_bytes(b"no Parquet")
+    log = again(log, monkeypatch)
+    assert rebuild_manifest(log, TOPIC).is_exact
+    assert records(again(log, monkeypatch)) == expected
+    is_usable(log, monkeypatch)
+
+
+def test_transactions_of_a_copy_are_remembered(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0, txn=("nightly", 7))
+    copy(log)
+    append(log, 10, txn=("nightly", 8))
+    forget_notes(log)
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert report.transactions == [{"app_id": "nightly", "version": 7}]
+    assert any("Transactions of writers" in sentence for sentence in report.not_known)
+    append(log, 0, txn=("nightly", 7))
+    assert numbers(log) == [*range(10)]
+    append(log, 10, txn=("nightly", 8))
+    assert numbers(log) == [*range(20)]
+
+
+def test_without_a_copy_or_the_first_note_there_is_an_error_that_says_so(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    append(log, 0)
+    lose_manifest(log)
+    notes(log)[0].unlink()
+    with pytest.raises(LogDirError, match="no recovery copy"):
+        rebuild_manifest(again(log, monkeypatch), TOPIC)
+
+
+@pytest.mark.parametrize("has_copy", [False, True])
+def test_a_topic_of_format_version_1_keeps_its_transactions_in_notes(tmp_path, monkeypatch, has_copy):
+    log = LogDir.create(str(tmp_path))
+    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
+    append(log, 0, txn=("app", 1))
+    if has_copy:
+        copy(log)
+    append(log, 10, txn=("app", 2))
+    lose_manifest(log)
+    log = again(log, monkeypatch)
+    assert rebuild_manifest(log, TOPIC).transactions == [{"app_id": "app", "version": 2}]
+    assert log.snapshot(TOPIC).format_version == 1
+    append(log, 10, txn=("app", 2))
+    assert numbers(log) == [*range(20)]
+    is_usable(log, monkeypatch)
+
+
+def test_a_topic_of_format_version_1_keeps_its_version_and_transactions(tmp_path, monkeypatch):
+    log = LogDir.create(str(tmp_path))
+    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
+    append(log, 0, txn=("app", 1))
+    copy(log)
+    append(log, 10, txn=("app", 2))
+    lost = commit_file(log, 0)
+    lost.unlink()
+    shutil.rmtree(Path(tmp_path, "_manifest", TOPIC, "kind=topic"))
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    log = again(log, monkeypatch)
+    assert report.transactions == [{"app_id": "app", "version": 2}]
+    assert log.snapshot(TOPIC).format_version == 1
+    append(log, 10, txn=("app", 2))
+    assert numbers(log) == [*range(20)]
+    is_usable(log, monkeypatch)
+
+
+@pytest.mark.parametrize("change", ["delete-records", "alter", "append"])
+def test_a_last_commit_that_is_lost_of_an_older_version_is_told_of_by_its_rows(tmp_path, monkeypatch, change):
+    """Delta's log ends before it as if it had never been: the topic must not go on as the same."""
+    log = new_log(tmp_path, partitions=1)
+    append(log, 0)
+    copy(log)
+    append(log, 10)
+    before = log.snapshot(TOPIC)
+    if change == "delete-records":
+        log.delete_records(TOPIC, {0: 15})
+    elif change == "alter":
+        log.alter_topic(TOPIC, {"retention.ms": "77"})
+    else:
+        append(log, 20)
+    last = log.snapshot(TOPIC).version
+    forget_notes(log)
+    for path in (tmp_path / "_manifest" / TOPIC / "_delta_log").glob("*.parquet"):
+        path.unlink()
+    for commit in [*range(before.version - 1), last]:
+        commit_file(log, commit).unlink(missing_ok=True)
+    log = again(log, monkeypatch)
+    report = rebuild_manifest(log, TOPIC)
+    assert (report.known_version, report.is_exact) == (before.version, False)
+    assert log.snapshot(TOPIC).topic_id != before.topic_id
+    assert numbers(log) == [*range(20)]
