@@ -163,13 +163,20 @@ def silent_without_a_reader() -> Iterator[None]:
         raise SystemExit(READER_GONE) from error
 
 
+def _words(error: Exception) -> str:
+    """An error's text; of a file that cannot be opened its name and why, without Python's number for it."""
+    if isinstance(error, OSError) and not isinstance(error, SegmentsError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
     """Turns this package's errors into a line on standard error and exit code 1."""
     try:
         yield
     except (SegmentsError, OSError) as error:
-        print(f"error: {escaped(str(error), one_line=True)}", file=sys.stderr)
+        print(f"error: {escaped(_words(error), one_line=True)}", file=sys.stderr)
         raise SystemExit(FAILED) from error
     except OverflowError as error:  # of Arrow and numpy, whose numbers have 64 bits at most
         print(f"error: A number is too large for what it stands for ({error})", file=sys.stderr)

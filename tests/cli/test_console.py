@@ -338,3 +338,23 @@ def test_a_file_that_is_not_kafkas_is_an_error(run, uri, tmp_path, content):
     (tmp_path / "offsets.json").write_text(content)
     ran = run("delete-records", uri, "orders", "--offset-json-file", tmp_path / "offsets.json")
     assert (ran.code, ran.error.count("\n")) == (1, 1)
+
+
+def test_an_offset_past_the_end_is_named(segments, uri):
+    segments("produce", uri, "orders", stdin=b"a\nb\n")
+    ran = segments("consume", uri, "orders", "-o", 7)
+    assert ran.output == b"" and ran.error == "Offset 7 is past the log end: orders-0 ends at 2\n"
+    assert segments("consume", uri, "orders", "-o", 2).error == ""
+
+
+def test_a_time_after_all_records_is_named(segments, uri):
+    segments("produce", uri, "orders", stdin=b"a\n")
+    ran = segments("consume", uri, "orders", "--from-time", "2999-01-01")
+    assert ran.output == b"" and ran.error == "No record of orders is of 2999-01-01 or later\n"
+
+
+@pytest.mark.parametrize("command", [("produce", "LOG", "orders", "--file"), ("dump",)])
+def test_a_file_that_is_not_there_is_named_without_a_number(run, uri, tmp_path, command):
+    place = str(tmp_path / "nothing.log")
+    ran = run(*(uri if one == "LOG" else one for one in command), place)
+    assert ran.code == 1 and place in ran.error and "Errno" not in ran.error

@@ -175,6 +175,13 @@ def consume(
         )
 
     ranges = {number: clipped(number) for number in wanted}
+    past = [
+        f"{topic}-{number} ends at {bounds[number][1]}" for number in wanted if ranges[number][0] > bounds[number][1]
+    ]
+    if past:
+        print(f"Offset {offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
+    if from_time and all(starts[number] is None for number in wanted):
+        print(f"No record of {topic} is of {from_time} or later", file=sys.stderr)
     if follow or group is not None:
         if tail is not None or end_offset is not None or to_time or version is not None:
             raise InvalidOptionError(
