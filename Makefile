@@ -1,7 +1,7 @@
 # Everything that a change has to pass, by the Python of this environment: make PYTHON=.venv/bin/python test
 PYTHON ?= python
 
-.PHONY: all kernels wheels lint types fast test docs bench bench-compare
+.PHONY: all kernels wheels sanitize lint types fast test docs bench bench-compare
 all: kernels lint types docs test
 
 kernels:  ## compiles the kernels that are older than their sources, in place
@@ -12,6 +12,9 @@ TARGETS = x86_64-linux-gnu x86_64-linux-musl aarch64-linux-gnu aarch64-linux-mus
 
 wheels:  ## the wheels of a release, in dist/
 	for target in $(TARGETS); do SEGMENTS_TARGET=$$target $(PYTHON) -m build --wheel || exit 1; done
+
+sanitize:  ## golden and hostile inputs with the sanitizers of gcc in the kernels
+	$(PYTHON) -m tests.sanitized
 
 lint:  ## style and formatting
 	$(PYTHON) -m ruff check .
