@@ -11,21 +11,30 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
     LOG_START_OFFSETS_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
+    REPLICATION_OFFSETS_FILE,
     parse_offsets,
 )
 from spark_segments.log.kafka.leftovers import file_name, is_log_name, is_tiered_name
-from spark_segments.log.kafka.partition import ZERO_TOPIC_ID, PartitionSource, recover_partition
+from spark_segments.log.kafka.listing import ChangingPartitionError
+from spark_segments.log.kafka.partition import (
+    ZERO_TOPIC_ID,
+    Checkpoints,
+    Copied,
+    PartitionSource,
+    RecoveredPartition,
+    recover_partition,
+)
 from spark_segments.log.kafka.recovered import Cut, Note, Overlap
 from spark_segments.log.manifest.rows import partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
@@ -62,12 +71,29 @@ class KafkaSnapshot(Snapshot):
     cleaned: Mapping[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A scan of a topic: its snapshot, and its partitions by number.
+
+    `changing`: the partitions that changed in every attempt. The snapshot has no rows of them.
+    """
+
+    snapshot: KafkaSnapshot
+    partitions: Mapping[int, RecoveredPartition]
+    changing: Mapping[int, ChangingPartitionError]
+
+
 class KafkaDirectory:
     """The topics of a location. The first call of `snapshot` scans a topic; later calls return the same snapshot."""
 
-    def __init__(self, storage: Storage) -> None:
-        """Raises LogDirError where the location is a single partition and its name does not say which."""
+    def __init__(self, storage: Storage, high_watermarks: Mapping[tuple[str, int], int] | None = None) -> None:
+        """`high_watermarks`: by topic and partition, where each log ends for this reader; a partition that has none is
+        one that a broker has just begun, and empty. By default logs end with their files.
+
+        Raises LogDirError where the location is a single partition and its name does not say which.
+        """
         self._storage = storage
+        self._high_watermarks = high_watermarks
         self._lock = threading.Lock()
         self._topic_locks: dict[str, threading.Lock] = {}
         self._snapshots: dict[str, KafkaSnapshot] = {}
@@ -103,7 +129,9 @@ class KafkaDirectory:
 
     def topics(self) -> list[str]:
         """The names of the topics, sorted."""
-        return sorted(self._sources)
+        if self._high_watermarks is None:
+            return sorted(self._sources)
+        return sorted(self._sources.keys() & {topic for topic, _ in self._high_watermarks})
 
     def sources(self, topic: str) -> list[PartitionSource]:
         """The partition directories of a topic."""
@@ -116,33 +144,49 @@ class KafkaDirectory:
     def snapshot(self, topic: str) -> KafkaSnapshot:
         """The log of a topic: the first call scans it. Raises UnknownTopicError."""
         with self._lock:
-            if topic not in self._sources:
-                raise UnknownTopicError(
-                    f"Unknown topic {topic!r}",
-                    path=self._storage.uri,
-                    hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
-                )
             topic_lock = self._topic_locks.setdefault(topic, threading.Lock())
         with topic_lock:
             if topic not in self._snapshots:
-                self._snapshots[topic] = self._recover_topic(topic)
+                recovery = self.recover(topic)
+                for error in recovery.changing.values():
+                    raise error
+                self._snapshots[topic] = recovery.snapshot
             return self._snapshots[topic]
 
-    def _recover_topic(self, topic: str) -> KafkaSnapshot:
-        sources = self._sources[topic]
+    def recover(
+        self, topic: str, partitions: Collection[int] | None = None, copied: Mapping[int, Copied] | None = None
+    ) -> Recovery:
+        """Scans a topic as it is now: these partitions of it, or all. A partition that is `copied` whole is left out,
+        and of others only what is not is scanned. Raises UnknownTopicError.
+        """
+        sources = self._sources.get(topic)
+        if sources is None:
+            raise UnknownTopicError(
+                f"Unknown topic {topic!r}",
+                path=self._storage.uri,
+                hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
+            )
         _check_distinct(sources, self._storage.uri)
+        if partitions is not None:
+            sources = [source for source in sources if source.partition in partitions]
         notes: list[Note] = []
         starts = self._offsets(LOG_START_OFFSETS_FILE, topic, notes)
         cleaned = self._offsets(CLEANER_OFFSETS_FILE, topic, notes)
+        changing: dict[int, ChangingPartitionError] = {}
+
+        def recover(source: PartitionSource) -> RecoveredPartition | None:
+            number = source.partition
+            marks = self._high_watermarks
+            high_watermark = None if marks is None else marks.get((topic, number), 0)
+            checkpoints = Checkpoints(starts.get(number, 0), cleaned.get(number), high_watermark)
+            try:
+                return recover_partition(self._storage, source, checkpoints, (copied or {}).get(number))
+            except ChangingPartitionError as error:
+                changing[number] = error
+                return None
+
         with ThreadPoolExecutor(_THREADS) as pool:
-            recovered = list(
-                pool.map(
-                    lambda source: recover_partition(
-                        self._storage, source, starts.get(source.partition, 0), cleaned.get(source.partition)
-                    ),
-                    sources,
-                )
-            )
+            recovered = [one for one in pool.map(recover, sources) if one is not None]
         ids = [one.partition.topic_id for one in recovered]
         topic_id = next((known for known in ids if known != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
         report = RecoveryReport(
@@ -153,7 +197,7 @@ class KafkaDirectory:
         for left_out in (*report.cuts, *report.overlaps):
             _logger.warning("%s", left_out)
         segments = [replace(row, topic_id=topic_id) for one in recovered for row in one.found.segments]
-        return KafkaSnapshot(
+        snapshot = KafkaSnapshot(
             topic=topic,
             version=0,
             topic_id=topic_id,
@@ -167,6 +211,7 @@ class KafkaDirectory:
             report=report,
             cleaned=cleaned,
         )
+        return Recovery(snapshot, {one.partition.partition: one for one in recovered}, changing)
 
     def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:
         """{partition: offset} of a checkpoint file of the log directory; as in Kafka, {} where it cannot be read."""
@@ -178,6 +223,26 @@ class KafkaDirectory:
             notes.append(Note(topic, None, name, f"{error.message}; the log is opened without it"))
             return {}
         return {partition: offset for (of_topic, partition), offset in offsets.items() if of_topic == topic}
+
+
+def committed_directory(storage: Storage) -> KafkaDirectory:
+    """A broker's log directory below its replication-offset-checkpoint: what all in-sync replicas have.
+
+    A broker writes the high watermark of each partition to that file every few seconds. Records above it may be
+    replaced when another broker takes over the partition. A log below it never has to take anything back. Raises
+    LogDirError where there is no such file, InvalidOptionError for a directory that is not local.
+    """
+    if not storage.is_local:
+        raise InvalidOptionError("A broker's disk is local", path=storage.uri, expected="a directory of this machine")
+    try:
+        offsets = parse_offsets(storage.read(REPLICATION_OFFSETS_FILE), path=REPLICATION_OFFSETS_FILE)
+    except FileNotFoundError as error:
+        raise LogDirError(
+            f"The directory has no {REPLICATION_OFFSETS_FILE}: nobody can tell what all replicas have",
+            path=storage.uri,
+            hint="Name the log.dirs of a broker, or import it: segments import takes all that is there",
+        ) from error
+    return KafkaDirectory(storage, offsets)
 
 
 def _sources(storage: Storage) -> Iterator[PartitionSource]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.kafka.directory import KafkaSnapshot
 from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy
 from spark_segments.log.manifest.change import Change, partition_rows
+from spark_segments.log.manifest.holes import MISSING_THERE, REMOVED_BEFORE, Hole, with_holes
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -22,23 +23,41 @@ IMPORT = "import"
 class Landing:
     """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
 
-    `first_dirty_offsets`: where each partition was clean up to when it was planned, or after the last commit of these.
+    `gaps`: by partition, offsets between Kafka's segments that are in none. `made`: partitions that this import made
+    here. `holes`: those that were committed. `first_dirty_offsets`: where each partition was clean up to when it was
+    planned, or after the last commit of these.
     """
 
     manifest: Manifest
     found: KafkaSnapshot
     before: Snapshot
     plans: Mapping[int, PartitionPlan]
-    first_dirty_offsets: dict[int, int]
+    gaps: Mapping[int, Sequence[tuple[int, int]]]
+    made: frozenset[int]
+    holes: list[Hole] = field(default_factory=list)
+    first_dirty_offsets: dict[int, int] = field(init=False)
 
-    def commit(self, copies: Sequence[tuple[SegmentCopy, Segment]], *, last: bool = False) -> None:
-        """`last`: no more copies follow. Raises SegmentsError where the rows changed since the plan was made."""
+    def __post_init__(self) -> None:
+        rows = partitions_of(self.before.partitions)
+        self.first_dirty_offsets = {row.partition: row.first_dirty_offset for row in rows}
+
+    def commit(
+        self, copies: Sequence[tuple[SegmentCopy, Segment]], partitions: Collection[int], *, last: bool = False
+    ) -> None:
+        """Commits these partitions. `last`: no more copies follow. Offsets that the log passes here though no copy has
+        them are recorded as holes by the same commit. Raises SegmentsError where the rows changed since the plan was
+        made.
+        """
+        holes: list[Hole] = []
 
         def plan(current: Snapshot) -> Change | None:
             added: list[Segment] = []
             replaced: list[Segment] = []
-            partitions = []
+            rows = []
+            holes.clear()
             for theirs in partitions_of(self.found.partitions):
+                if theirs.partition not in partitions:
+                    continue
                 mine = [copy for copy in copies if copy[1].partition == theirs.partition]
                 here = current.partition(theirs.partition)
                 if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
@@ -50,15 +69,30 @@ class Landing:
                     live = current.live_of(theirs.partition)
                     replaced += [row.removed(self.manifest.storage.now_ms()) for row in live]
                 if changed != here:
-                    partitions.append(changed)
-            if not added and not replaced and not partitions:
+                    rows.append(changed)
+                holes.extend(self._holes(here, theirs, changed.log_end_offset))
+            if not added and not replaced and not rows:
                 return None
-            return Change(IMPORT, add=added, replace=replaced, partitions=partitions)
+            topic = with_holes(current, holes) if holes else None
+            return Change(IMPORT, add=added, replace=replaced, partitions=rows, topic=topic)
 
         done = self.manifest.commit(plan)
         if done.change is not None:
+            self.holes += holes
             for row in partitions_of(partition_rows(done.change.partitions)):
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
+
+    def _holes(self, here: Partition, theirs: Partition, end: int) -> list[Hole]:
+        """The offsets that nobody has copied, where the log end goes from `here` to `end`."""
+        number, now_ms = here.partition, self.manifest.storage.now_ms()
+        start = max(here.log_end_offset, min(theirs.log_start_offset, end))
+        found = []
+        if start > here.log_end_offset and number not in self.made:
+            found.append(Hole(number, here.log_end_offset, start, now_ms, REMOVED_BEFORE))
+        for gap_start, gap_end in self.gaps.get(number, ()):
+            if max(gap_start, start) < gap_end <= end:
+                found.append(Hole(number, max(gap_start, start), gap_end, now_ms, MISSING_THERE))
+        return found
 
     def _land(
         self,

@@ -1,18 +1,19 @@
 """The plan of an import: the segments to copy of each partition, and the rows here that they replace.
 
 The plan is made before anything is copied. A directory whose records differ from those here is refused. Where Kafka's
-cleaner ran since the last import, records here may hold values that no later record supersedes any more; `_plan` says
-how each such case goes on.
+cleaner ran since the last import, records here may hold values that no later record supersedes any more; `plan_import`
+says how each such case goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_segments.errors import LogDirError
-from spark_segments.execution import run_tasks
+from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.difference import Comparison, History, compare
@@ -57,34 +58,45 @@ class PartitionPlan:
     replaces_all: bool
     adopts_cleaning: bool
 
+    @property
+    def needs_all(self) -> bool:
+        """Whether the plan goes by all segments of the partition, also by those that are copies here already."""
+        return self.replaces_all or not self.adopts_cleaning
 
-def check_end(source: Storage, found: KafkaSnapshot) -> None:
+
+def check_end(source: Storage, found: KafkaSnapshot, number: int) -> None:
     """Raises LogDirError for a log with cleaned records that ends below the offset of Kafka's cleaner checkpoint.
 
     The cleaner removes a record for a newer record of its key below that offset. Where the segment of the newer record
     is missing, the log has neither. A broker leaves no such log, however it stops: it lowers the checkpoint where it
     truncates. A stale listing shows such a log, and so does a copy that is not whole.
     """
-    for row in partitions_of(found.partitions):
-        offset = found.cleaned.get(row.partition, 0)
-        rows = [segment for segment in found.live_of(row.partition) if segment.next_offset > row.log_start_offset]
-        if offset > row.log_end_offset and _has_gap(source, rows, row.log_start_offset):
-            raise LogDirError(
-                f"{found.topic}-{row.partition} lacks segments: Kafka's cleaner has removed older values for theirs",
-                path=source.uri,
-                expected=f"a log end of at least {offset}, the partition's offset in {CLEANER_OFFSETS_FILE}",
-                found=row.log_end_offset,
-                hint="Import again when the directory is whole, or from an intact replica. recovery=kafka takes the "
-                "log as it is",
-            )
+    row, offset = found.partition(number), found.cleaned.get(number, 0)
+    rows = [segment for segment in found.live_of(number) if segment.next_offset > row.log_start_offset]
+    if offset > row.log_end_offset and _has_gap(source, rows, row.log_start_offset):
+        raise LogDirError(
+            f"{found.topic}-{number} lacks segments: Kafka's cleaner has removed older values for theirs",
+            path=source.uri,
+            expected=f"a log end of at least {offset}, the partition's offset in {CLEANER_OFFSETS_FILE}",
+            found=row.log_end_offset,
+            hint="Import again when the directory is whole, or from an intact replica. recovery=kafka takes the log "
+            "as it is",
+        )
 
 
 def compare_with_kafka(
-    source: Storage, storage: Storage, current: Snapshot, found: KafkaSnapshot, spark: SparkSession | None = None
-) -> dict[int, Comparison]:
-    """Compares each partition that is here already with Kafka's: each partition is a task.
+    source: Storage,
+    storage: Storage,
+    current: Snapshot,
+    found: KafkaSnapshot,
+    scanned_from: Mapping[int, int],
+    spark: SparkSession | None = None,
+) -> dict[int, tuple[Callable[[Comparison], None], Comparison | SegmentsError]]:
+    """Compares each partition that is here already with Kafka's, from the offset on that its scan began at: each
+    partition is a task. Returns (a check, the comparison or why there is none) of each.
 
-    Raises LogDirError with the first differing offset where the topic here cannot have come from the directory.
+    The check raises LogDirError with the first differing offset where the partition here cannot have come from the
+    directory. Raises LogDirError for a topic that cannot.
     """
     if found.topic_id not in (ZERO_TOPIC_ID, current.topic_id):
         raise LogDirError(
@@ -95,19 +107,26 @@ def compare_with_kafka(
         )
     numbers = [row.partition for row in partitions_of(found.partitions)]
     numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are new
-    pairs = [(History.of(current, storage, number), History.of(found, source, number)) for number in numbers]
-    comparisons = dict(zip(numbers, run_tasks(_compared, pairs, spark), strict=True))
-    for (ours, theirs), comparison in zip(pairs, comparisons.values(), strict=True):
-        _check(ours, theirs, comparison.first_difference)
-    return comparisons
+    pairs = [
+        (History.of(current, storage, number), _history_from(found, source, number, scanned_from.get(number, 0)))
+        for number in numbers
+    ]
+    checks = [partial(_check, *pair) for pair in pairs]
+    return dict(zip(numbers, zip(checks, try_tasks(_compared, pairs, spark), strict=True), strict=True))
+
+
+def _history_from(found: KafkaSnapshot, source: Storage, number: int, offset: int) -> History:
+    history = History.of(found, source, number)
+    start = max(history.partition.log_start_offset, offset)
+    return replace(history, partition=replace(history.partition, log_start_offset=start))
 
 
 def _compared(pair: tuple[History, History]) -> Comparison:
     return compare(*pair)
 
 
-def _check(ours: History, theirs: History, difference: int | None) -> None:
-    name = f"{ours.topic}-{ours.partition.partition}"
+def _check(ours: History, theirs: History, comparison: Comparison) -> None:
+    name, difference = f"{ours.topic}-{ours.partition.partition}", comparison.first_difference
     if difference is not None:
         raise LogDirError(
             f"{name} holds other records than the Kafka directory from offset {difference} on",
@@ -131,17 +150,6 @@ def _path_at(history: History, offset: int) -> str:
 
 
 def plan_import(
-    source: Storage, current: Snapshot, found: KafkaSnapshot, comparisons: dict[int, Comparison]
-) -> dict[int, PartitionPlan]:
-    """The plan of each partition of the directory. A partition without a comparison is empty here."""
-    plans = {}
-    for theirs in partitions_of(found.partitions):
-        comparison = comparisons.get(theirs.partition, Comparison(None, True))
-        plans[theirs.partition] = _plan(source, current, found, theirs.partition, comparison)
-    return plans
-
-
-def _plan(
     source: Storage, current: Snapshot, found: KafkaSnapshot, number: int, comparison: Comparison
 ) -> PartitionPlan:
     """The plan of a partition, in three cases:

@@ -10,29 +10,32 @@ import base64
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError
-from spark_segments.execution import run_tasks
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.execution import try_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
 from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
-from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.log.difference import Comparison
+from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
 from spark_segments.log.kafka.import_landing import IMPORT, Landing
 from spark_segments.log.kafka.import_names import check_names
 from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, check_end, compare_with_kafka, plan_import
-from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID
+from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.holes import Hole
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import (
     CHUNK,
@@ -42,7 +45,7 @@ from spark_segments.log.manifest.rows import (
     Partition,
     Segment,
     partitions_of,
-    segments_of,
+    partitions_table,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
@@ -60,6 +63,9 @@ if TYPE_CHECKING:
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
 KAFKA = "kafka"  # the only value of `recovery`
+
+_ATTEMPTS = 5
+"""How often a partition is read whose files change meanwhile, if nothing of it could be committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,48 +125,230 @@ def import_topic(
     recovery: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Imports a topic, or its new segments, and returns {"topic", "partitions", "segments", "records", "bytes"} copied.
+    """Imports a topic, or its new segments, and returns {"topic", "partitions", "segments", "records", "bytes"} copied,
+    "holes": the holes that were noticed, as plain values, and "left": the partitions whose files changed in each
+    attempt, which are as they were, or further.
 
     Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
     Kafka's cleaner has seen (`recovery="kafka"` takes the log as a broker does), where a segment holds offsets that an
-    index cannot, and, before anything is copied, where the topic of this name holds other records.
+    index cannot, and, before anything is copied, where the topic of this name holds other records. Raises
+    FormatVersionError for a hole in a topic of version 1, which cannot record it.
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
     check_names(source, topic)
-    found = source.snapshot(topic)
-    if recovery is None:
-        for cut in found.report.cuts:
-            _check_cut(source.storage, cut)
-        check_end(source.storage, found)
-    for row in segments_of(found.live):
-        _check_offsets(source.storage, row)
-    _create(manifest, found, overrides)
-    current = manifest.snapshot()
-    comparisons = compare_with_kafka(source.storage, storage, current, found, spark)
-    if _add_partitions(manifest, found):
-        current = manifest.snapshot()
-    plans = plan_import(source.storage, current, found, comparisons)
-    task_count = sum(len(plan.tasks) for plan in plans.values())
-    first_dirty = {row.partition: row.first_dirty_offset for row in partitions_of(current.partitions)}
-    landing = Landing(manifest, found, current, plans, first_dirty)
     copy = _Copy(source.storage, storage, SegmentLimits.of(config))
-    done = {"topic": topic, "partitions": found.partitions.num_rows, "segments": 0, "records": 0, "bytes": 0}
-    copied_count = 0
+    work = _Import(source, manifest, topic, overrides, copy, spark, recovery == KAFKA, progress)
+    work.run()
+    return {
+        "topic": topic,
+        "partitions": len(source.sources(topic)),
+        **work.counts,
+        "holes": [hole.to_dict() for hole in work.holes],
+        "left": sorted(work.left),
+    }
 
-    def note(finished: int, _: int) -> None:
-        if progress is not None:
-            progress(copied_count + finished, task_count)
 
-    for wave in _waves(plans):
-        rows = run_tasks(copy, wave, spark, progress=note, at_a_time=copy.at_a_time)
-        copied_count += len(wave)
-        landing.commit(list(zip(wave, rows, strict=True)))
-        done["segments"] += len(rows)
-        done["records"] += sum(row.records for row in rows)
-        done["bytes"] += sum(row.log_bytes for row in rows)
-    landing.commit([], last=True)
-    return done
+@dataclass(slots=True)
+class _Import:
+    """An import of a topic under way.
+
+    `made`: partitions that were made here by it. `whole`: partitions of which all segments are to be scanned. `left`:
+    partitions that changed while they were read, and how often since anything of them was committed.
+    """
+
+    source: KafkaDirectory
+    manifest: Manifest
+    topic: str
+    overrides: Mapping[str, str]
+    copy: _Copy
+    spark: SparkSession | None
+    as_broker: bool
+    progress: Callable[[int, int], None] | None
+    counts: dict[str, int] = field(default_factory=lambda: {"segments": 0, "records": 0, "bytes": 0})
+    holes: list[Hole] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)
+    whole: set[int] = field(default_factory=set)
+    left: dict[int, int] = field(default_factory=dict)
+    _finished: int = 0
+
+    def run(self) -> None:
+        """Imports all partitions; those that change while they are read again, some times."""
+        pending: set[int] | None = None
+        while pending is None or pending:
+            current = self._current()
+            recovery = self.source.recover(self.topic, pending, self._copied(current))
+            self._note_changes(recovery.changing)
+            if recovery.partitions:
+                self._import(recovery, current)
+            pending = {number for number, tries in self.left.items() if tries < _ATTEMPTS} | self._rescans(recovery)
+
+    def _rescans(self, recovery: Recovery) -> set[int]:
+        return {n for n, one in recovery.partitions.items() if n in self.whole and one.scanned_from}
+
+    def _note_changes(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.left[number] = self.left.get(number, 0) + 1
+
+    def _current(self) -> Snapshot | None:
+        """The topic here, None where there is none yet."""
+        try:
+            current = self.manifest.snapshot()
+        except UnknownTopicError:
+            return None
+        check_role(current, IMPORT)
+        return current
+
+    def _copied(self, current: Snapshot | None) -> dict[int, Copied]:
+        """What is here of the partitions."""
+        if current is None:
+            return {}
+        return {
+            row.partition: Copied(row, tuple(current.live_of(row.partition)), scan_all=row.partition in self.whole)
+            for row in partitions_of(current.partitions)
+        }
+
+    def _import(self, recovery: Recovery, current: Snapshot | None) -> None:
+        found = self._checked(recovery, recovery.snapshot)
+        if not found.partitions.num_rows:
+            return
+        if current is None:
+            current = self._created(found)
+        comparisons = self._compared(recovery, current, found)
+        current = self._with_partitions(found, current)
+        plans = {}
+        for number, comparison in comparisons.items():
+            one = recovery.partitions[number]
+            try:
+                plan = plan_import(self.copy.source, current, found, number, comparison)
+            except (SegmentsError, FileNotFoundError):
+                if not self._has_changed(one):
+                    raise
+                self._note_changes([number])
+                continue
+            if plan.needs_all and one.scanned_from:
+                self.whole.add(number)
+            else:
+                plans[number] = plan
+        gaps = {number: tuple(one.found.gaps) for number, one in recovery.partitions.items()}
+        landing = Landing(self.manifest, found, current, plans, gaps, frozenset(self.made))
+        done = self._copy_waves(recovery, landing, plans)
+        for number in done:
+            self.left.pop(number, None)
+        self.holes += landing.holes
+
+    def _checked(self, recovery: Recovery, found: KafkaSnapshot) -> KafkaSnapshot:
+        """The snapshot with the partitions that may be imported; those that have changed since they were scanned are
+        left. Raises for the others that may not.
+        """
+
+        def check(number: int) -> None:
+            if not self.as_broker:
+                for cut in found.report.cuts:
+                    if cut.partition == number:
+                        _check_cut(self.copy.source, cut)
+                check_end(self.copy.source, found, number)
+            for row in found.live_of(number):
+                _check_offsets(self.copy.source, row)
+
+        changed = set()
+        for number, one in recovery.partitions.items():
+            try:
+                check(number)
+            except (SegmentsError, FileNotFoundError):
+                if not self._has_changed(one):
+                    raise
+                changed.add(number)
+        self._note_changes(changed)
+        kept = [row for row in partitions_of(found.partitions) if row.partition not in changed]
+        return dataclasses.replace(found, partitions=partitions_table(kept))
+
+    def _has_changed(self, one: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
+        """Whether files of a partition, those of segments from an offset on, are not what they were when listed."""
+        return one.listing.changed_file(self.copy.source, from_offset, was_read=was_read) is not None
+
+    def _created(self, found: KafkaSnapshot) -> Snapshot:
+        """The topic, made here empty at Kafka's log start."""
+        topic_id = found.topic_id
+        if topic_id == ZERO_TOPIC_ID:
+            topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        rows = _empty_partitions(found, topic_id, 0)
+        self.manifest.create(topic_id, self.overrides, rows)
+        self.made |= {row.partition for row in rows}
+        return self.manifest.snapshot()
+
+    def _with_partitions(self, found: KafkaSnapshot, current: Snapshot) -> Snapshot:
+        """The topic with the partitions that Kafka's topic gained since it was made here."""
+        made: list[Partition] = []
+
+        def plan(current: Snapshot) -> Change | None:
+            made[:] = _empty_partitions(found, current.topic_id, current.partitions.num_rows)
+            return Change(IMPORT, partitions=made) if made else None
+
+        if not _empty_partitions(found, current.topic_id, current.partitions.num_rows):
+            return current
+        self.manifest.commit(plan)
+        self.made |= {row.partition for row in made}
+        return self.manifest.snapshot()
+
+    def _compared(self, recovery: Recovery, current: Snapshot, found: KafkaSnapshot) -> dict[int, Comparison]:
+        """The comparisons of the partitions that have not changed meanwhile. Raises where one holds other records."""
+        scanned_from = {number: one.scanned_from for number, one in recovery.partitions.items()}
+        results = compare_with_kafka(self.copy.source, self.copy.target, current, found, scanned_from, self.spark)
+        new = {row.partition for row in partitions_of(found.partitions)} - results.keys()
+        good = dict.fromkeys(new, Comparison(None, True))  # nothing of them is here
+        changed = set()
+        for number, (check, comparison) in results.items():
+            try:
+                if isinstance(comparison, SegmentsError):
+                    raise comparison
+                check(comparison)
+                good[number] = comparison
+            except SegmentsError:
+                if not self._has_changed(recovery.partitions[number]):
+                    raise
+                changed.add(number)
+        self._note_changes(changed)
+        return good
+
+    def _copy_waves(self, recovery: Recovery, landing: Landing, plans: Mapping[int, PartitionPlan]) -> set[int]:
+        """Copies and commits, wave by wave. Returns the partitions that were as they were listed to the end."""
+        good = set(plans)
+        count = sum(len(plan.tasks) for plan in plans.values())
+        finished = 0
+
+        def note(done: int, _: int) -> None:
+            if self.progress is not None:
+                self.progress(finished + done, count)
+
+        waves = list(_waves(plans)) or [[]]
+        for wave in waves:
+            tasks = [task for task in wave if task.row.partition in good]
+            rows = try_tasks(self.copy, tasks, self.spark, progress=note, at_a_time=self.copy.at_a_time)
+            finished += len(wave)
+            changed = set()
+            for number in {task.row.partition for task in tasks}:
+                mine = [(task, row) for task, row in zip(tasks, rows, strict=True) if task.row.partition == number]
+                errors = [row for _, row in mine if isinstance(row, SegmentsError)]
+                first = min(task.row.name_offset for task, _ in mine)
+                if self._has_changed(recovery.partitions[number], first, was_read=not errors):
+                    changed.add(number)
+                elif errors:
+                    raise errors[0]
+            self._note_changes(changed)
+            good -= changed
+            copies = [
+                (task, row)
+                for task, row in zip(tasks, rows, strict=True)
+                if task.row.partition in good and isinstance(row, Segment)
+            ]
+            landing.commit(copies, good, last=wave is waves[-1])
+            for task, row in copies:
+                self.left.pop(task.row.partition, None)
+                self.counts["segments"] += 1
+                self.counts["records"] += row.records
+                self.counts["bytes"] += row.log_bytes
+        return good
 
 
 def _check_offsets(storage: Storage, row: Segment) -> None:
@@ -185,33 +373,11 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
             )
 
 
-def _create(manifest: Manifest, found: KafkaSnapshot, overrides: Mapping[str, str]) -> None:
-    """Makes the topic, empty at Kafka's log start, where it is not there yet."""
-    if manifest.exists():
-        check_role(manifest.snapshot(), IMPORT)
-        return
-    topic_id = found.topic_id
-    if topic_id == ZERO_TOPIC_ID:
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    rows = _empty_partitions(found, topic_id, 0)
-    manifest.create(topic_id, overrides, rows)
-
-
-def _add_partitions(manifest: Manifest, found: KafkaSnapshot) -> bool:
-    """Adds the partitions that Kafka's topic gained since the topic was made here. Returns whether there are any."""
-
-    def plan(current: Snapshot) -> Change | None:
-        rows = _empty_partitions(found, current.topic_id, current.partitions.num_rows)
-        return Change(IMPORT, partitions=rows) if rows else None
-
-    return manifest.commit(plan).change is not None
-
-
 def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
     """Partitions from number `first` on, each empty at Kafka's log start; partitions of other brokers begin at 0."""
     starts = {row.partition: row.log_start_offset for row in partitions_of(found.partitions)}
     rows = []
-    for number in range(first, max(starts) + 1):
+    for number in range(first, max(starts, default=-1) + 1):
         start = starts.get(number, 0)
         rows.append(
             Partition(
@@ -272,26 +438,53 @@ def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted:
 def _with_transactions(
     source: Storage, target: Storage, row: Segment, copied: Segment, aborted: AbortedTransactions | None
 ) -> Segment:
-    """Copies a segment's .txnindex (unless `aborted` stands in for it) and .snapshot, where they can be read."""
-    snapshot = row.stem + PRODUCER_SNAPSHOT_SUFFIX
-    if source.exists(snapshot) and copied.base_offset == row.name_offset:
-        copy_file(source, snapshot, target, copied.stem + PRODUCER_SNAPSHOT_SUFFIX, source.size(snapshot))
-    if aborted is not None:
-        data = txn_index_bytes(aborted.overlapping(copied.base_offset, copied.next_offset))
-        if data:
-            target.write(copied.txn_index_path, data)
-        return dataclasses.replace(copied, txn_index_bytes=len(data))
-    if not source.exists(row.txn_index_path):
-        return copied
-    size = source.size(row.txn_index_path)
+    """Copies a segment's .snapshot, where it can be read, and writes its .txnindex: `aborted`, or what Kafka's file
+    says of the segment up to its end here. The row says what was written.
+    """
+    snapshot = _read(source, row.stem + PRODUCER_SNAPSHOT_SUFFIX)
+    if copied.base_offset == row.name_offset and _is_producer_snapshot(snapshot):
+        target.write(copied.stem + PRODUCER_SNAPSHOT_SUFFIX, snapshot)
+    if aborted is None:
+        aborted = _said_aborted(source, row)
+    else:
+        aborted = aborted.overlapping(copied.base_offset, copied.next_offset)
+    data = txn_index_bytes(aborted)
+    if data:
+        target.write(copied.txn_index_path, data)
+    return dataclasses.replace(copied, txn_index_bytes=len(data))
+
+
+def _said_aborted(source: Storage, row: Segment) -> AbortedTransactions:
+    """The entries of Kafka's .txnindex whose markers are in the segment; none where it cannot be read."""
     try:
-        entries = parse_txn_index(source.read(row.txn_index_path), path=row.txn_index_path)
+        entries = parse_txn_index(_read(source, row.txn_index_path), path=row.txn_index_path)
     except CorruptBatchError:
-        return copied
-    if not len(entries) or int(entries.last_offset.max()) >= row.next_offset:
-        return copied
-    copy_file(source, row.txn_index_path, target, copied.txn_index_path, size)
-    return dataclasses.replace(copied, txn_index_bytes=size)
+        entries = AbortedTransactions.of()
+    entries = entries.take(entries.last_offset < row.next_offset)
+    if row.txn_index_bytes and len(txn_index_bytes(entries)) != row.txn_index_bytes:
+        raise CorruptBatchError(
+            "The transaction index is not what it was when its segment was scanned",
+            path=row.txn_index_path,
+            expected=f"{row.txn_index_bytes} bytes for offsets below {row.next_offset}",
+            found=f"{len(txn_index_bytes(entries))} bytes",
+        )
+    return entries
+
+
+def _read(source: Storage, path: str) -> bytes:
+    """A small file; b"" where it is not there."""
+    try:
+        return bytes(source.read(path))
+    except FileNotFoundError:
+        return b""
+
+
+def _is_producer_snapshot(data: bytes) -> bool:
+    try:
+        parse_producer_snapshot(data)
+    except SegmentsError:
+        return False
+    return True
 
 
 def _has_indexes(source: Storage, row: Segment) -> bool:

@@ -1,7 +1,12 @@
-"""A partition directory that Kafka wrote: its files, its checkpoints and its recovery."""
+"""A partition directory that Kafka wrote: its files, its checkpoints and its recovery.
+
+A partition is listed once, and what the listing has is all that there is of it. Where a file is not what it was by the
+time the scan is done, the partition is listed and scanned anew.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -17,10 +22,11 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
-from spark_segments.log.kafka.leftovers import base_offset, choose_files, file_name, is_tiered_name
+from spark_segments.log.kafka.leftovers import base_offset, choose_files, file_name, is_log_name, is_tiered_name
+from spark_segments.log.kafka.listing import ChangingPartitionError, Listing
 from spark_segments.log.kafka.recovered import Cut, LeaderEpochs, Note, PartitionFiles, Recovered
 from spark_segments.log.kafka.recovery import next_offset_of, recover
-from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.storage import FileInfo, Storage
 
 ZERO_TOPIC_ID = "A" * 22
@@ -43,23 +49,67 @@ class PartitionSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """A partition's offsets in the checkpoint files of its log directory, read before the partition is listed.
+
+    `log_start_offset`: 0 where there is none. `high_watermark`: where only what all in-sync replicas have is wanted.
+    """
+
+    log_start_offset: int = 0
+    first_dirty_offset: int | None = None
+    high_watermark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What is here already of a partition that Kafka wrote: its row, and its live segments by offset.
+
+    `scan_all`: nothing of it saves a scan.
+    """
+
+    partition: Partition
+    segments: tuple[Segment, ...]
+    scan_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """The partition's row, with the topic id of its directory or ZERO_TOPIC_ID, and the recovery of its segments."""
+    """The partition's row, with the topic id of its directory or ZERO_TOPIC_ID, and the recovery of its segments.
+
+    `scanned_from`: the offset that the scan began at; below it are segments that are `Copied` as they are.
+    """
 
     partition: Partition
     found: Recovered
+    scanned_from: int
+    listing: Listing
 
 
 def recover_partition(
-    storage: Storage, source: PartitionSource, log_start_offset: int, first_dirty_offset: int | None
-) -> RecoveredPartition:
-    """Recovers a partition. The offsets are those of the log directory's checkpoints, else 0 and None."""
-    for _ in range(_ATTEMPTS - 1):
+    storage: Storage, source: PartitionSource, checkpoints: Checkpoints, copied: Copied | None = None
+) -> RecoveredPartition | None:
+    """Recovers a partition; None where all of it is `copied`. Raises ChangingPartitionError where a running broker
+    changed its files in each of some attempts.
+    """
+    changed: str | None = None
+    for _ in range(_ATTEMPTS):
+        directory = _Directory(storage, source, checkpoints)
+        if copied is not None and directory.is_copied(copied):
+            return None
         try:
-            return _Directory(storage, source).recover(log_start_offset, first_dirty_offset)
-        except FileNotFoundError:
-            continue  # a running broker has just deleted or renamed a file: list the directory again
-    return _Directory(storage, source).recover(log_start_offset, first_dirty_offset)
+            done = directory.recover(copied)
+            changed = done.listing.changed_file(storage)
+            if changed is None:
+                return done
+        except FileNotFoundError as error:  # a running broker has just deleted or renamed the file
+            changed = error.filename
+    raise ChangingPartitionError(
+        f"The files of {source.topic}-{source.partition} change while they are read",
+        path=storage.location(source.path),
+        expected=f"the same files for as long as one of {_ATTEMPTS} attempts takes",
+        found=f"{changed} was replaced, cut or deleted",
+        hint="A running broker cleans or deletes segments here: try again",
+    )
 
 
 @dataclass
@@ -68,43 +118,145 @@ class _Directory:
 
     storage: Storage
     source: PartitionSource
+    checkpoints: Checkpoints
     logs: list[tuple[int, FileInfo]] = field(init=False)
     files: dict[str, FileInfo] = field(init=False)  # by name
     notes: list[Note] = field(default_factory=list)
+    listed: frozenset[str] = field(init=False)  # the paths of all files, whether or not they are the log
+    end_offset: int | None = field(init=False, default=None)  # where only what all replicas have is wanted
+    is_sealed: bool = field(init=False, default=False)  # whether segments are left out for that
 
     def __post_init__(self) -> None:
         def next_offset(info: FileInfo) -> int:
             return next_offset_of(self.storage, info, base_offset(file_name(info)) or 0)
 
-        chosen = choose_files(self.storage.list(self.source.path), next_offset)
+        listing = self.storage.list(self.source.path)
+        self.listed = frozenset(info.path for info in listing)
+        chosen = choose_files(listing, next_offset)
         for info, reason in chosen.passed_over:
             self.note(info, reason)
         self.files = chosen.files
         self.logs = _without_copies(chosen.logs, self.note)
+        if self.checkpoints.high_watermark is not None:
+            self._end_at(self.checkpoints.high_watermark)
+
+    def _end_at(self, high_watermark: int) -> None:
+        """Ends the log at the high watermark.
+
+        The broker writes its checkpoints at different times. Neither a log start nor a cleaner's checkpoint is ever
+        above the high watermark, so the highest of them is what all replicas had.
+        """
+        known = (self.checkpoints.log_start_offset, self.checkpoints.first_dirty_offset or 0)
+        first = self.logs[0][0] if self.logs else 0
+        self.end_offset = max(high_watermark, first, *known)
+        count = len(self.logs)
+        self.logs = [log for log in self.logs if log[0] <= self.end_offset]
+        self.is_sealed = len(self.logs) < count
+        if self.logs:
+            last = self.logs[-1][0]  # its indexes may speak of what is behind the end; recovery makes them anew
+            self.files = {
+                name: info
+                for name, info in self.files.items()
+                if (base := base_offset(name)) is None
+                or base < last
+                or (base == last and (is_log_name(name) or name.endswith(PRODUCER_SNAPSHOT_SUFFIX)))
+            }
 
     @property
     def is_tiered(self) -> bool:
         return any(is_tiered_name(file_name(info)) for _, info in self.logs)
 
-    def recover(self, log_start_offset: int, first_dirty_offset: int | None) -> RecoveredPartition:
+    @property
+    def listing(self) -> Listing:
+        """The files of the segments that are the log. Producer snapshots may go at any time."""
+        bases = {base for base, _ in self.logs}
+        files = tuple(
+            info
+            for name, info in self.files.items()
+            if base_offset(name) in bases and PRODUCER_SNAPSHOT_SUFFIX not in name
+        )
+        return Listing(self.source.path, files, self.listed - {info.path for info in files})
+
+    @property
+    def log_start_offset(self) -> int:
+        return max(self.checkpoints.log_start_offset, self.logs[0][0] if self.logs else 0)
+
+    def is_copied(self, copied: Copied) -> bool:
+        """Whether the whole log is here already, by the names, sizes and times of its files."""
+        here = copied.partition
+        if not self.logs or not copied.segments or copied.scan_all or self._scan_from(copied) < len(self.logs) - 1:
+            return False
+        base, info = self.logs[-1]
+        row = copied.segments[-1]
+        is_there = _is_named(row, base) and row.log_bytes <= info.size and row.next_offset == here.log_end_offset
+        is_whole = row.log_bytes == info.size and row.created_ms == info.mtime_ms
+        is_above = self.end_offset is not None and self.end_offset <= here.log_end_offset
+        return (
+            is_there
+            and (is_above or (self.end_offset is None and is_whole))
+            and self.log_start_offset <= here.log_start_offset
+            and (self.checkpoints.first_dirty_offset or 0) <= here.first_dirty_offset
+            and (self.source.topic_id or self._topic_id() or here.topic_id) == here.topic_id
+        )
+
+    def _scan_from(self, copied: Copied) -> int:
+        """How many segments, from the first on, need no scan: those here are copies of them, or were until retention
+        here took them. A broker, and its cleaner, keep the time of a file; a cleaner that keeps its size, too, has
+        removed nothing from it.
+        """
+        if copied.scan_all:
+            return 0
+        rows = {row.base_offset: row for row in copied.segments}
+        for number, ((base, info), (following, _)) in enumerate(itertools.pairwise(self.logs)):
+            row = rows.get(base)
+            if following <= copied.partition.log_start_offset:
+                continue
+            is_same = row is not None and _is_named(row, base) and row.next_offset == following
+            if row is None or not is_same or row.state != SEALED:
+                return number
+            if (row.log_bytes, row.created_ms) != (info.size, info.mtime_ms):
+                return number
+        return max(len(self.logs) - 1, 0)
+
+    def recover(self, copied: Copied | None = None) -> RecoveredPartition:
+        """Recovers the partition. What is `copied` is not scanned, where the state of producers behind it is known."""
+        number = 0 if copied is None or self.is_tiered else self._scan_from(copied)
+        state = self._snapshot_at(self.logs[number][0]) if number else None
+        if state is not None and self._leader_epochs():
+            done = self._recover(number, tuple(parse_producer_snapshot(state)))
+            is_short = (self.checkpoints.first_dirty_offset or 0) > done.partition.log_end_offset
+            if not done.found.cuts and not done.found.overlaps and not is_short:
+                return done
+        return self._recover(0, self._producers_at_start(copied))
+
+    def _recover(self, number: int, producers: tuple[ProducerEntry, ...]) -> RecoveredPartition:
+        """Recovers the log from the segment of this number on."""
+        log_start_offset = self.checkpoints.log_start_offset
+        first_dirty_offset = self.checkpoints.first_dirty_offset
         topic_id = self.source.topic_id or self._topic_id() or ZERO_TOPIC_ID
         files = PartitionFiles(
             self.source.topic,
             topic_id,
             self.source.partition,
-            tuple(self.logs),
+            tuple(self.logs[number:]),
             {info.path: info for info in self.files.values()},
             has_active=not self.is_tiered,
+            end_offset=self.end_offset,
+            is_sealed=self.is_sealed,
         )
         found = recover(
             self.storage,
             files,
             log_start_offset=log_start_offset,
             leader_epochs=self._leader_epochs(),
-            producers=self._producers_at_start(log_start_offset),
+            producers=producers,
         )
+        if first_dirty_offset is not None or found.was_cleaned:
+            found.gaps.clear()  # the cleaner made them
         _begin_at(found, files, log_start_offset)
-        start = max(log_start_offset, found.segments[0].base_offset if found.segments else log_start_offset)
+        start = log_start_offset
+        if found.segments:
+            start = max(start, self.logs[0][0] if number else found.segments[0].base_offset)
         end = found.log_end_offset
         epochs = _epochs_between(found.leader_epochs, log_start_offset, end)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
@@ -122,8 +274,8 @@ class _Directory:
             leader_epochs=epochs,
             producer_snapshot=self._producer_snapshot(found),
         )
-        found.notes[:0] = self.notes
-        return RecoveredPartition(partition, found)
+        found.notes[:0] = dict.fromkeys(self.notes)
+        return RecoveredPartition(partition, found, self.logs[number][0] if number else 0, self.listing)
 
     def note(self, info: FileInfo, message: str) -> None:
         self.notes.append(Note(self.source.topic, self.source.partition, info.path, message))
@@ -152,11 +304,17 @@ class _Directory:
             self.note(info, f"{error.message}; leader epochs are taken from the log")
             return ()
 
-    def _producers_at_start(self, log_start_offset: int) -> tuple[ProducerEntry, ...]:
-        """The producer state at the first segment: Kafka keeps a snapshot there for records that retention deleted."""
-        if not self.logs or self.logs[0][0] <= log_start_offset:
+    def _producers_at_start(self, copied: Copied | None) -> tuple[ProducerEntry, ...]:
+        """The producer state at the first segment: Kafka keeps a snapshot there for records that retention deleted.
+
+        A broker that starts anew passes it over where it lies at the log start or below. One that runs does not, and
+        neither does a log that has the records before it.
+        """
+        begins = self.logs[0][0] if self.logs else 0
+        goes_on = copied is not None and bool(copied.segments) and copied.segments[0].base_offset < begins
+        if not goes_on and begins <= self.checkpoints.log_start_offset:
             return ()
-        content = self._snapshot_at(self.logs[0][0])
+        content = self._snapshot_at(begins)
         return () if content is None else tuple(parse_producer_snapshot(content))
 
     def _producer_snapshot(self, found: Recovered) -> bytes | None:
@@ -177,6 +335,11 @@ class _Directory:
             self.note(info, f"{error.message}; the log is read instead")
             return None
         return content
+
+
+def _is_named(row: Segment, base_offset: int) -> bool:
+    """Whether a row here is a copy of the whole segment of this base offset."""
+    return not row.is_shared and row.name_offset == row.base_offset == row.file_base_offset == base_offset
 
 
 def _without_copies(

@@ -86,11 +86,17 @@ class PartitionFiles:
     logs: tuple[tuple[int, FileInfo], ...]
     sidecars: dict[str, FileInfo]
     has_active: bool = True  # in tiered storage no segment is active
+    end_offset: int | None = None  # of the log: what the last segment holds from there on is none of it
+    is_sealed: bool = False  # whether later segments were left out: what a cleaner replaced is below the end offset
 
 
 @dataclass
 class Recovered:
-    """Results of a scan. Offsets are those of the files; `log_end_offset` is the next offset to be assigned."""
+    """Results of a scan. Offsets are those of the files; `log_end_offset` is the next offset to be assigned.
+
+    `gaps`: (first offset, offset after the last) of what no segment holds between two of them. `was_cleaned`: whether
+    any batch shows that a cleaner was here, who leaves such gaps.
+    """
 
     segments: list[Segment] = field(default_factory=list)
     log_end_offset: int = 0
@@ -102,3 +108,5 @@ class Recovered:
     cuts: list[Cut] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    was_cleaned: bool = False

@@ -44,7 +44,8 @@ def recover(
             continue
         start_offset = max(base_offset, next_offset)
         end_offset = bases[begin] if number < begin else None
-        scan = SegmentScan(storage, files, base_offset, info, state, found, start_offset, end_offset)
+        limit = files.end_offset if number + 1 == len(bases) else None
+        scan = SegmentScan(storage, files, base_offset, info, state, found, start_offset, end_offset, limit)
         segment = scan.run()
         if scan.first_offset < start_offset:
             last_offset = min(start_offset, scan.next_offset) - 1
@@ -91,6 +92,8 @@ def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int,
 def _append(found: Recovered, segment: Segment) -> None:
     """Adds a segment. The segment before it then reaches up to its base offset: compaction may have emptied the gap."""
     if found.segments:
+        if found.segments[-1].next_offset < segment.base_offset:
+            found.gaps.append((found.segments[-1].next_offset, segment.base_offset))
         found.segments[-1] = replace(found.segments[-1], next_offset=segment.base_offset)
     found.segments.append(segment)
 

@@ -68,7 +68,8 @@ def _reason(error: CorruptBatchError) -> str:
 class SegmentScan:
     """Scans a .log and checks its sidecars; adds its findings about the partition to `found`.
 
-    A batch is in the log if it has offsets at or above `start_offset` and ends below `end_offset`.
+    A batch is in the log if it has offsets at or above `start_offset` and ends below `end_offset` and `limit`. What
+    follows the batches below `limit` is not looked at: a broker may be writing it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SegmentScan:
         found: Recovered,
         start_offset: int,
         end_offset: int | None = None,
+        limit: int | None = None,
     ) -> None:
         self._storage = storage
         self._files = files
@@ -92,8 +94,10 @@ class SegmentScan:
         self._base_offset = base_offset
         self._start_offset = start_offset
         self._end_offset = end_offset
+        self._limit = limit
         self.first_offset = start_offset  # of the file's batches, whether or not they are in the log
         self.next_offset = base_offset  # after the file's last good batch
+        self._reached = start_offset  # the first offset that the scan has not come to, or `limit`
         self.log_bytes = 0  # up to there
         self.ended = False  # whether batches at `end_offset` or above were left out
         self.problem: str | None = None
@@ -123,24 +127,33 @@ class SegmentScan:
 
     def run(self) -> Segment:
         """Scans the file and returns its row. Where the log ends before the file does, `problem` then says why."""
-        for scanned in scan_windows(self._storage, self._info):
+        windows = () if self._is_at_limit else scan_windows(self._storage, self._info)
+        for scanned in windows:
             self.problem = scanned.problem
             self._add(scanned)
-            if self.problem is not None or self.ended:
+            if self._is_at_limit:
+                self.problem = None
+            if self.problem is not None or self.ended or self._is_at_limit:
                 break
         self._check_indexes()
         self._check_transactions()
         return self._row
 
+    @property
+    def _is_at_limit(self) -> bool:
+        return self._limit is not None and self._reached >= self._limit
+
     def _add(self, scanned: Scanned) -> None:
-        batches = self._before_end(self._rising(self._with_good_crcs(scanned.window)))
+        batches = self._before_end(self._rising(self._below_limit(scanned.window)))
         batches = self._take_producers(scanned.window, batches)
         if not len(batches):
             return
         if self.log_bytes == 0:
             self.first_offset = int(batches.base_offset[0])
         self.next_offset = int(batches.last_offset[-1]) + 1
+        self._reached = max(self._reached, self.next_offset)
         self.log_bytes = int(batches.position[-1] + batches.size[-1])
+        self._found.was_cleaned |= has_cleaned(batches)
         if self._index is not None:
             self._index.add(batches)
         if self._time_index is not None:
@@ -152,6 +165,23 @@ class SegmentScan:
         epochs = self._found.leader_epochs
         self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
         self._row = with_batches(self._row, batches, self._records(scanned.window, batches))
+
+    def _below_limit(self, window: Window) -> BatchTable:
+        """The good batches of a window that end below `limit`.
+
+        A file that a cleaner wrote lies below the high watermark as a whole, though the broker may have noted a lower
+        one; the limit does not cut it, since what it lacks may be superseded by what lies behind the limit.
+        """
+        if self._limit is not None:
+            below = window.batches.last_offset < self._limit
+            seen = window.batches.take(slice(0, int(below.sum()) + 1))
+            if self._files.is_sealed and _shows_cleaner(seen, self.next_offset):
+                self._limit = None
+                return self._with_good_crcs(window)
+            if not below.all():
+                self._reached = self._limit
+                window = window.take(below)
+        return self._with_good_crcs(window)
 
     def _with_good_crcs(self, window: Window) -> BatchTable:
         """The batches before the first message of magic 0 or 1 with a wrong CRC-32, which a walk does not check."""
@@ -244,7 +274,12 @@ class SegmentScan:
 
     def _goes_on(self) -> bool:
         """Whether there is, or was, more of the log than the scan covers: indexes may have entries for that part."""
-        return self.problem is not None or self.ended or self._storage.size(self._info.path) > self._info.size
+        return (
+            self.problem is not None
+            or self.ended
+            or self._is_at_limit
+            or self._storage.size(self._info.path) > self._info.size
+        )
 
     def _check_transactions(self) -> None:
         """Uses the .txnindex only if it agrees with the scan."""
@@ -298,6 +333,20 @@ class SegmentScan:
 
     def _note(self, path: str, message: str) -> None:
         self._found.notes.append(Note(self._files.topic, self._files.partition, path, message))
+
+
+def has_cleaned(batches: BatchTable) -> bool:
+    """Whether a cleaner has removed records from any of the batches, or has given any a delete horizon."""
+    lacks = (batches.count <= batches.last_offset - batches.base_offset) & (batches.magic >= 2)
+    return bool(lacks.any() or batches.has_delete_horizon.any())
+
+
+def _shows_cleaner(batches: BatchTable, next_offset: int) -> bool:
+    """Whether batches that are to begin at `next_offset` show that a cleaner was here: it leaves gaps."""
+    if not len(batches) or (batches.magic < 2).any():
+        return False
+    before = np.append(next_offset - 1, batches.last_offset[:-1])
+    return has_cleaned(batches) or bool((batches.base_offset > before + 1).any())
 
 
 def from_offset(batches: BatchTable, start_offset: int) -> BatchTable:

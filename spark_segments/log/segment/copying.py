@@ -202,12 +202,22 @@ def copy_log(source: Storage, row: Segment, target: Storage, target_path: str, *
     """Copies the .log of a row that is its file's whole log: byte by byte as it is, up to the end of the row.
 
     Every batch's CRC is checked on the way: a byte that was read wrong does not become the copy's. Raises
-    CorruptBatchError. `unique`: as in `copy_file`.
+    CorruptBatchError, also where there are fewer or more batches than the row says. `unique`: as in `copy_file`.
     """
+    batches = 0
     with target.create(target_path, unique=unique) as stream:
         for window in windows(source, row, first_window_bytes=WINDOW_BYTES):
             data, _ = rebased(window)
             stream.write(data)
+            batches += len(window.batches)
+    if batches != row.batches:
+        raise CorruptBatchError(
+            "The file does not hold the batches of its row",
+            path=row.path,
+            expected=f"{row.batches} batches",
+            found=f"{batches} batches",
+            hint=RESTORE,
+        )
 
 
 def copy_file(

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.kafka.committed import committed_storage
-from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.directory import committed_directory
 from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.verification.checksums import ChecksumList, list_checksums
@@ -34,9 +33,9 @@ def mirror_kafka(
     until they are altered, as after an import. Raises LogDirError where the directory has no
     replication-offset-checkpoint, and for topics that fail, after all others were copied.
     """
-    storage, there = committed_storage(source.storage)
-    directory = KafkaDirectory(storage)
-    names = [name for name in selected(there, topics) if name in directory.topics()]
+    directory = committed_directory(source.storage)
+    there = directory.topics()
+    names = selected(there, topics)
     if not names:
         raise UnknownTopicError(
             "The directory holds no topic to mirror", path=source.uri, hint=f"There are: {', '.join(there[:20])}"
