@@ -1,0 +1,63 @@
+"""The played broker finds nothing in a few seeds, replays what it does, and finds what is planted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from spark_segments.log.kafka import partition
+from spark_segments.log.kafka.import_landing import Landing
+from spark_segments.log.kafka.leftovers import base_offset, file_name
+from spark_segments.log.kafka.listing import Listing
+from tests.simulation.broker.passes import run
+
+PASSES = 42
+
+
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted(seed: int) -> None:
+    outcome = run(seed, PASSES)
+    assert outcome.violation is None, f"python -m tests.simulation.broker --seed {seed}: {outcome.violation}"
+    assert outcome.counts["records compared"] > 0 and outcome.counts["holes"] > 0
+
+
+def test_a_seed_has_the_same_events_every_time() -> None:
+    first, second, other = run(3, 10), run(3, 10), run(4, 10)
+    assert first.trace == second.trace != other.trace
+
+
+def found(pattern: str) -> bool:
+    """Whether any of some seeds finds a violation that says so."""
+    return any(re.search(pattern, run(seed, PASSES).violation or "") for seed in range(1, 21))
+
+
+def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The high watermark cuts what was the last segment when it was looked at; then the directory is listed again."""
+    end_at = partition._Directory._end_at
+
+    def end_and_list_again(listed: Any, high_watermark: int) -> None:
+        end_at(listed, high_watermark)
+        if not listed.logs:
+            return
+        cut = {listed.logs[-1][0]}
+        later = [info for info in listed.storage.list(listed.source.path) if info.path.endswith(".log")]
+        known = {base for base, _ in listed.logs}
+        new = [(base_offset(file_name(info)) or 0, info) for info in later]
+        listed.logs += [log for log in new if log[0] not in known and log[0] > max(cut)]
+        if len(listed.logs) > len(known):
+            listed.end_offset = None
+
+    monkeypatch.setattr(partition._Directory, "_end_at", end_and_list_again)
+    assert found("above the high watermark")
+
+
+def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Listing, "changed_file", lambda *_, **__: None)
+    assert found("a pass fails|lacks the newest value|holds")
+
+
+def test_a_hole_that_is_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Landing, "_holes", lambda *_: [])
+    assert found("without a hole")
