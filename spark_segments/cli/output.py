@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -72,6 +73,15 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def shown_hole(hole: Mapping[str, Any]) -> str:
+    """A hole of a topic in a line."""
+    noticed = datetime.fromtimestamp(hole["noticed_ms"] / 1000, UTC).isoformat(timespec="seconds")
+    return (
+        f"{hole['topic']}-{hole['partition']}: offsets {hole['start_offset']} to {hole['end_offset'] - 1} are missing: "
+        f"{hole['reason']} (noticed {noticed})"
+    )
 
 
 def print_report(report: Mapping[str, Any], output: Output) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
+from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.rows import CHUNK, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
 
@@ -16,7 +17,8 @@ from spark_segments.log.manifest.snapshot import Snapshot
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio.
 
-    `shared`: how many shared objects the log has a part of, and the .log bytes of that part.
+    `shared`: how many shared objects the log has a part of, and the .log bytes of that part. `holes`: offsets that are
+    missing though no policy took them.
     """
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
@@ -42,6 +44,7 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
             "objects": pc.count_distinct(live.column("path").filter(is_shared)).as_py(),
             "size_bytes": int(log_bytes[is_shared.to_numpy()].sum()),
         },
+        "holes": [hole.to_dict() for hole in holes_of(snapshot.states)],
         "partitions": [
             {
                 "partition": row["partition"],

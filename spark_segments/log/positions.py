@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_segments.errors import OffsetOutOfRangeError
+from spark_segments.log.manifest.holes import Hole
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -51,7 +52,8 @@ class Position:
 class PartitionState:
     """A partition at a snapshot.
 
-    `end`: the end of what may be read, the log end or, with read_committed, the last stable offset.
+    `end`: the end of what may be read, the log end or, with read_committed, the last stable offset. `holes`: of the
+    partition, for readers that ask for them.
     """
 
     topic_id: str
@@ -59,6 +61,7 @@ class PartitionState:
     log_end: int
     end: int
     leader_epochs: LeaderEpochs
+    holes: tuple[Hole, ...] = ()
 
     @classmethod
     def of(cls, snapshot: Snapshot, partition: int) -> PartitionState:

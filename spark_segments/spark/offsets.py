@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
+from spark_segments.log.manifest.holes import holes_in
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.plan import readable_bounds
@@ -55,7 +56,7 @@ def offset_ranges(
     Raises InvalidOptionError where an option by partition does not name exactly the subscribed partitions, and
     OffsetOutOfRangeError where no record is as late as the starting timestamp, unless the strategy for that is latest.
     Unless failOnDataLoss is off, raises UnknownTopicError for a partition that does not exist, OffsetOutOfRangeError
-    where a requested offset is not in the log, and InvalidOptionError for a start behind its end.
+    where a requested offset is not in the log or a range has a hole, and InvalidOptionError for a start behind its end.
     """
     partitions = subscribed_partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     for limit in (options.start, options.end):
@@ -84,7 +85,20 @@ def offset_ranges(
             chosen = OffsetRange(topic, number, max(start, bounds[number][0]), min(stop, ends[number]))
             if chosen.size > 0:
                 ranges.append(chosen)
+                if options.fail_on_data_loss:
+                    _check_holes(snapshot, chosen)
     return ranges
+
+
+def _check_holes(snapshot: Snapshot, chosen: OffsetRange) -> None:
+    """Raises OffsetOutOfRangeError for a range in which records are missing that the log should have."""
+    for hole in holes_in(snapshot, chosen.partition, chosen.start, chosen.end):
+        raise OffsetOutOfRangeError(
+            f"{chosen.topic}-{chosen.partition} has a hole: {hole}",
+            expected=f"offsets {chosen.start} to {chosen.end - 1}",
+            found=f"none of {hole.start_offset} to {hole.end_offset - 1}",
+            hint="Set failOnDataLoss to false to read the rest",
+        )
 
 
 def split(

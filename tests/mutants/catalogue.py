@@ -428,6 +428,30 @@ MUTANTS = (
     ),
     Mutant(
         "import",
+        "a file may be another one than was listed",
+        "log/kafka/listing.py",
+        "    if found.version != info.version:\n",
+        "    if False:\n",
+        "tests/log/test_running_broker.py::test_a_segment_that_was_cleaned_meanwhile_is_read_anew",
+    ),
+    Mutant(
+        "import",
+        "offsets that the broker deleted before they were copied are no hole",
+        "log/kafka/import_landing.py",
+        "        if start > here.log_end_offset and number not in self.made:\n",
+        "        if False:\n",
+        "tests/log/test_running_broker.py::test_what_retention_took_before_it_was_copied_is_a_hole",
+    ),
+    Mutant(
+        "verify",
+        "offsets between segments may be missing",
+        "log/verification/gaps.py",
+        "        if start >= end or one.was_cleaned or following.was_cleaned:\n",
+        "        if True:\n",
+        "tests/log/test_running_broker.py::test_verify_finds_offsets_that_nothing_explains",
+    ),
+    Mutant(
+        "import",
         "segments may be missing that Kafka's cleaner has seen",
         "log/kafka/import_plan.py",
         "        if offset > row.log_end_offset and _has_gap(",
@@ -609,9 +633,9 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a broker's disk is copied above its high watermark",
-        "log/kafka/committed.py",
-        "            return int(batches.position[beyond[0]])\n",
-        "            return info.size\n",
+        "log/kafka/segment_scan.py",
+        "            below = window.batches.last_offset < self._limit\n",
+        "            below = window.batches.last_offset >= 0\n",
         "tests/maintenance/mirroring/test_kafka_disk.py::test_nothing_above_the_high_watermark_is_copied_and_the_rest_comes_later",
     ),
     Mutant(

@@ -16,7 +16,16 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import Output, human_bytes, print_json, print_table, progress_bar
+from spark_segments.cli.output import (
+    FAILED,
+    FOUND_FAULTS,
+    Output,
+    human_bytes,
+    print_json,
+    print_table,
+    progress_bar,
+    shown_hole,
+)
 from spark_segments.config import parse_overrides
 
 ImportedTopicOption = Annotated[
@@ -65,6 +74,10 @@ def import_(
     expires at once. Run the import again after it was killed, or when
     the Kafka directory has grown: it adds the new records.
 
+    Exit code 3: offsets are missing that the directory does not have any more;
+    the topic records them as holes. 1: partitions are left to the next run,
+    since a running broker changed their files in each attempt.
+
     Example: segments import /var/lib/kafka/data /data/log --topic orders
     """
     log = location.create()
@@ -81,19 +94,37 @@ def import_(
             spark=spark.session("import"),
             progress=progress,
         )
-    for one in imported:
-        for warning in one["warnings"]:
-            print(f"warning: {one['topic']}: {warning}", file=sys.stderr)
+    code = tell_imported(imported)
     if metrics is not None:
         _write_metrics(metrics, log.uri, "import", imported)
     if output is Output.JSON:
         print_json({"job": "import", "topics": imported})
-        return
-    _print_topics(imported)
-    new = [one["topic"] for one in imported if one["topic"] not in before]
-    kept = [name for name in new if log.snapshot(name).config.get("retention.ms") == "-1"]
-    if kept:
-        print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
+    else:
+        _print_topics(imported)
+        new = [one["topic"] for one in imported if one["topic"] not in before]
+        kept = [name for name in new if log.snapshot(name).config.get("retention.ms") == "-1"]
+        if kept:
+            print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
+    if code:
+        raise typer.Exit(code)
+
+
+def tell_imported(topics: list[dict[str, Any]]) -> int:
+    """Prints the warnings of an import, the holes that it noticed, and the partitions that it left. Returns the exit
+    code: FOUND_FAULTS where there are holes, else FAILED where partitions were left, else 0.
+    """
+    code = 0
+    for one in topics:
+        texts = [*one["warnings"]]
+        for number in one["left"]:
+            texts.append(f"the files of partition {number} changed in each attempt to copy them: run it again")
+            code = code or FAILED
+        for text in texts:
+            print(f"warning: {one['topic']}: {text}", file=sys.stderr)
+        for hole in one["holes"]:
+            print(f"hole: {shown_hole({'topic': one['topic'], **hole})}", file=sys.stderr)
+            code = FOUND_FAULTS
+    return code
 
 
 @with_options

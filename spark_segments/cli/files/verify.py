@@ -14,7 +14,7 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FOUND_FAULTS, Output, human_bytes, print_json
+from spark_segments.cli.output import FOUND_FAULTS, Output, human_bytes, print_json, shown_hole
 
 
 @with_options
@@ -45,6 +45,11 @@ def verify(
     With --against every file of the list that is still in a topic must have
     the size and checksum that the list says, and no topic may have gone back.
 
+    Offsets that are known to be missing are listed as holes, and are no faults:
+    whoever copied the records noted them. With --deep offsets that are missing
+    between the segments of a topic that is not compacted, and that no hole
+    explains, are faults.
+
     Exit code 0: no fault was found, or --repair has corrected all. 3: faults.
 
     Example: segments verify /data/log orders --deep
@@ -57,6 +62,8 @@ def verify(
     else:
         for finding in report.findings:
             print(finding)
+        for hole in report.holes:
+            print(f"hole: {shown_hole(hole)}")
         for one in report.repaired:
             print(f"repaired: {one['topic']}-{one['partition']}: {one['path']} is {one['new_path']} now")
         found = f"{len(report.findings) + report.left_out:,} faults" if report.findings else "no faults"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from spark_segments.cli.arguments import duration_ms
+from spark_segments.cli.files.kafka import tell_imported
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
@@ -91,7 +92,7 @@ def mirror(
 
     With --once, SOURCE may be a Kafka broker's log directory, also of a
     running broker: what lies below its replication-offset-checkpoint is
-    imported, and again what has come since.
+    imported, and again what has come since. Exit codes are those of import.
 
     Example: segments mirror /data/log s3://backup/log --topic 'orders*'
     Example: segments mirror /data/log /backup/log --once --master local[4]
@@ -195,14 +196,14 @@ def _copy_kafka(
 
     with progress_bar("mirror") as progress:
         done = mirror_kafka(source, target, spark.session("mirror"), patterns, checksums=checksums, progress=progress)
-    for one in done:
-        for warning in one["warnings"]:
-            print(f"warning: {one['topic']}: {warning}", file=sys.stderr)
+    code = tell_imported(done)
     if output is Output.JSON:
         print_json({"job": "mirror", "topics": done})
-        return
-    columns = ["topic", "partitions", "segments", "records", "bytes"]
-    print_table(columns, ([one[name] for name in columns] for one in done))
+    else:
+        columns = ["topic", "partitions", "segments", "records", "bytes"]
+        print_table(columns, ([one[name] for name in columns] for one in done))
+    if code:
+        raise typer.Exit(code)
 
 
 def _print(report: Report, output: Output) -> None:

@@ -18,10 +18,11 @@ from spark_segments.cli.options import (
     OutputOption,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table
+from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
+from spark_segments.log.manifest.holes import other_states
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
 
 if TYPE_CHECKING:
@@ -116,8 +117,11 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
             print(f"Fenced: the topic in {states.get(LEADER_URI)} was promoted in its place")
         columns = list(one["partitions"][0])
         print_table(columns, (list(row.values()) for row in one["partitions"]))
+        for hole in one["holes"]:
+            print(f"Hole: {shown_hole({'topic': one['topic'], **hole})}")
 
 
 def _states(snapshot: Snapshot) -> dict[str, dict[str, str]]:
     """What the topic is among its followers; nothing where it stands alone."""
-    return {"states": dict(snapshot.states)} if snapshot.states else {}
+    states = other_states(snapshot.states)
+    return {"states": states} if states else {}

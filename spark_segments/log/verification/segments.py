@@ -18,7 +18,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.kafka.recovered import LeaderEpochs
-from spark_segments.log.kafka.segment_scan import from_offset, with_batches
+from spark_segments.log.kafka.segment_scan import from_offset, has_cleaned, with_batches
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.limits import SegmentLimits
@@ -59,7 +59,11 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What came out: findings, what the segment says of transactions, and whether its .log itself is damaged."""
+    """What came out: findings, what the segment says of transactions, and whether its .log itself is damaged.
+
+    `offsets`: (the first, the one after the last) of its batches, in the log; None where it has none. `was_cleaned`:
+    whether any of them shows that a cleaner was here.
+    """
 
     segment: Segment
     findings: tuple[Finding, ...]
@@ -67,6 +71,8 @@ class SegmentFacts:
     transactions: SegmentTransactions
     damaged: bool
     bytes_read: int
+    offsets: tuple[int, int] | None
+    was_cleaned: bool
 
 
 def verify_segment(storage: Storage, task: SegmentTask) -> list[Finding]:
@@ -108,6 +114,8 @@ class _SegmentLook:
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
+        self._offsets: tuple[int, int] | None = None
+        self._was_cleaned = False
 
     def run(self) -> SegmentFacts:
         segment = self._segment
@@ -131,6 +139,8 @@ class _SegmentLook:
             transactions,
             self._damaged,
             self._position - segment.position,
+            self._offsets,
+            self._was_cleaned,
         )
 
     # Bytes
@@ -190,6 +200,7 @@ class _SegmentLook:
             return
         self._next_offset = int(batches.last_offset[-1]) + 1
         in_log = from_offset(batches, self._start_offset)
+        self._note_offsets(in_log)
         self._check_range(batches)
         self._check_epochs(in_log)
         tombstones, records = self._check_records(window.with_batches(batches))
@@ -206,6 +217,17 @@ class _SegmentLook:
             self._damage_of(error)
         else:
             self._events += [] if events is None else [events]
+
+    def _note_offsets(self, batches: BatchTable) -> None:
+        """Notes which offsets of the log the batches are for, as far as the row has them."""
+        segment, shift = self._segment, self._segment.offset_shift
+        self._was_cleaned |= has_cleaned(batches)
+        batches = batches.take(batches.last_offset + shift >= segment.base_offset)
+        batches = batches.take(batches.base_offset + shift < segment.next_offset)
+        if len(batches):
+            first = max(int(batches.base_offset[0]) + shift, segment.base_offset)
+            first = first if self._offsets is None else self._offsets[0]
+            self._offsets = first, min(int(batches.last_offset[-1]) + shift + 1, segment.next_offset)
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches whose offsets are above all before them; nothing more is said of the others."""

@@ -21,6 +21,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -28,6 +29,7 @@ from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.checksums import ChecksumList, check_against
 from spark_segments.log.verification.findings import ERROR, WARNING, Finding, Findings
+from spark_segments.log.verification.gaps import check_gaps
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.log.verification.manifest_rows import check_files, check_rows, well_named
@@ -53,7 +55,8 @@ _SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, a task checks many small segment
 class VerifyReport:
     """The outcome: what was checked, found and repaired. `left_out`: findings beyond MOST_OF_A_KIND of a message.
 
-    `repaired_places`: the `Segment.place` of what was repaired. Of a shared object that is one of its runs.
+    `repaired_places`: the `Segment.place` of what was repaired. Of a shared object that is one of its runs. `holes`:
+    those that the topics have recorded, as plain values; they are known, and no findings.
     """
 
     deep: bool
@@ -66,6 +69,7 @@ class VerifyReport:
     left_out: int = 0
     repaired: list[dict[str, Any]] = field(default_factory=list)
     repaired_places: set[str] = field(default_factory=set)
+    holes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -97,6 +101,7 @@ class VerifyReport:
             "findings": [finding.to_dict() for finding in self.findings],
             "findings_left_out": self.left_out,
             "repaired": self.repaired,
+            "holes": self.holes,
         }
 
     def add(self, findings: Findings) -> None:
@@ -189,6 +194,7 @@ def _verify_managed(
     check_files(snapshot, files, findings, kept_since_ms=kept_since_ms)
     objects = check_objects(snapshot, files, findings)
     _count(report, topic, snapshot)
+    report.holes += [{"topic": topic, **hole.to_dict()} for hole in holes_of(snapshot.states)]
     if report.deep:
         try:
             check_footers(log.storage, snapshot, objects, findings, spark)
@@ -335,6 +341,9 @@ def _look_deep(
                     findings.partition = number
                     check_transactions(transactions, aborted_by(transactions), findings)
             findings.partition = None
+            if "compact" not in config.cleanup_policy:
+                for number, segments in facts.items():
+                    check_gaps(snapshot, partitions[number], segments, findings)
         _check_keys(log, snapshot, config, by_kafka, partitions, facts, findings, spark)
         if keep:
             kept |= facts

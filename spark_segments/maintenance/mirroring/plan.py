@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from spark_segments.log.manifest.change import MIRROR, Change
 from spark_segments.log.manifest.erasures import Erasure, erasures_of, noted
+from spark_segments.log.manifest.holes import hole_states, other_states
 from spark_segments.log.manifest.rows import (
     DELETING,
     LOG_SUFFIX,
@@ -165,7 +166,8 @@ def plan_mirror(
         version.config,
         version.deleted_ms,
         FORMAT_VERSION,
-        states={name: value for name, value in follower.states.items() if name not in (DEMOTED, ERASURES)}
+        states={name: value for name, value in other_states(follower.states).items() if name not in (DEMOTED, ERASURES)}
+        | hole_states(leader.snapshot.states)
         | _states(leader)
         | noted(erasures),
     )

@@ -45,6 +45,12 @@ class DataLoss:
             always_error=always_error,
         )
 
+    def passed_holes(self, partition: TopicPartition, first: int, stop: int, state: PartitionState) -> None:
+        """Reports the holes of the log in the offsets [first, stop) of a batch."""
+        for hole in state.holes:
+            if hole.start_offset < stop and hole.end_offset > first:
+                self.report(f"{partition[0]}-{partition[1]} has a hole: {hole}")
+
     def made_anew(
         self, partition: TopicPartition, position: Position, state: PartitionState, *, always_error: bool = False
     ) -> None:

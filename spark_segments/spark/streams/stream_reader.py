@@ -216,6 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue  # a replay of the first batch, of a start that has moved on since
             first = next_offset(one, begin, state, self._data_loss)
             if first < stop:
+                self._data_loss.passed_holes(one, first, stop, state)
                 ranges.append(OffsetRange(*one, first, stop))
         return ranges
 

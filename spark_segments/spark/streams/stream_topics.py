@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState
@@ -61,6 +62,7 @@ class StreamTopics:
         for topic, numbers in subscribed_partitions(self._options.topics, snapshots, skip_missing=True).items():
             snapshot = snapshots[topic]
             bounds, readable = offset_bounds(snapshot), readable_bounds(snapshot, self._options.isolation_level)
+            holes = holes_of(snapshot.states)
             entries = snapshot.partitions.column("leader_epochs").to_pylist()
             epochs = dict(zip(snapshot.partitions.column("partition").to_pylist(), entries, strict=True))
             for number in numbers:
@@ -69,5 +71,6 @@ class StreamTopics:
                     *bounds[number],
                     readable[number][1],
                     LeaderEpochs(tuple((entry["epoch"], entry["start_offset"]) for entry in epochs[number] or ())),
+                    tuple(hole for hole in holes if hole.partition == number),
                 )
         return states

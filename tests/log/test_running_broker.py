@@ -1,0 +1,274 @@
+"""Imports of a directory that a running broker changes, and the holes of topics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import FormatVersionError, OffsetOutOfRangeError
+from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.transfer import import_all
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, holes_of, with_holes
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.verification.gaps import MESSAGE
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
+from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.spark.offsets import offset_ranges
+from spark_segments.spark.options import read_options
+from spark_segments.spark.streams.data_loss import DataLoss
+from spark_segments.spark.streams.stream_topics import StreamTopics
+from spark_segments.storage import Storage
+from spark_segments.storage.local import LocalFiles
+from tests.golden_files import GOLDEN
+from tests.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
+
+
+class WatchedFiles(LocalFiles):
+    """Local files. Something happens before the read of a file whose name ends so; the bytes of reads are counted."""
+
+    def __init__(self, suffix: str, happens: Callable[[], None] = lambda: None, *, times: int = 1) -> None:
+        super().__init__()
+        self.suffix, self.happens, self.times = suffix, happens, times
+        self.bytes_read: Counter[str] = Counter()
+
+    def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
+        if self.times and path.endswith(self.suffix):
+            self.times -= 1
+            self.happens()
+        data = super().read(path, offset, length)
+        self.bytes_read[path.rpartition("/")[2]] += data.size
+        return data
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> PlayedDisk:
+    return PlayedDisk(tmp_path / "kafka", random.Random(5))
+
+
+def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
+    """A partition with as many segments, all of whose records all replicas have."""
+    for number in range(segments):
+        if number:
+            partition.roll()
+        for _ in range(3):
+            partition.append()
+            partition.settle()
+    return partition
+
+
+def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> dict[str, Any]:
+    storage = Storage(str(disk.root), filesystem=files)
+    [done] = mirror_kafka(LogDir(storage, kafka=KafkaDirectory(storage)), log, topics=[topic])
+    return done
+
+
+def offsets(log: LogDir, topic: str, **options: Any) -> list[int]:
+    return [offset for batch in log.read(topic, 0, **options) for offset in batch.column("offset").to_pylist()]
+
+
+def holes(log: LogDir, topic: str) -> list[tuple[int, int]]:
+    return [(hole.start_offset, hole.end_offset) for hole in holes_of(log.snapshot(topic).states)]
+
+
+def is_sound(log: LogDir) -> bool:
+    return not verify(log, deep=True).errors
+
+
+def test_a_segment_that_rolls_meanwhile_is_left_to_the_next_run(disk, log):
+    partition = filled(disk.partitions["orders", 0], 1)
+    end = partition.high_watermark
+    partition.append()  # the high watermark lies within the last segment
+    disk.write_checkpoints()
+
+    def roll_and_go_on() -> None:
+        partition.settle()
+        partition.roll()
+        partition.append()
+        disk.settle()
+
+    copied(disk, log, "orders", WatchedFiles(".log", roll_and_go_on))
+    assert log.offsets("orders")[0] == (0, end)
+    copied(disk, log, "orders")
+    assert offsets(log, "orders") == list(partition.history)
+    assert holes(log, "orders") == [] and is_sound(log)
+
+
+def test_a_segment_that_was_cleaned_meanwhile_is_read_anew(disk, log):
+    partition = filled(disk.partitions["prices", 0], 4)
+    disk.write_checkpoints()
+
+    def clean() -> None:
+        partition.clean()
+        partition.settle()
+
+    done = copied(disk, log, "prices", WatchedFiles(".log", clean))
+    there = {at for _, batches in partition.segments for batch in batches for at in batch.records}
+    assert set(offsets(log, "prices")) == there < set(partition.history)
+    assert done["left"] == [] and is_sound(log)
+
+
+def test_a_partition_that_changes_in_each_attempt_is_left_to_the_next_run(disk, log):
+    partition = filled(disk.partitions["orders", 0], 3)
+    disk.write_checkpoints()
+    first = partition.directory / f"{0:020d}.log"
+
+    def replace() -> None:
+        Path(shutil.copy2(first, first.with_suffix(".copy"))).rename(first)
+
+    done = copied(disk, log, "orders", WatchedFiles(f"orders-0/{first.name}", replace, times=1000))
+    assert done["left"] == [0]
+    assert copied(disk, log, "orders")["left"] == []
+    assert offsets(log, "orders") == list(partition.history) and is_sound(log)
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_transaction_that_is_aborted_meanwhile_is_open_or_aborted(disk, log, at):
+    partition = filled(disk.partitions["payments", 0], 2)
+    while not any(one.outcome is None for one in partition.transactions):
+        partition.append()
+        partition.settle()
+    disk.write_checkpoints()
+    reads = iter(range(1, 1000))
+
+    def abort() -> None:
+        if next(reads) != at:
+            return
+        while not any(one.outcome == ABORT for one in partition.transactions):
+            partition.append()
+            partition.settle()
+            partition.end_transaction()
+            partition.settle()
+        disk.write_checkpoints()
+
+    storage = Storage(str(disk.root), filesystem=WatchedFiles("", abort, times=1000))
+    import_all(KafkaDirectory(storage), log.storage, ["payments"], log.manifest, {}, log.defaults)
+    must, may = partition.readable(log.offsets("payments")[0][1])
+    assert must.keys() <= set(offsets(log, "payments", isolation_level="read_committed")) <= may.keys()
+    assert is_sound(log)
+
+
+def test_what_retention_took_before_it_was_copied_is_a_hole(disk, log):
+    partition = filled(disk.partitions["orders", 0], 2)
+    disk.write_checkpoints()
+    copied(disk, log, "orders")
+    end = partition.log_end_offset
+    filled(partition, 3)
+    partition.roll()
+    while partition.log_start_offset <= end:
+        partition.delete()
+        partition.settle()
+    disk.write_checkpoints()
+    done = copied(disk, log, "orders")
+    assert holes(log, "orders") == [(end, partition.log_start_offset)]
+    assert done["holes"] == [hole.to_dict() for hole in holes_of(log.snapshot("orders").states)]
+    assert done["holes"][0]["reason"] == REMOVED_BEFORE
+    assert copied(disk, log, "orders")["holes"] == []
+    assert verify(log).holes == [{"topic": "orders", **hole} for hole in done["holes"]] and is_sound(log)
+
+
+@pytest.fixture
+def lacking(disk: PlayedDisk) -> tuple[PlayedDisk, tuple[int, int]]:
+    """A disk on which a segment between others was lost, and the offsets that it had."""
+    partition = filled(disk.partitions["orders", 0], 3)
+    disk.settle()
+    (_, _), (base, _), (end, _) = partition.segments
+    for file in partition.directory.glob(f"{base:020d}.*"):
+        file.unlink()
+    return disk, (base, end)
+
+
+def test_a_segment_that_is_missing_in_the_directory_is_a_hole(lacking, log):
+    disk, hole = lacking
+    log.import_kafka(str(disk.root))
+    assert holes(log, "orders") == [hole]
+    assert is_sound(log)
+
+
+def test_a_topic_of_version_1_takes_no_hole(tmp_path):
+    log = LogDir.open(shutil.copytree(GOLDEN / "format-1" / "log", tmp_path / "log"))
+    topic = log.topics()[0]
+    assert log.snapshot(topic).format_version == 1
+
+    def plan(current: Snapshot) -> Change:
+        return Change("import", topic=with_holes(current, [Hole(0, 1, 2, 0, REMOVED_BEFORE)]))
+
+    with pytest.raises(FormatVersionError, match="topic upgrade"):
+        log.manifest(topic).commit(plan)
+
+
+def test_verify_finds_offsets_that_nothing_explains(lacking, log):
+    disk, (start, end) = lacking
+    log.import_kafka(str(disk.root))
+    forget = dataclasses.replace(log.snapshot("orders").topic_row, states={})
+    log.manifest("orders").commit(lambda _: Change("import", topic=forget))
+    [finding] = [one for one in verify(log, "orders", deep=True).findings if one.severity == "error"]
+    assert finding.message == MESSAGE
+    assert str(start) in str(finding.expected) and str(end) in str(finding.found)
+    assert "segments import" in str(finding.found)
+
+
+def test_reads_that_must_not_lose_data_stop_at_a_hole(lacking, log):
+    disk, (start, end) = lacking
+    log.import_kafka(str(disk.root))
+    snapshots = {"orders": log.snapshot("orders")}
+    given = {"path": log.uri, "assign": '{"orders": [0]}'}
+
+    def ranges(**options: str) -> list[tuple[int, int]]:
+        found = offset_ranges(read_options(given | options), snapshots, lambda *_: {})
+        return [(one.start, one.end) for one in found]
+
+    with pytest.raises(OffsetOutOfRangeError, match=f"hole: offsets {start} to {end - 1}"):
+        ranges()
+    assert ranges(failOnDataLoss="false") == [log.offsets("orders")[0]]
+    assert ranges(startingOffsets=json.dumps({"orders": {"0": end}})) == [(end, log.offsets("orders")[0][1])]
+    state = StreamTopics(read_options(given)).states(snapshots)["orders", 0]
+    DataLoss(True).passed_holes(("orders", 0), end, end + 1, state)
+    DataLoss(False).passed_holes(("orders", 0), 0, end, state)
+    with pytest.raises(OffsetOutOfRangeError, match="has a hole"):
+        DataLoss(True).passed_holes(("orders", 0), 0, start + 1, state)
+
+
+def test_a_follower_has_the_holes_of_its_leader(lacking, log, tmp_path):
+    disk, hole = lacking
+    log.import_kafka(str(disk.root))
+    follower = LogDir.create(str(tmp_path / "follower"))
+    mirror(log, follower)
+    assert holes(follower, "orders") == [hole]
+
+
+def test_a_run_with_nothing_to_do_reads_no_segment(disk, log):
+    filled(disk.partitions["orders", 0], 3)
+    filled(disk.partitions["orders", 1], 1)
+    disk.settle()
+    copied(disk, log, "orders")
+    version, files = log.snapshot("orders").version, WatchedFiles("nothing")
+    assert copied(disk, log, "orders", files)["segments"] == 0
+    assert not [name for name in files.bytes_read if name.endswith(".log")]
+    assert log.snapshot("orders").version == version
+
+
+def test_a_run_reads_only_segments_that_are_not_here(disk, log):
+    partition = filled(disk.partitions["orders", 0], 4)
+    disk.settle()
+    copied(disk, log, "orders")
+    before = [base for base, _ in partition.segments]
+    partition.append()
+    disk.settle()
+    files = WatchedFiles("nothing")
+    copied(disk, log, "orders", files)
+    assert {name for name, size in files.bytes_read.items() if size and name.endswith(".log")} == {
+        f"{before[-1]:020d}.log"
+    }
+    assert offsets(log, "orders") == list(partition.history) and is_sound(log)
