@@ -360,7 +360,7 @@ def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) ->
     """A log that ends before its log start has lost its files: it begins again at the log start, empty."""
     if found.log_end_offset >= log_start_offset:
         return
-    if found.segments:
+    if found.segments and files.end_offset is None:  # at a high watermark, a batch that the log start cuts comes later
         first, *later = found.segments
         found.cuts.append(
             Cut(
