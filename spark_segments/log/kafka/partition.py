@@ -93,10 +93,10 @@ def recover_partition(
     """
     changed: str | None = None
     for _ in range(_ATTEMPTS):
-        directory = _Directory(storage, source, checkpoints)
-        if copied is not None and directory.is_copied(copied):
-            return None
         try:
+            directory = _Directory(storage, source, checkpoints)
+            if copied is not None and directory.is_copied(copied):
+                return None
             done = directory.recover(copied)
             changed = done.listing.changed_file(storage)
             if changed is None:
