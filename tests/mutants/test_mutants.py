@@ -20,6 +20,7 @@ ROOMS = {
     "mirror",
     "groups",
     "durability",
+    "storage",
 }
 
 
