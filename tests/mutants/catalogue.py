@@ -666,7 +666,7 @@ MUTANTS = (
         "durability",
         "a commit stands on a version that is not on disk",
         "log/manifest/commit.py",
-        "        delta.prepare(state.table, map(self.log.store.path, files.added))\n",
+        "        delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])\n",
         "        pass\n",
         "tests/log/test_forced_appends.py::test_a_version_that_another_process_committed_is_forced_before_a_commit_on_top_of_it",
     ),

@@ -3,9 +3,8 @@
     python -m tests.log.rebuild.race --rounds 200 [--store s3|local|forced] [--seed 0]
 
 In each round writers append to a topic, one record at a time. Meanwhile its table is damaged, so that it cannot be
-opened any more, though whoever has opened it may commit, and is rebuilt with all files that can be added. A rebuild
-that meets a commit is done again, as its error says. `s3` is moto on loopback; `forced` are local files with
-flush.messages.
+opened any more, though whoever has opened it may commit, and is rebuilt. A rebuild that meets a commit is done again,
+as its error says. `s3` is moto on loopback; `forced` are local files with flush.messages.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Round:
     def _rebuild(self) -> None:
         while True:
             try:
-                rebuild.rebuild_manifest(rebuild.open_damaged(self.uri, self.options), TOPIC, add=[rebuild.ALL])
+                rebuild.rebuild_manifest(rebuild.open_damaged(self.uri, self.options), TOPIC)
                 return
             except CommitConflictError:
                 self.events["rebuilds that met a commit"] += 1

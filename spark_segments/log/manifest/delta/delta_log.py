@@ -399,7 +399,9 @@ class DeltaLog:
         if last_version + FENCED >= version - 1:
             raise VersionTakenError(f"version {last_version} came meanwhile")
         fence = encoded([fence_action(note.commit_id)])
-        numbers = range(last_version + 1, last_version + FENCED + 1)
+        # A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
+        newest = max([*listed.commits, *listed.checkpoints], default=last_version)
+        numbers = sorted({one + step + 1 for one in (newest, last_version) for step in range(FENCED)})
         try:
             self._storage.at_once(lambda number: self._storage.publish(self._commit_file(number), fence), numbers)
             self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])
