@@ -454,8 +454,8 @@ MUTANTS = (
         "import",
         "segments may be missing that Kafka's cleaner has seen",
         "log/kafka/import_plan.py",
-        "        if offset > row.log_end_offset and _has_gap(",
-        "        if False and _has_gap(",
+        "    if offset > row.log_end_offset and _has_gap(",
+        "    if False and _has_gap(",
         "tests/log/test_missing_segments.py::test_segments_that_lack_what_kafkas_cleaner_has_seen_are_refused",
     ),
     Mutant(
