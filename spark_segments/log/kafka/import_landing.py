@@ -14,6 +14,7 @@ from spark_segments.log.manifest.holes import MISSING_THERE, REMOVED_BEFORE, Hol
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.swap import not_as_read
 
 IMPORT = "import"
 """The operation of the commits."""
@@ -111,7 +112,7 @@ class Landing:
             gone = {row.identity: row for row in self.before.live_of(number)}
             if gone.keys() != live.keys():
                 raise self._changed(number)
-        if any(live.get(identity) != row for identity, row in gone.items()):
+        if not_as_read(live, gone.values()):
             raise self._changed(number)
         rows = [row for _, row in copies]
         kept = [row for identity, row in live.items() if identity not in gone]

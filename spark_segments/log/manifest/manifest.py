@@ -37,6 +37,7 @@ from spark_segments.log.manifest.delta.delta_log import (
 )
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
 from spark_segments.log.manifest.transaction import AnyTransaction
@@ -296,6 +297,41 @@ class Manifest:
             self._committed = done.table
             if done.version:
                 self._keep_small(done.version)
+        return done
+
+    def swap_rows(
+        self,
+        operation: str,
+        swaps: Sequence[RowSwap],
+        *,
+        topic_id: str,
+        check: Callable[[], None] = lambda: None,
+        holds: Callable[[RowSwap, Sequence[Segment]], bool] | None = None,
+        topic: Callable[[Snapshot], Topic | None] = lambda _: None,
+    ) -> list[RowSwap]:
+        """Makes those of `swaps` whose old rows are still in the log as they were read, in a single commit, and returns
+        them: none where the topic of `topic_id` is not there any more.
+
+        Each try asks `check`, which raises; `holds`, where a swap needs more than that: (swap, the live rows of its
+        partition); and `topic` for the topic's row, None where it stays. Raises as `commit` does.
+        """
+        done: list[RowSwap] = []
+
+        def plan(current: Snapshot) -> Change | None:
+            done.clear()
+            check()
+            if current.topic_id != topic_id:
+                return None
+            live = live_by_identity(current, {swap.partition for swap in swaps})
+            for swap in swaps:
+                rows = live[swap.partition]
+                if not not_as_read(rows, swap.old) and (holds is None or holds(swap, [*rows.values()])):
+                    done.append(swap)
+            # Readers count their delay from this commit, however long the new files took.
+            change = swapped(operation, done, self.storage.now_ms())
+            return None if change is None else dataclasses.replace(change, topic=topic(current))
+
+        self.commit(plan)
         return done
 
     def keep_for_rebuild(self) -> None:

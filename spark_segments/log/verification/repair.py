@@ -7,17 +7,16 @@ new files. Records are never changed, and a damaged .log is left alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
-from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
@@ -70,23 +69,8 @@ class Rebuilder:
 
 
 def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:
-    """Replaces old rows by new rows and returns the rows that were replaced: the log may have changed meanwhile."""
-    committed: list[Segment] = []
-
-    def plan(current: Snapshot) -> Change | None:
-        committed.clear()
-        live = _live(current, {segment.partition for segment in old})
-        removed = []
-        removed_ms = manifest.storage.now_ms()
-        for before, after in zip(old, new, strict=True):
-            if live.get(before.identity) == before:
-                removed.append(before.removed(removed_ms))
-                committed.append(after)
-        return Change(REPAIR, add=list(committed), replace=removed) if committed else None
-
-    manifest.commit(plan)
-    return committed
-
-
-def _live(current: Snapshot, partitions: set[int]) -> Mapping[tuple[str, int, int], Segment]:
-    return {segment.identity: segment for number in partitions for segment in current.live_of(number)}
+    """Replaces old rows by new rows and returns the new ones that are there: the log may have changed meanwhile."""
+    if not old:
+        return []
+    swaps = [RowSwap([before], [after]) for before, after in zip(old, new, strict=True)]
+    return [swap.new[0] for swap in manifest.swap_rows(REPAIR, swaps, topic_id=old[0].topic_id)]

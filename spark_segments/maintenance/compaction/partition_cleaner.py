@@ -17,6 +17,7 @@ from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.swap import not_as_read
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.plan import plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult, clean_in_one_task
@@ -172,7 +173,7 @@ def _change(
     added: list[Segment] = []
     removed: list[Segment] = []
     for group in done:
-        missing = [segment for segment in group.inputs if live.get(segment.identity) != segment]
+        missing = not_as_read(live, group.inputs)
         if any(segment.next_offset > start or segment.identity in live for segment in missing):
             return None
         inputs, outputs = group.after(missing[-1].next_offset if missing else group.inputs[0].base_offset)

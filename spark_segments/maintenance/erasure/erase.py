@@ -23,8 +23,9 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import ERASE, Change
 from spark_segments.log.manifest.erasures import Erasure, with_erasure
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import Topic
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -261,29 +262,17 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> l
     discards the files of the others.
     """
     storage = work.log.storage
-    partitions = {one.source.partition for one in done}
-    held: list[ErasedSegment] = []
-
-    def change(current: Snapshot) -> Change | None:
-        check_commit_age(storage, started_ms)
-        same = current.topic_id == work.topic_id
-        rows = segments_of(live_rows(current.load_segments(partitions))) if same else []
-        live = {segment.identity: segment for segment in rows}
-        held[:] = [one for one in done if live.get(one.source.identity) == one.source]
-        if not held:
-            return None
-        removed_ms = storage.now_ms()
-        return Change(
-            ERASE,
-            add=[segment for one in held for segment in one.outputs],
-            replace=[one.source.removed(removed_ms) for one in held],
-            topic=work.topic_row(current, history=False),
-        )
-
-    work.log.manifest(work.topic).commit(change)
-    kept = {one.source.identity for one in held}
+    swaps = {one.source.identity: RowSwap([one.source], one.outputs) for one in done}
+    made = work.log.manifest(work.topic).swap_rows(
+        ERASE,
+        [*swaps.values()],
+        topic_id=work.topic_id,
+        check=lambda: check_commit_age(storage, started_ms),
+        topic=lambda current: work.topic_row(current, history=False),
+    )
+    kept = {swap.old[0].identity for swap in made}
     discard_erased(storage, [one for one in done if one.source.identity not in kept])
-    return held
+    return [one for one in done if one.source.identity in kept]
 
 
 def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:

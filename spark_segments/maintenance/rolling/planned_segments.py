@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
 from spark_segments.storage import Storage
@@ -69,13 +70,11 @@ class RolledPartition:
         """The rows that the planned segments become."""
         return [self.copies.get(planned) or replace(planned.chunks[0], state=SEALED) for planned in self.planned]
 
-    def change(self, removed_ms: int) -> tuple[list[Segment], list[Segment]]:
-        """(rows to add, rows to replace)"""
-        sealed = {row.path: row for row in self.files}
-        return (
-            list(self.copies.values()),
-            [sealed.get(chunk.path) or chunk.removed(removed_ms) for chunk in self.replaced_chunks],
-        )
+    def swap(self) -> RowSwap:
+        """The chunks that go, and the rows in their place: copies, and chunks that are sealed by their row."""
+        replaced = {chunk.identity for chunk in self.replaced_chunks}
+        sealed = [row for row in self.files if row.identity in replaced]
+        return RowSwap(list(self.replaced_chunks), [*self.copies.values(), *sealed])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
 from spark_segments.log.bins import in_bins
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report, first_and_last
@@ -151,32 +149,23 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
     rolled = _copied(job, wave, _segments_of_wave(job, wave), progress)
     if not rolled:
         return
-    committed: set[int] = set()
+    chunks = {one.partition: list(one.chunks) for one in rolled}
 
-    def change(current: Snapshot) -> Change | None:
-        committed.clear()
-        check_commit_age(storage, started_ms)
-        if current.topic_id != snapshot.topic_id:
-            return None
-        rows = live_rows(current.load_segments({one.partition for one in rolled}))
-        active: dict[int, list[Segment]] = {one.partition: [] for one in rolled}
-        for row in segments_of(rows.filter(pc.equal(rows.column("state"), CHUNK))):
-            active[row.partition].append(row)
-        added: list[Segment] = []
-        replaced: list[Segment] = []
-        removed_ms = storage.now_ms()  # readers count their delay from this commit, however long the copying took
-        for one in rolled:
-            # Only appends may have followed. A restore may have made chunks of segments that were sealed before, and
-            # a chunk below a sealed segment would be merged across it.
-            if tuple(active[one.partition][: len(one.chunks)]) == one.chunks:
-                committed.add(one.partition)
-                new, old = one.change(removed_ms)
-                added += new
-                replaced += old
-        return Change("roll", add=added, replace=replaced) if replaced else None
+    def is_first(swap: RowSwap, live: Sequence[Segment]) -> bool:
+        # Only appends may have followed. A restore may have made chunks of segments that were sealed before, and a
+        # chunk below a sealed segment would be merged across it.
+        wanted = chunks[swap.partition]
+        return [row for row in live if row.state == CHUNK][: len(wanted)] == wanted
 
     try:
-        job.log.manifest(snapshot.topic).commit(change)
+        made = job.log.manifest(snapshot.topic).swap_rows(
+            "roll",
+            [one.swap() for one in rolled if one.replaced_chunks],
+            topic_id=snapshot.topic_id,
+            check=lambda: check_commit_age(storage, started_ms),
+            holds=is_first,
+        )
+        committed = {swap.partition for swap in made}
     except SegmentsError as error:
         for one in rolled:
             job.report.fail(snapshot.topic, one.partition, error)

@@ -1,0 +1,50 @@
+"""Rows that take the place of others, where these are still in the log as they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+
+Identity = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSwap:
+    """`old`: rows of a partition, as they were read. `new`: the rows in their place. A new row with the identity of an
+    old one replaces it; the other new rows are added, and the other old rows are removed from the log.
+    """
+
+    old: Sequence[Segment]
+    new: Sequence[Segment]
+
+    @property
+    def partition(self) -> int:
+        return self.old[0].partition
+
+
+def live_by_identity(current: Snapshot, partitions: Iterable[int]) -> dict[int, dict[Identity, Segment]]:
+    """{partition: its live rows by identity, in log order}, read from the files that can hold them alone."""
+    found: dict[int, dict[Identity, Segment]] = {number: {} for number in partitions}
+    for row in segments_of(live_rows(current.load_segments(found.keys()))):
+        found[row.partition][row.identity] = row
+    return found
+
+
+def not_as_read(live: Mapping[Identity, Segment], rows: Iterable[Segment]) -> list[Segment]:
+    """Those of `rows` that are not live any more, or not as they were read."""
+    return [row for row in rows if live.get(row.identity) != row]
+
+
+def swapped(operation: str, swaps: Iterable[RowSwap], removed_ms: int) -> Change | None:
+    """The change that makes swaps; None without any. `removed_ms`: the store's clock at the commit."""
+    add: list[Segment] = []
+    replace: list[Segment] = []
+    for swap in swaps:
+        new = {row.identity: row for row in swap.new}
+        replace += [new.pop(row.identity) if row.identity in new else row.removed(removed_ms) for row in swap.old]
+        add += new.values()
+    return Change(operation, add=add, replace=replace) if replace else None
