@@ -1,0 +1,159 @@
+"""Numbers of versions are given once: a commit on a version that vacuum took, or that was read too long ago, is none."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import UnknownOutcomeError
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.delta import table_version
+from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS, DeltaLog
+from spark_segments.log.marker import mark
+from spark_segments.storage import Storage
+from tests.log.memory_store import MemoryFiles, replayed
+
+PLAIN = partial(DeltaLog, open_table=replayed)
+
+
+class PlayedTime:
+    """`time` as versions see it."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 1e9
+
+    def monotonic(self) -> float:
+        return self.now_seconds
+
+    def time(self) -> float:
+        return self.now_seconds
+
+
+class PlayedFiles(MemoryFiles):
+    """A store in memory where a test plays what happens before, or after, the next put of a commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = self.after = lambda: None
+
+    def publish(self, path, data, *, is_forced=True):
+        (before, self.before), (after, self.after) = (self.before, lambda: None), (self.after, lambda: None)
+        before()
+        super().publish(path, data, is_forced=is_forced)
+        after()
+
+
+@pytest.fixture
+def time(monkeypatch) -> PlayedTime:
+    played = PlayedTime()
+    monkeypatch.setattr(table_version, "time", played)
+    return played
+
+
+@pytest.fixture
+def files() -> PlayedFiles:
+    return PlayedFiles()
+
+
+def open_log(files: MemoryFiles) -> LogDir:
+    return LogDir(Storage("s3://bucket/log", filesystem=files), open_delta_log=PLAIN)
+
+
+@pytest.fixture
+def log(files, time) -> LogDir:
+    """A process that has appended to a topic, and has it open."""
+    mark(open_log(files).storage)
+    log = open_log(files)
+    log.create_topic("orders", 1)
+    log.append("orders", rows("a"))
+    return log
+
+
+def rows(*values: str) -> list[dict[str, str]]:
+    return [{"value": value} for value in values]
+
+
+def values(files: MemoryFiles) -> list[str]:
+    return [row["value"].decode() for batch in open_log(files).read("orders") for row in batch.to_pylist()]
+
+
+def appended_and_cut(files: MemoryFiles) -> None:
+    """Others commit, make a checkpoint, and vacuum cuts what the open process has read from the log."""
+    other = open_log(files)
+    for number in range(3):
+        other.append("orders", rows(f"other {number}"))
+    delta = other.manifest("orders").log.delta
+    delta.checkpoint()
+    commits = delta.log_files().commits
+    delta.delete(commits[version] for version in sorted(commits)[:-1])
+
+
+def test_an_idle_process_does_not_commit_on_a_version_that_vacuum_took(log, files, time):
+    appended_and_cut(files)
+    time.now_seconds += COMMIT_LOG_MS / 1000
+    assert log.append("orders", rows("b")) == {0: (4, 4)}
+    assert values(files) == ["a", "other 0", "other 1", "other 2", "b"]
+
+
+def test_a_process_that_stands_still_before_its_put_commits_on_no_version_that_vacuum_took(log, files, time):
+    """It has looked, and wakes up after the log was cut."""
+    manifest = log.manifest("orders")
+
+    def stalled(snapshot) -> Change:
+        if snapshot.version == 1:
+            appended_and_cut(files)
+            time.now_seconds += COMMIT_LOG_MS / 1000
+        return Change("alter", config={"retention.ms": "5"})
+
+    assert manifest.commit(stalled).snapshot_before.version == 4
+    assert open_log(files).snapshot("orders").version == 5
+
+
+def test_a_put_that_is_late_in_a_log_that_was_cut_is_no_success(log, files, time):
+    """The process stands still between its last look at the clock and the put: only afterwards it can tell."""
+
+    def cut() -> None:
+        appended_and_cut(files)
+        time.now_seconds += COMMIT_LOG_MS / 1000
+
+    files.before = cut
+    with pytest.raises(UnknownOutcomeError, match="read too long ago to tell"):
+        log.manifest("orders").commit(lambda _: Change("alter", config={"retention.ms": "5"}))
+    assert values(files) == ["a", "other 0", "other 1", "other 2"]
+    assert open_log(files).append("orders", rows("b")) == {0: (4, 4)}
+
+
+def test_a_reply_that_is_late_in_a_log_that_was_not_cut_is_a_success(log, files, time):
+    def late() -> None:
+        time.now_seconds += SURE_SECONDS + 1
+
+    files.after = late
+    assert log.manifest("orders").commit(lambda _: Change("alter", config={"retention.ms": "5"})).version == 2
+    assert log.append("orders", rows("b")) == {0: (1, 1)}
+
+
+def test_an_open_process_looks_again_after_a_minute_whether_its_version_is_still_that_commit(log, files, time):
+    """The log directory was deleted and made anew, and has come to the same version."""
+    files.files.clear()
+    mark(open_log(files).storage)
+    other = open_log(files)
+    other.create_topic("orders", 1)
+    other.append("orders", rows("x", "y"))
+    time.now_seconds += TRUSTED_SECONDS + 1
+    assert log.append("orders", rows("b")) == {0: (2, 2)}
+    assert values(files) == ["x", "y", "b"]
+
+
+def test_what_an_open_process_trusts_is_looked_up_before_an_error_is_said_of_it(log, files):
+    """Within that minute: the topic was made again, and altered, by others."""
+    other = open_log(files)
+    other.alter_topic("orders", partitions=2)
+    assert log.append("orders", [{"value": "b", "partition": 1}]) == {1: (0, 0)}
+    other.append("orders", rows("c"), txn=("app", 1))
+    assert log.append("orders", rows("c"), txn=("app", 1)) == {}
+    other.delete_topic("orders")
+    other.create_topic("orders", 1)
+    assert log.append("orders", rows("d")) == {0: (0, 0)}
+    assert values(files) == ["d"]
