@@ -13,6 +13,7 @@ import pytest
 
 from spark_segments.log.groups import group as groups
 from spark_segments.log.manifest import commit as commits
+from spark_segments.log.manifest.change import ChangeWriter
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.maintenance.removal import vacuum as vacuum_module
@@ -63,6 +64,11 @@ def _found(pattern: str, commits: int = COMMITS) -> bool:
 def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicLog, "find", lambda log, commit_id, versions: None)
     assert _found("a commit is there twice|acknowledged nothing of")
+
+
+def test_a_commit_without_its_row_files_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChangeWriter, "write", lambda writer, further=(): writer.waiting.clear())
+    assert _found("which is not there")
 
 
 def test_a_repeated_transaction_that_is_added_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of versions are given once: a commit on a version that vacuum took, or that was read too long ago, is none."""
+"""Numbers of versions are given once: none is committed on a version that vacuum took, or that was read long ago."""
 
 from __future__ import annotations
 
