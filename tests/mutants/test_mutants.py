@@ -20,8 +20,6 @@ ROOMS = {
     "mirror",
     "groups",
     "durability",
-    "storage",
-    "rebuild",
 }
 
 
