@@ -20,6 +20,8 @@ ROOMS = {
     "mirror",
     "groups",
     "durability",
+    "storage",
+    "rebuild",
 }
 
 

@@ -62,7 +62,7 @@ def _found(pattern: str, commits: int = COMMITS) -> bool:
 
 
 def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TopicLog, "find", lambda log, commit_id, versions: None)
+    monkeypatch.setattr(TopicLog, "find", lambda log, *_: None)
     assert _found("a commit is there twice|acknowledged nothing of")
 
 
