@@ -279,10 +279,11 @@ VALUE = {"subject": "x", "version": 1, "id": 7, "schema": '"long"'}
         (json.dumps(KEY).encode(), json.dumps(VALUE | {"id": "7"}).encode()),
         (json.dumps(KEY | {"version": "1"}).encode(), json.dumps(VALUE).encode()),
         (json.dumps(KEY | {"subject": [1]}).encode(), json.dumps(VALUE).encode()),
+        (json.dumps(KEY | {"subject": 7}).encode(), json.dumps(VALUE).encode()),
         (b'{"keytype": "DELETE_SUBJECT", "subject": "x"}', b'{"version": "all"}'),
         (b"\xff", None),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_a_record_of_schemas_that_is_nonsense_is_a_registry_error(record: tuple[bytes, bytes | None]) -> None:
     good = (json.dumps(KEY).encode(), json.dumps(VALUE).encode())

@@ -140,6 +140,8 @@ class RecordsRegistry(Registry):
     def _apply(self, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
         """Applies a record. A deleted schema's id stays valid: records still have the id."""
         kind, subject = key.get("keytype"), key.get("subject")
+        if not isinstance(subject, str | None):
+            raise ValueError("a subject that is no text")
         if kind == "CONFIG":
             if value is None:
                 self.levels.pop(subject, None)
