@@ -834,8 +834,8 @@ MUTANTS = (
         "rebuild",
         "vacuum takes notes for their age",
         "log/manifest/recovery_copy.py",
-        " and not _is_after(info.path, first)\n",
-        "\n",
+        " and info.path not in indexes and not _is_after(info.path, first)\n",
+        " and info.path not in indexes\n",
         "tests/log/rebuild/test_playback.py::test_notes_that_are_needed_outlive_vacuum_however_old_they_are",
     ),
 )
