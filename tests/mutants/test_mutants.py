@@ -21,6 +21,7 @@ ROOMS = {
     "groups",
     "durability",
     "storage",
+    "verify",
     "rebuild",
 }
 

@@ -24,6 +24,9 @@ CRC_COVERS_FROM = 21
 """The bytes of a record batch from here on are covered by its CRC-32C."""
 
 
+PUBLISH_WEIGHT = 10
+"""How much likelier than another request a conditional put is late, or its reply lost: a commit is one such put."""
+
 LATE_SECONDS = 1800.0
 """How late a conditional put may be carried out: the log keeps its versions for an hour at least."""
 
@@ -217,12 +220,13 @@ class Store:
                 self._carry_out_later("publish", path, effect, LATE_SECONDS)
             raise
         self._refuse("publish", path)
-        if fate < faults.late:
+        late, lost = (min(PUBLISH_WEIGHT * chance, 0.2) for chance in (faults.late, faults.lost_reply))
+        if fate < late:
             self._carry_out_later("publish", path, effect, LATE_SECONDS)
             raise self.failure("late", "publish", path, "timed out")
         effect()
         world.note("published", path)
-        if fate < faults.late + faults.lost_reply:
+        if fate < late + lost:
             error = self.failure("lost reply", "publish", path, "connection reset by peer")
             raise FileExistsError(path) if world.random.random() < 0.3 else error
 
