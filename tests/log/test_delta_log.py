@@ -221,7 +221,7 @@ def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overw
         rebuild = DeltaLog(Storage(uri, proxy.options), "orders")
         proxy.play(play)
         with pytest.raises(VersionTakenError):
-            rebuild.make_anew(FENCED + 2, FileChange([file], [], 2), CommitNote("rebuild", 0, "rebuild"), {})
+            rebuild.make_anew(FENCED + 2, 0, FileChange([file], [], 2), CommitNote("rebuild", 0, "rebuild"), {})
     assert late
     assert commit_info(writer.actions(1))["commitId"] == "late"
     with pytest.raises(FileNotFoundError):

@@ -397,13 +397,19 @@ class TopicLog:
         mark(self.storage, self.topic, NoteName(version, f"{note.commit_id}-{note.attempt}"))
 
     def make_anew(
-        self, version: int, topic_id: str, change: FileChange, note: CommitNote, transactions: Iterable[Transaction]
+        self,
+        version: int,
+        newest: int,
+        topic_id: str,
+        change: FileChange,
+        note: CommitNote,
+        transactions: Iterable[Transaction],
     ) -> None:
         """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`. It is forced, whatever the topic's
         settings: it is done once, after a loss.
         """
         by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
-        self.delta.durable(True).make_anew(version, change, note, by_id)
+        self.delta.durable(True).make_anew(version, newest, change, note, by_id)
         self.mark_made(version, note)
 
 

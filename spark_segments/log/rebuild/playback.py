@@ -51,7 +51,8 @@ class KnownTopic:
     """A topic at the last version that is known.
 
     `copy_version`: the version of the recovery copy, -1 where the notes begin with the topic. `known_ms`: when the last
-    known commit was made, by the clock of who made it. `last_version`: the largest version that anything names.
+    known commit was made, by the clock of who made it. `last_version`: the largest version that anything names;
+    `newest`: the largest that the log lists or that is known, without notes of commits that nothing proves.
     `is_whole`: every commit up to the last that anything tells of is known. `unproven`: the notes after it.
     `lost_versions`: how many commits up to `last_version` are not known; versions that only a rebuild took are none.
     """
@@ -61,6 +62,7 @@ class KnownTopic:
     copy_version: int
     known_ms: int
     last_version: int
+    newest: int
     is_whole: bool
     unproven: tuple[Unproven, ...]
     lost_versions: int
@@ -176,6 +178,7 @@ def known_topic(log: TopicLog) -> KnownTopic:
         -1 if played.copy is None else played.copy.snapshot.version,
         played.committed_ms,
         last_version,
+        max([snapshot.version, *listed.commits, *listed.checkpoints]),
         is_whole,
         unproven,
         lost,

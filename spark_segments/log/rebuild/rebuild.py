@@ -122,7 +122,7 @@ def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, v
     log.storage.write_all([*store.named(encoded), noted], unique=True)
     mark(log.storage)
     try:
-        manifest.log.make_anew(version, topic_id, change, note, last)
+        manifest.log.make_anew(version, known.newest, topic_id, change, note, last)
     except VersionTakenError as error:
         raise CommitConflictError(
             f"Somebody commits to topic {snapshot.topic} while its manifest is rebuilt: {reason(error)}",

@@ -381,13 +381,16 @@ class DeltaLog:
             self._storage.replace(self._log_file(name), content)
             self._force([self._log_file(name)])
 
-    def make_anew(self, version: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]) -> None:
+    def make_anew(
+        self, version: int, newest: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
+    ) -> None:
         """Makes the table from the files that `change` adds alone, as a version above all that the log has ever had.
 
         What the log has of other versions stays, and is not read again. The FENCED versions right after the last that
         the log lists are taken, and the version before `version` stays free: who read the table before it was lost
         finds the version taken that it asks for. Raises VersionTakenError where another commit takes any of these
-        versions meanwhile, CommitFailedError for any other failure.
+        versions meanwhile, or where the log lists a version above `newest`, which the caller does not know of;
+        CommitFailedError for any other failure.
         """
         actions = [note_action(note), *table_actions(self._topic, change.format_version)]
         actions += file_actions(change.added, (), data_change=True)
@@ -395,13 +398,13 @@ class DeltaLog:
         # A checkpoint does not say of which version it is: that of a log with this commit alone serves.
         checkpoint, pointer = made_checkpoint([(_commit_name(0), commit)])
         listed = self.log_files()
-        last_version = max([*listed.commits, *listed.checkpoints, version - FENCED - 2])
-        if last_version + FENCED >= version - 1:
-            raise VersionTakenError(f"version {last_version} came meanwhile")
+        last_version = version - FENCED - 2
+        last_listed = max([*listed.commits, *listed.checkpoints], default=last_version)
+        if (listed.commits or listed.checkpoints) and last_listed > newest:
+            raise VersionTakenError(f"version {last_listed} came meanwhile")
         fence = encoded([fence_action(note.commit_id)])
         # A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
-        newest = max([*listed.commits, *listed.checkpoints], default=last_version)
-        numbers = sorted({one + step + 1 for one in (newest, last_version) for step in range(FENCED)})
+        numbers = sorted({one + step + 1 for one in (last_listed, last_version) for step in range(FENCED)})
         try:
             self._storage.at_once(lambda number: self._storage.publish(self._commit_file(number), fence), numbers)
             self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])
