@@ -59,7 +59,7 @@ COMMANDS = [
     LazyCommand(
         "delete-records",
         "spark_segments.cli.records.delete_records:delete_records",
-        "Moves the log start up. The next retain and vacuum delete the files.",
+        "Moves the log start up. On a terminal it says how far, and asks first.",
         "Records",
     ),
     LazyCommand(

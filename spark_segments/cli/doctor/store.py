@@ -50,6 +50,9 @@ def store(storage: Storage) -> Iterator[Finding]:
 def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> Iterator[Finding]:
     """Groups that an older version of this package keeps as tables: nothing where there are none."""
     try:
+        storage = Storage(uri, storage_options)
+        if not storage.directories() and not storage.list():
+            return  # a location that is to become a log directory
         log = Topics.open(uri, storage_options)
         old = [group for group in log.all_groups() if group.is_old()]
         if not old:

@@ -111,6 +111,7 @@ def delete(
         raise
     except SegmentsError as error:
         if not force:
+            error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
             raise
         what, way_back = f"topic {topic}, whose content is not known ({error.message})", None
     else:

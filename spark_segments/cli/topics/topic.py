@@ -31,7 +31,7 @@ COMMANDS = [
     LazyCommand(
         "delete",
         "spark_segments.cli.topics.changes:delete",
-        "Deletes a topic. Vacuum deletes its files once file.delete.delay.ms has passed.",
+        "Deletes a topic. On a terminal it says what is in it, and asks first.",
     ),
     LazyCommand(
         "history",
