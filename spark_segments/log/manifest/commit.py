@@ -7,6 +7,7 @@ that nothing happened.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import random
@@ -122,6 +123,7 @@ class _Tries:
     log: TopicLog
     commit_id: str
     sent: list[_Try] = field(default_factory=list)
+    noted: str = ""  # the path of the last note, relative to the log directory
     followed: dict[int, Mapping[str, object]] = field(default_factory=dict)
 
     def note(self, versions: Iterable[TableVersion]) -> None:
@@ -201,6 +203,8 @@ class _Committing:
                     raise
                 except CommitNotSentError as error:
                     tries.sent.pop()
+                    with contextlib.suppress(SegmentsError):  # the next try, of the same number, writes its own note
+                        self.log.store.storage.delete(tries.noted)
                     failure = error
                 except Exception as error:  # no other error proves that the commit did not happen
                     failure = error
@@ -264,6 +268,7 @@ class _Committing:
         files = writer.planned(snapshot, state.files, change)
         note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
         noted = self.log.note_of(state, files, note, change.transactions, writer.contents)
+        tries.noted = noted[0]
         writer.write([noted])
         delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])
         tries.sent.append(_Try(state, change, delta))

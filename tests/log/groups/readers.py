@@ -26,9 +26,9 @@ class PlayedFiles(LocalFiles):
         super().__init__()
         self.publishes = list(publishes)
 
-    def publish(self, path: str, data: Any) -> None:
+    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         def create() -> None:
-            super(PlayedFiles, self).publish(path, data)
+            super(PlayedFiles, self).publish(path, data, is_forced=is_forced)
 
         play = self.publishes.pop(0) if self.publishes else (lambda create: create())
         play(create)

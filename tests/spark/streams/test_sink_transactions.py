@@ -24,7 +24,9 @@ def values(log, topic="t"):
 
 
 def files(log):
-    return [info.path for info in log.storage.list(recursive=True) if not info.path.startswith("_manifest/")]
+    """The files of the log: not the manifest, nor the notes of its commits."""
+    found = [info.path for info in log.storage.list(recursive=True)]
+    return [path for path in found if not path.startswith(("_manifest/", "_recovery/"))]
 
 
 @pytest.fixture
