@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.messages import Request
-from spark_segments.kafka_protocol.views import TopicView, Views
+from spark_segments.kafka_protocol.views import ServedTopic, Views
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.credentials import Login
@@ -54,7 +54,7 @@ class Call:
     login: Login | None = None
     warnings: list[str] = field(default_factory=list)
 
-    def topic(self, name: str) -> tuple[TopicView | None, ErrorCode]:
+    def topic(self, name: str) -> tuple[ServedTopic | None, ErrorCode]:
         """A topic, or the error to answer with."""
         try:
             view = self.views.topic(name)

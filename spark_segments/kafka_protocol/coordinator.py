@@ -10,9 +10,11 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
+
+from spark_segments.kafka_protocol.lease import Lease
 
 EMPTY, JOINING, SYNCING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"
 
@@ -87,6 +89,13 @@ class _Group:
             self.state, self.begun_seconds = JOINING, time.monotonic()
         self.condition.notify_all()
 
+    def rename(self, member: Member, member_id: str) -> None:
+        if self.leader == member.id:
+            self.leader = member_id
+        renamed = replace(member, id=member_id, waiting=0)  # whoever waits as the one before is gone
+        self.members = {one.id: one for one in (renamed if one is member else one for one in self.members.values())}
+        self.condition.notify_all()
+
     def remove(self, member_id: str) -> None:
         del self.members[member_id]
         if self.members:
@@ -119,14 +128,14 @@ class _Group:
             self.state, self.leader = EMPTY, ""
         else:
             self.state = SYNCING
-            self.protocol = self._chosen()
+            self.protocol = self.chosen()
             if self.leader not in self.members:
                 self.leader = next(iter(self.members))
             for one in self.members.values():
                 one.assignment = b""
         self.condition.notify_all()
 
-    def _chosen(self) -> str:
+    def chosen(self) -> str:
         """The protocol that all members know and most of them like best."""
         common = self.common()
         votes = [next(name for name, _ in one.protocols if name in common) for one in self.members.values()]
@@ -138,21 +147,47 @@ class _Group:
 
 
 class Coordinator:
-    """The groups of a server. Any number of threads may use it; a request that waits keeps its thread."""
+    """The groups of a server, while it holds them. Any number of threads may use it; a request that waits keeps its
+    thread. `lease`: None where no other server can have the groups.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, lease: Lease | None) -> None:
         self._groups: dict[str, _Group] = {}
         self._lock = threading.Lock()
+        self._lease = lease
         self._stopped = False
 
     def stop(self) -> None:
-        """Ends all requests that wait."""
+        """Ends all requests that wait, and lets another server have the groups."""
         self._stopped = True
+        self._wake()
+        if self._lease is not None:
+            self._lease.end()
+
+    def _wake(self) -> None:
         for group in list(self._groups.values()):
             with group.condition:
                 group.condition.notify_all()
 
+    def holds(self) -> bool:
+        """Whether this server has the groups, for now."""
+        return self._lease is None or self._lease.is_held()
+
+    def take(self) -> bool:
+        """Takes the groups if no other server has them. Who takes them anew begins without members."""
+        with self._lock:
+            if self.holds():
+                return True
+            self._groups = {}
+        assert self._lease is not None
+        return self._lease.keep()
+
+    def _check_held(self) -> None:
+        if not self.holds():
+            raise RefusedError(ErrorCode.not_coordinator)
+
     def _group(self, name: str, *, make: bool = False) -> _Group:
+        self._check_held()
         with self._lock:
             if name not in self._groups:
                 if not make:
@@ -190,6 +225,8 @@ class Coordinator:
         group = self._group(name, make=True)
         with group.condition:
             group.expire()
+            is_new = not member_id
+            leader = group.leader
             member_id = self._id_of(group, member_id, instance_id, client[0], session_seconds, asks_twice)
             known = group.members.get(member_id)
             others = {one for other in group.members.values() if other is not known for one in dict(other.protocols)}
@@ -208,6 +245,10 @@ class Coordinator:
             member.session_seconds, member.rebalance_seconds = session_seconds, rebalance_seconds
             group.members[member_id] = member
             group.pending.pop(member_id, None)
+            if is_new and known is not None and group.state == STABLE and group.chosen() == group.protocol:
+                # A static member that began anew keeps what it has. Whoever led is told its id of before, so that it
+                # does not assign (KIP-345).
+                return replace(self._joined(group, member), leader=leader, members=[])
             if is_same and group.state in (SYNCING, STABLE) and group.leader != member_id:
                 return self._joined(group, member)  # its answer was lost, or it joins again without a change
             group.rebalance()
@@ -231,9 +272,7 @@ class Coordinator:
         if not member_id:
             made = f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"
             if static is not None:  # the instance began anew: its place is the same, the id before is fenced
-                group.members.pop(static.id)
-                if group.leader == static.id:
-                    group.leader = ""
+                group.rename(static, made)
             elif asks_twice and instance_id is None:
                 group.pending[made] = now + session_seconds
                 raise RefusedError(ErrorCode.member_id_required, made)
@@ -263,6 +302,7 @@ class Coordinator:
             while member.id in group.members and goes_on():
                 if self._stopped:
                     raise RefusedError(ErrorCode.coordinator_not_available, member.id)
+                self._check_held()
                 group.expire()
                 if member.id in group.members and goes_on():
                     group.condition.wait(_CHECK_SECONDS)
@@ -315,6 +355,7 @@ class Coordinator:
         """Whether a commit of positions counts: of a member of this generation, or of nobody's group. Raises
         RefusedError.
         """
+        self._check_held()
         with self._lock:
             group = self._groups.get(name)
         if generation < 0 and not member_id:

@@ -19,11 +19,12 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.kafka_protocol.apis import api_versions, fetch, produce, sasl_authenticate
-from spark_segments.kafka_protocol.apis.table import APIS, BEFORE_LOGIN, VERSIONS
 from spark_segments.kafka_protocol.call import Call, Limits
 from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
+from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
+from spark_segments.kafka_protocol.served import APIS, BEFORE_LOGIN, VERSIONS
 from spark_segments.kafka_protocol.views import Views
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -76,7 +77,7 @@ class Server:
             )
         self.views, self.limits = views, limits or Limits()
         self.figures = Figures()
-        self.coordinator = Coordinator()
+        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage))
         self._host, self._port, self._advertised = host, port, advertised
         self._tls, self._users = tls, users
         self._stopping = threading.Event()
@@ -158,7 +159,7 @@ class Server:
             _logger.warning("closed the connection of %s: %s", client, error)
         except OSError as error:  # the client went, or is too slow
             _logger.debug("the connection of %s ended: %s", client, error)
-        except Exception:
+        except Exception:  # a fault of ours costs the connection that met it, and no other
             _logger.exception("closed the connection of %s", client)
         finally:
             with self._lock:

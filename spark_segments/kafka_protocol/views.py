@@ -20,7 +20,7 @@ from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.reading.verbatim import Batches, PartitionLog, Place
+from spark_segments.log.reading.verbatim import FetchedBatches, PartitionLog, Place
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -38,7 +38,7 @@ class Found:
     leader_epoch: int = -1
 
 
-class TopicView:
+class ServedTopic:
     """A topic as one snapshot has it."""
 
     def __init__(self, log: LogDir, snapshot: Snapshot, places: dict[tuple[int, int], Place]) -> None:
@@ -77,7 +77,9 @@ class TopicView:
             return 0
         return self._partition_log(partition).bytes_from(offset)
 
-    def read(self, partition: int, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool) -> Batches:
+    def read(
+        self, partition: int, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool
+    ) -> FetchedBatches:
         """See `PartitionLog.read`."""
         end = self.end_offset(partition, committed=committed)
         place = self.places.pop((partition, offset), None)
@@ -141,7 +143,7 @@ def _epoch_at(epochs: LeaderEpochs, offset: int) -> int:
 class _Shown:
     """A topic's view and when it was read (time.monotonic()); None: no topic of this name was there."""
 
-    view: TopicView | None
+    view: ServedTopic | None
     read_seconds: float
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -193,7 +195,7 @@ class Views:
                 self._names = known
         return known[1]
 
-    def topic(self, name: str) -> TopicView | None:
+    def topic(self, name: str) -> ServedTopic | None:
         """The topic as it is now, None where there is none. Raises SegmentsError where it cannot be read."""
         if self._versions and name not in self._versions:
             return None
@@ -212,7 +214,7 @@ class Views:
         self._ids[view.topic_id] = name
         return view
 
-    def _read(self, name: str, before: TopicView | None) -> TopicView | None:
+    def _read(self, name: str, before: ServedTopic | None) -> ServedTopic | None:
         try:
             snapshot = self._snapshot(name)
         except UnknownTopicError:
@@ -220,7 +222,7 @@ class Views:
         if before is not None and before.snapshot.version == snapshot.version and not self.log.is_kafka:
             return before
         is_same = before is not None and before.snapshot.topic_id == snapshot.topic_id
-        return TopicView(self.log, snapshot, before.places if before is not None and is_same else {})
+        return ServedTopic(self.log, snapshot, before.places if before is not None and is_same else {})
 
     def _snapshot(self, name: str) -> Snapshot:
         if self._timestamp_ms is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,9 +19,11 @@ Record = tuple[int, str | None, str | None, list[tuple[str, str | None]]]
 
 
 @contextmanager
-def serving(log: LogDir, interval_seconds: float = 0.02, **options: Any) -> Iterator[Server]:
-    """The server of a log directory, on a free port of this machine."""
-    with Server(Views(log, interval_seconds=interval_seconds), port=0, **options) as server:
+def serving(
+    log: LogDir, interval_seconds: float = 0.02, shown: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[Server]:
+    """The server of a log directory, on a free port of this machine. `shown`: which versions of its topics."""
+    with Server(Views(log, interval_seconds=interval_seconds, **shown or {}), port=0, **options) as server:
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         yield server

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import shutil
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.kafka_protocol.call import Limits
 from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.server import Server
+from spark_segments.kafka_protocol.views import Views
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
 from tests.kafka_protocol.serving import consumer, expected, records, serving, text
 
@@ -213,14 +214,20 @@ def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("past")
     log.append("past", [{"value": "first"}])
-    version = log.snapshot("past").version
+    version, committed_ms = log.snapshot("past").version, log.history("past", 1)[0]["committed_ms"]
+    log.create_topic("other")
+    log.append("other", [{"value": "another"}])
+    while time.time_ns() // 1_000_000 <= committed_ms:  # what follows is committed in a later millisecond
+        pass
     log.append("past", [{"value": "second"}])
-    from spark_segments.kafka_protocol.views import Views
-
-    views = Views(log, versions={"past": version})
-    view = views.topic("past")
-    assert view is not None
-    assert view.partitions[0].log_end_offset == 1
+    for shown, topics in (
+        ({"versions": {"past": version}}, {"past"}),
+        ({"timestamp_ms": committed_ms}, {"past", "other"}),
+    ):
+        with serving(log, shown=shown) as server:
+            assert len(records(server, "past", 0)) == 1
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+            assert set(client.list_topics(timeout=10).topics) == topics
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -240,8 +247,6 @@ def test_a_client_proves_who_it_is(log: LogDir, mechanism: str) -> None:
 
 
 def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
-    from spark_segments.kafka_protocol.views import Views
-
     with pytest.raises(InvalidOptionError, match="--insecure"):
         Server(Views(log), host="0.0.0.0")
 
@@ -286,17 +291,3 @@ def test_connections_are_bounded(log: LogDir) -> None:
         finally:
             for one in held:
                 one.close()
-
-
-def test_a_fetch_by_time_pins_every_topic(tmp_path: Path) -> None:
-    from spark_segments.kafka_protocol.views import Views
-
-    log = LogDir.create(str(tmp_path))
-    log.create_topic("timed")
-    log.append("timed", [{"value": "first"}])
-    committed_ms = log.history("timed", 1)[0]["committed_ms"]
-    now_ms = int(datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC).timestamp() * 1000)
-    for when_ms in (committed_ms, now_ms):
-        view = Views(log, timestamp_ms=when_ms).topic("timed")
-        assert view is not None
-        assert view.partitions[0].log_end_offset == 1

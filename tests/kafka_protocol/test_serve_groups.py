@@ -12,7 +12,7 @@ from typing import Any
 import aiokafka
 import kafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
@@ -124,6 +124,53 @@ def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir
         finally:
             reader.close()
     assert sorted(int(value) for _, _, value in first + second) == list(range(700))
+
+
+def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None:
+    with serving(log) as second:
+        with serving(log) as first:
+            reader = member(first, "billing")
+            try:
+                take([reader], 600)
+            finally:
+                reader.close()
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{second.port}", "log_level": 0})
+            [described] = client.describe_consumer_groups(["billing"], request_timeout=1).values()
+            with pytest.raises(KafkaException):
+                described.result(5)
+        append(log, range(600, 700))
+        reader = member(second, "billing")
+        try:
+            assert sorted(int(value) for _, _, value in take([reader], 100)) == list(range(600, 700))
+        finally:
+            reader.close()
+
+
+def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
+    rebalances: list[int] = []
+    with serving(log) as server:
+        readers = [member(server, "billing", **{"group.instance.id": f"instance-{number}"}) for number in range(2)]
+        try:
+            take(readers, 600)
+            before = {one.partition for one in readers[0].assignment()}
+            readers[1].unsubscribe()
+            readers[1].subscribe(["orders"], on_assign=lambda *_: rebalances.append(1))
+            deadline = time.monotonic() + 20
+            while not rebalances:
+                assert time.monotonic() < deadline
+                assert not any(one.poll(0.05) for one in readers)
+            rebalances.clear()
+            readers[0].close()  # a static member does not leave: its partitions stay its own
+            readers[0] = member(server, "billing", **{"group.instance.id": "instance-0"})
+            while {one.partition for one in readers[0].assignment()} != before:
+                assert time.monotonic() < deadline
+                assert not any(one.poll(0.05) for one in readers)
+            assert not rebalances
+            append(log, range(600, 700))
+            assert len(take(readers, 100)) == 100
+        finally:
+            for one in readers:
+                one.close()
 
 
 def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDir) -> None:

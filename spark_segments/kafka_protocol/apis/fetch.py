@@ -15,7 +15,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.apis.list_offsets import epoch_error
 from spark_segments.kafka_protocol.call import Call, error_code
 from spark_segments.kafka_protocol.messages import Records
-from spark_segments.kafka_protocol.views import TopicView
+from spark_segments.kafka_protocol.views import ServedTopic
 
 KEY = 1
 VERSIONS = range(4, 19)
@@ -60,11 +60,11 @@ def _name(call: Call, topic: Any) -> str | None:
     return None if topic.topic_id is None else call.views.name_of(topic.topic_id)
 
 
-def _view(call: Call, name: str | None) -> tuple[TopicView | None, ErrorCode]:
+def _view(call: Call, name: str | None) -> tuple[ServedTopic | None, ErrorCode]:
     return (None, ErrorCode.unknown_topic_id) if name is None else call.topic(name)
 
 
-def _check(view: TopicView | None, code: ErrorCode, asked: Any) -> ErrorCode:
+def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
     """The error of a partition that is asked for, none where it can be read."""
     if view is None:
         return code
@@ -91,7 +91,7 @@ def _is_due(call: Call, committed: bool) -> bool:
     return body.min_bytes <= 0 or not body.topics
 
 
-def _parted(view: TopicView, asked: Any) -> tuple[int, int] | None:
+def _parted(view: ServedTopic, asked: Any) -> tuple[int, int] | None:
     """(epoch, end offset) where the client's log parts from this one, by the epoch of its last record (KIP-595)."""
     last = getattr(asked, "last_fetched_epoch", -1)
     if last < 0:

@@ -1,4 +1,6 @@
-"""FindCoordinator, 0 to 6: this server coordinates all groups, and no transactions, for nobody produces to it."""
+"""FindCoordinator, 0 to 6: this server coordinates all groups while no other server has them, and no transactions, for
+nobody produces to it.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,10 @@ def _coordinator(call: Call, is_group: bool) -> dict[str, Any]:
     if not is_group:
         message = "This server is read-only: it has no transactions to coordinate"
         code = ErrorCode.transactional_id_authorization_failed
+        return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
+    if not call.coordinator.take():
+        message = "Another server has the groups of this log directory, or the store refuses to say"
+        code = ErrorCode.coordinator_not_available
         return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
     host, port = call.address
     return {"error_code": ErrorCode.none, "error_message": None, "node_id": NODE_ID, "host": host, "port": port}

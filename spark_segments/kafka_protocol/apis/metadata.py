@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.call import NODE_ID, Call
-from spark_segments.kafka_protocol.views import TopicView
+from spark_segments.kafka_protocol.views import ServedTopic
 
 KEY = 3
 VERSIONS = range(0, 14)
@@ -59,7 +59,7 @@ def _topic(call: Call, name: str) -> dict[str, Any]:
     }
 
 
-def partitions(view: TopicView) -> list[dict[str, Any]]:
+def partitions(view: ServedTopic) -> list[dict[str, Any]]:
     """The partitions of a topic: each has the one broker for its leader and only replica."""
     return [
         {

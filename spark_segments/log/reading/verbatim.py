@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class FetchedBatches:
     """Neighbouring record batches of a partition.
 
     `data`: buffers (uint8[]), one after the other. `next_offset`: behind the last batch; where the read passed no
@@ -66,7 +66,7 @@ class PartitionLog:
 
     def read(
         self, offset: int, end_offset: int, max_bytes: int, *, place: Place | None = None, at_least_one: bool = True
-    ) -> Batches:
+    ) -> FetchedBatches:
         """Batches with offsets in [`offset`, `end_offset`): the first holds `offset` or is the first one after it.
 
         They are of `max_bytes` at most, save a single batch that is larger by itself (`at_least_one`, KIP-74). `place`:
@@ -93,9 +93,9 @@ class PartitionLog:
                     behind = int(taken.batches.position[-1] + taken.batches.size[-1])
                     place = Place(following, segment.path, behind)
                 if count < len(wanted.batches) or (left <= 0 and data):
-                    return Batches(data, following, place)
+                    return FetchedBatches(data, following, place)
             following = max(following, min(segment.next_offset, end_offset))
-        return Batches(data, following, place)
+        return FetchedBatches(data, following, place)
 
     def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
         """The batches of a segment from the one that holds `start` on: of about `wanted_bytes` at first, then more.

@@ -1,0 +1,169 @@
+"""Who holds the groups of a log directory: one server at a time, by numbered files.
+
+A file of `_serve/` is made only if its number is free, and the highest number says who holds. The holder makes the
+next file before its time is over. Who finds that the highest has ended, or is older than LEASE_SECONDS by the store's
+clock, may make the next. Whether a file counts is looked at afterwards, as with a commit of a group.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_segments.errors import SegmentsError
+from spark_segments.log.manifest.delta.table_version import Moment
+from spark_segments.storage import Storage
+
+DIRECTORY = "_serve"
+LEASE_SECONDS = 15.0
+"""How long a file holds. The holder itself trusts it for less: MARGIN_SECONDS are for clocks and their resolution."""
+MARGIN_SECONDS = 3.0
+RENEW_SECONDS = 4.0
+ASK_SECONDS = 0.5
+_KEPT = 16
+_MOST_BYTES = 4096
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who made a file of the lease: its number, the server's id and process; `modified_ms` by the store's clock."""
+
+    number: int
+    server: str
+    process: str
+    has_ended: bool
+    modified_ms: int
+
+
+class Lease:
+    """A server's claim to the groups of a log directory. Any number of threads may use it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._server = uuid.uuid4().hex
+        self._taken: Moment | None = None
+        self._asked: Moment | None = None
+        self._other = ""  # the process that holds the groups instead
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def is_held(self) -> bool:
+        """Whether this server holds the groups, for now."""
+        taken = self._taken
+        return taken is not None and taken.seconds_ago < LEASE_SECONDS - MARGIN_SECONDS
+
+    def take(self) -> bool:
+        """Takes or renews the lease, and says whether it is held. Raises SegmentsError where the store fails."""
+        with self._lock:
+            begun = Moment.now()
+            newest = self.holder()
+            is_own = newest is not None and newest.server == self._server
+            if newest is None or is_own or newest.has_ended:
+                is_free = True
+            else:
+                age_seconds = (self._storage.now_ms() - newest.modified_ms) / 1000
+                is_free = age_seconds > LEASE_SECONDS + MARGIN_SECONDS
+            number = 1 if newest is None else newest.number + 1
+            is_taken = is_free and not self._ended.is_set() and self._made(number)
+            self._taken = begun if is_taken else None
+            self._tell("" if newest is None or is_taken else newest.process)
+            return is_taken
+
+    def keep(self) -> bool:
+        """Takes the lease unless it is held, and renews it from now on in a thread, until it is lost or ended.
+
+        The store is asked once in ASK_SECONDS at most.
+        """
+        if self.is_held():
+            return True
+        if self._asked is not None and self._asked.seconds_ago < ASK_SECONDS:
+            return False
+        self._asked = Moment.now()
+        try:
+            if not self.take():
+                return False
+        except SegmentsError as error:
+            _logger.warning("the groups cannot be taken: %s", error)
+            return False
+        with self._lock:
+            if self._renewing is None or not self._renewing.is_alive():
+                self._renewing = threading.Thread(target=self._renew, daemon=True)
+                self._renewing.start()
+        return True
+
+    def end(self) -> None:
+        """Lets another server take the groups at once."""
+        self._ended.set()
+        with self._lock, suppress(SegmentsError):  # without it another server waits until the time is over
+            if self.is_held():
+                self._taken = None
+                newest = self.holder()
+                if newest is not None and newest.server == self._server:
+                    self._made(newest.number + 1, has_ended=True)
+
+    def holder(self) -> Holder | None:
+        """Who made the file of the highest number; None where there is none."""
+        for _ in range(10):
+            there = self._there()
+            if not there:
+                return None
+            number = max(there)
+            with suppress(FileNotFoundError):  # newer files have taken its place
+                return self._read(number, there[number])
+        return None
+
+    def _there(self) -> dict[int, int]:
+        """{number: modification time in ms} of the files that are there."""
+        names = ((info, info.path.rpartition("/")[2]) for info in self._storage.list(DIRECTORY))
+        return {int(name[:20]): info.mtime_ms for info, name in names if name[20:] == ".json" and name[:20].isdigit()}
+
+    def _read(self, number: int, modified_ms: int) -> Holder:
+        data = self._storage.read(_path(number), 0, _MOST_BYTES).to_pybytes()
+        try:
+            said = json.loads(data)
+            return Holder(number, said["server"], said["process"], bool(said["ended"]), modified_ms)
+        except (ValueError, KeyError, TypeError):  # nobody's: its time counts all the same
+            return Holder(number, "", "", False, modified_ms)
+
+    def _made(self, number: int, *, has_ended: bool = False) -> bool:
+        """Whether a file of this number is this server's, and the highest."""
+        said = {"format.version": 1, "number": number, "server": self._server, "ended": has_ended}
+        said["process"] = f"{socket.gethostname()}:{os.getpid()}"
+        try:
+            self._storage.publish(_path(number), json.dumps(said).encode())
+        except FileExistsError:  # another server's; or this one's, and the store lost its reply
+            try:
+                if self._read(number, 0).server != self._server:
+                    return False
+            except FileNotFoundError:
+                return False
+        there = self._there()
+        if number % _KEPT == 0:
+            self._storage.delete(_path(one) for one in there if one <= number - _KEPT)
+        return max(there, default=0) == number
+
+    def _tell(self, other: str) -> None:
+        if other and other != self._other:
+            _logger.warning("the groups of %s are held by the server %s", self._storage.uri, other)
+        self._other = other
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            try:
+                if not self.take():
+                    return
+            except SegmentsError as error:
+                _logger.warning("the groups could not be kept, and are tried again: %s", error)
+
+
+def _path(number: int) -> str:
+    return f"{DIRECTORY}/{number:020d}.json"
