@@ -9,6 +9,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -64,7 +65,15 @@ def _serve() -> None:
     def count(handler: WSGIRequestHandler, *_: object) -> None:
         requests[handler.command] += 1
 
+    run, one_at_a_time = WSGIRequestHandler.run_wsgi, threading.Lock()
+
+    def run_atomically(handler: WSGIRequestHandler) -> None:
+        # A conditional put is atomic on S3; moto looks, and then puts.
+        with one_at_a_time if "If-None-Match" in handler.headers else contextlib.nullcontext():
+            run(handler)
+
     WSGIRequestHandler.log_request = count  # type: ignore[method-assign]
+    WSGIRequestHandler.run_wsgi = run_atomically  # type: ignore[method-assign]
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     print(server.get_host_and_port()[1], flush=True)

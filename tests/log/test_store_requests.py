@@ -52,6 +52,8 @@ class Requests:
         self.log, self.manifest = Counter(), Counter()
         for one in self.proxy.requests[before:]:
             where = one.query.get("prefix", [one.key])[0]
+            if one.key.endswith(".made"):  # the mark of a note, which nobody waits for
+                continue
             is_manifest = "/_manifest/" in where or "/_recovery/" in where
             (self.manifest if is_manifest else self.log)[one.operation] += 1
         return self
@@ -80,7 +82,7 @@ def append(requests: Requests, partitions: int, **given: int) -> Requests:
 def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
     assert append(requests, PARTITIONS).log == {"PUT": 1}
     # Two files of rows, and the commit; its note is beside them. delta-rs lists its log to open it.
-    assert requests.manifest["PUT"] in (4, 5)  # the mark of the note is waited for by nobody
+    assert requests.manifest["PUT"] == 4
     assert requests.manifest["LIST"] == 1
 
 
@@ -99,7 +101,7 @@ def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: st
 
 def test_an_append_into_few_partitions_is_three_requests_for_each(requests: Requests) -> None:
     assert append(requests, 3).log == {"PUT": 9}
-    assert requests.manifest["PUT"] in (4, 5)
+    assert requests.manifest["PUT"] == 4
 
 
 def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
@@ -148,8 +150,8 @@ def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
     assert requests.of(job(retain)).log == {}
     assert requests.of(job(compact)).log == {}
     requests.of(partial(verify, topic="orders", deep=True))
-    # Each segment's .log, .index and .timeindex, of which the .index is empty; a listing of each directory.
-    assert requests.log == {"HEAD": 3 * PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 1}
+    # Each segment's .log and .timeindex are read, the size of the empty .index is asked; each directory is listed.
+    assert requests.log == {"HEAD": PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 1}
     requests.of(job(vacuum, days=20))
     # The log directory and each directory in it are listed. The shared objects go by one request, old rows by another.
     assert requests.log == {"LIST": PARTITIONS + 2, "LIST UPLOADS": 1, "DELETE MANY": 2}
