@@ -140,7 +140,7 @@ def files(uri: str, options: dict[str, str], *, deletes: bool = True) -> None:
     storage.write("orders-0/0.index", b"index")
     assert storage.read("orders-0/0.log", 5 << 20, 1 << 20).to_pybytes() == large[5 << 20 : 6 << 20]
     try:
-        storage.create("orders-0/0.index")
+        storage.stream("orders-0/0.index")
         raise AssertionError("an existing file was made again")
     except FileExistsError:
         pass
@@ -169,7 +169,7 @@ def files(uri: str, options: dict[str, str], *, deletes: bool = True) -> None:
 
 def _creates(storage: Storage, number: int) -> bool:
     try:
-        storage.publish("race", b"%d" % number)
+        storage.create("race", b"%d" % number)
     except FileExistsError:
         return False
     return True

@@ -58,7 +58,7 @@ def storage(s3_options: Mapping[str, str], tmp_path: Path) -> Storage:
 
 
 def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(storage: Storage) -> None:
-    storage.publish("a", b"x")
+    storage.create("a", b"x")
     found = _read_in_another_process(storage, "fork")
     assert isinstance(found, str) and "was forked" in found and "spawn" in found
     assert storage.read("a").to_pybytes() == b"x"
@@ -66,20 +66,20 @@ def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(sto
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_processes_that_begin_anew_use_it(storage: Storage, method: str) -> None:
-    storage.publish("a", b"x")
+    storage.create("a", b"x")
     assert _read_in_another_process(storage, method) == b"x"
 
 
 def test_a_forked_child_uses_local_files(tmp_path: Path, storage: Storage) -> None:
-    storage.publish("a", b"remote")
+    storage.create("a", b"remote")
     local = Storage(str(tmp_path))
-    local.publish("a", b"local")
+    local.create("a", b"local")
     assert _read_in_another_process(local, "fork") == b"local"
 
 
 def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) -> None:
     """As Spark's daemon forks its workers: it has used no store itself."""
-    storage.publish("a", b"x")
+    storage.create("a", b"x")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
         assert pool.submit(_fork_and_read, storage).result(SECONDS) == b"x"

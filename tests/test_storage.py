@@ -102,7 +102,7 @@ def test_an_empty_file_is_a_file(storage):
 
 
 def test_a_stream_takes_any_buffer_and_counts(storage):
-    with storage.create("deep/er/file") as stream:
+    with storage.stream("deep/er/file") as stream:
         stream.write(b"ab")
         stream.write(pa.py_buffer(b"cd"))
         stream.write(memoryview(b"efg").toreadonly())
@@ -121,7 +121,7 @@ def test_a_file_of_a_fixed_name_is_replaced_whole(storage):
 def test_an_existing_file_is_never_replaced(storage):
     storage.write("orders-0/0.log", b"first")
     with pytest.raises(FileExistsError, match=re.escape(storage.location("orders-0/0.log"))):
-        storage.create("orders-0/0.log")
+        storage.stream("orders-0/0.log")
     assert storage.read("orders-0/0.log").to_pybytes() == b"first"
 
 
@@ -195,7 +195,7 @@ def test_delete_takes_what_is_there(storage):
 
 
 def test_a_failed_stream_leaves_its_bytes_for_vacuum_and_shows_its_own_error(storage):
-    with pytest.raises(RuntimeError, match="encoder"), storage.create("orders-0/0.log") as stream:
+    with pytest.raises(RuntimeError, match="encoder"), storage.stream("orders-0/0.log") as stream:
         stream.write(b"half")
         raise RuntimeError("encoder")
     assert stream.closed
@@ -205,7 +205,7 @@ def test_a_failed_stream_leaves_its_bytes_for_vacuum_and_shows_its_own_error(sto
 def test_a_failed_stream_takes_no_place_of_what_another_has_made(s3_options, tmp_path):
     storage = Storage(f"s3://{BUCKET}/{tmp_path.name}", s3_options)
     for size in (10, 20 << 20):
-        with pytest.raises(RuntimeError), storage.create(f"{size}") as stream:
+        with pytest.raises(RuntimeError), storage.stream(f"{size}") as stream:
             stream.write(bytes(size))
             storage.write(f"{size}", b"whole")
             raise RuntimeError("encoder")
@@ -228,7 +228,7 @@ def test_the_stores_clock_runs(storage):
 
 def test_paths_cannot_leave_the_root(storage):
     for path in ("../other", "a/../../b", "/etc/passwd", "a\0b"):
-        for ask in (storage.read, storage.delete, storage.list, storage.create):
+        for ask in (storage.read, storage.delete, storage.list, storage.stream):
             with pytest.raises(InvalidOptionError, match="inside the log directory"):
                 ask(path)
 
@@ -266,7 +266,7 @@ def test_one_of_sixteen_creators_wins(storage):
         def create(number: int, path: str = path, barrier: threading.Barrier = barrier) -> int:
             barrier.wait()
             try:
-                storage.publish(path, b"%d" % number)
+                storage.create(path, b"%d" % number)
             except FileExistsError as error:
                 assert error.filename == storage.location(path)
                 return -1
@@ -319,7 +319,7 @@ def test_a_local_failure_is_not_tried_again(tmp_path):
         storage.read("a-file/below")
     assert raised.value.path == str(tmp_path / "a-file/below")
     with pytest.raises(StorageError):
-        storage.create("a-file/below")
+        storage.stream("a-file/below")
 
 
 # Object stores
@@ -363,7 +363,7 @@ def test_what_the_store_refuses_is_told_at_once(remote, proxy):
     for ask in (remote.read, remote.size, remote.exists, remote.list, remote.directories, remote.delete):
         with pytest.raises(StorageError, match="permissions or the credentials"):
             ask("a")
-    for change in (remote.write, remote.publish, remote.replace):
+    for change in (remote.write, remote.create, remote.replace):
         with pytest.raises(StorageError, match="permissions or the credentials"):
             change("a", b"x")
     assert len(proxy.requests) == 9
@@ -380,31 +380,31 @@ def test_a_refusal_is_never_taken_for_the_end_of_a_file(remote, proxy):
 @pytest.mark.parametrize("failure", [LOSE_REPLY, INTERNAL_ERROR, HANG_UP, SLOW_DOWN])
 def test_a_creation_whose_reply_is_lost_is_known_for_ones_own(remote, proxy, failure):
     proxy.play(first(2, failure, "PUT"))
-    remote.publish("a", b"mine")
+    remote.create("a", b"mine")
     with pytest.raises(FileExistsError):
-        remote.publish("a", b"another's")
+        remote.create("a", b"another's")
     proxy.play(first(1, LOSE_REPLY, "PUT"))
     with pytest.raises(FileExistsError):
-        remote.publish("a", b"a third's")
+        remote.create("a", b"a third's")
     assert remote.read("a").to_pybytes() == b"mine"
 
 
 def test_a_creation_without_any_reply_is_looked_for(remote, proxy, monkeypatch):
     monkeypatch.setitem(objects.RETRIES, "max_retries", 1)
     proxy.play(lambda request: LOSE_REPLY if request.operation == "PUT" else None)
-    remote.publish("a", b"mine")
+    remote.create("a", b"mine")
     proxy.play(lambda request: HANG_UP if request.operation == "PUT" else None)
     with pytest.raises(FileExistsError):
-        remote.publish("a", b"another's")
+        remote.create("a", b"another's")
     with pytest.raises(StorageError):
-        remote.publish("b", b"nobody knows")
+        remote.create("b", b"nobody knows")
     assert remote.read("a").to_pybytes() == b"mine"
 
 
 def test_an_upload_whose_last_reply_is_lost_has_ended(remote, proxy):
     data = os.urandom(20 << 20)
     proxy.play(first(1, LOSE_REPLY, "COMPLETE"))
-    with remote.create("a", unique=True) as stream:
+    with remote.stream("a", unique=True) as stream:
         stream.write(data)
     assert proxy.played == {LOSE_REPLY: 1}
     assert remote.read("a").to_pybytes() == data

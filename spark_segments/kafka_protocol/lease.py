@@ -139,7 +139,7 @@ class Lease:
         said = {"format.version": 1, "number": number, "server": self._server, "ended": has_ended}
         said["process"] = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            self._storage.publish(_path(number), json.dumps(said).encode())
+            self._storage.create(_path(number), json.dumps(said).encode())
         except FileExistsError:  # another server's; or this one's, and the store lost its reply
             try:
                 if self._read(number, 0).server != self._server:

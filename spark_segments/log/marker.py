@@ -57,11 +57,11 @@ def mark(storage: Storage) -> None:
     check_apart(storage)
     version = {"format.version": FORMAT_VERSION}
     with contextlib.suppress(FileExistsError):
-        storage.publish(MARKER, json.dumps(version).encode())
+        storage.create(MARKER, json.dumps(version).encode())
     storage.force([MARKER])  # no topic is worth anything in a directory that a power loss makes no log directory
     if not storage.is_local:
         with contextlib.suppress(FileExistsError):
-            storage.publish(MARKER, json.dumps({**version, _CONDITIONS: _IGNORED}).encode())
+            storage.create(MARKER, json.dumps({**version, _CONDITIONS: _IGNORED}).encode())
             raise StorageError(OVERWRITES, path=storage.uri)
 
 

@@ -58,7 +58,7 @@ class FileSystem(Protocol):
     def directories(self, path: str) -> Names:
         """The names of the directories directly in a directory; none where it is missing."""
 
-    def create(self, path: str, *, unique: bool = False) -> WritableFile:
+    def stream(self, path: str, *, unique: bool = False) -> WritableFile:
         """Starts a new file and makes its parents. `unique`: no other file ever has this name: none is looked for."""
 
     def replace(self, path: str, data: Any) -> None:
@@ -67,7 +67,7 @@ class FileSystem(Protocol):
         Only for files that other programs know by a fixed name.
         """
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         """Creates a file that is there whole or not at all. `is_forced`: after a power loss as well, though only
         `force` makes its name last.
 

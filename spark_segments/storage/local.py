@@ -134,7 +134,7 @@ class LocalFiles:
         except FileNotFoundError:
             return []
 
-    def create(self, path: str, *, unique: bool = False) -> Any:
+    def stream(self, path: str, *, unique: bool = False) -> Any:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o666)
@@ -146,7 +146,7 @@ class LocalFiles:
     def replace(self, path: str, data: Any) -> None:
         written = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
-            with self.create(written) as file:
+            with self.stream(written) as file:
                 file.write(data)
                 file.flush()
                 _force(file.fileno())  # without it the rename could reach the disk before the bytes
@@ -155,7 +155,7 @@ class LocalFiles:
             self.delete([written])
             raise
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if not link_new_file(path, data, is_forced=is_forced):
             raise OSError(errno.EOPNOTSUPP, "It can neither link nor rename a file to a name that is free", path)

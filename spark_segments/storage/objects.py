@@ -122,7 +122,7 @@ class ObjectStore:
             found = self.store.list_with_delimiter(_key(path) or None)["common_prefixes"]
         return [name.rpartition("/")[2] for name in found]
 
-    def create(self, path: str, *, unique: bool = False) -> _Upload:
+    def stream(self, path: str, *, unique: bool = False) -> _Upload:
         # The store would silently replace an object of this name.
         if not unique:
             with contextlib.suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ class ObjectStore:
         with _errors():
             self.store.put(_key(path), _bytes(data), chunk_size=PART_BYTES)
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         content = _bytes(data)
         try:
             with _errors():

@@ -194,7 +194,7 @@ class Storage:
             raise StorageError(self._refused, path=self.uri)
         return self._full(path)
 
-    def create(self, path: str, *, unique: bool = False) -> WriteStream:
+    def stream(self, path: str, *, unique: bool = False) -> WriteStream:
         """Creates a file and its parent directories, and returns a binary stream that the caller closes.
 
         Raises FileExistsError where the file exists. `unique`: no other file ever has this name, as a name with a UUID
@@ -204,7 +204,7 @@ class Storage:
         """
         full = self._changed(path)
         try:
-            return WriteStream(self._files().create(full, unique=unique), self.location(path), self.hidden)
+            return WriteStream(self._files().stream(full, unique=unique), self.location(path), self.hidden)
         except FileExistsError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
         except OSError as error:
@@ -218,7 +218,7 @@ class Storage:
             self._changed(path)
             self._retried(path, lambda files, full: files.replace(full, data))
             return
-        with self.create(path, unique=unique) as stream:
+        with self.stream(path, unique=unique) as stream:
             stream.write(data)
 
     def write_all(self, files: Iterable[tuple[str, Any]], *, unique: bool = False) -> None:
@@ -233,7 +233,7 @@ class Storage:
         self._changed(path)
         self._retried(path, lambda files, full: files.replace(full, data))
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         """Creates a file (any buffer) that is there whole or not at all; where `is_forced`, after a power loss as well.
 
         Of several that create it, one succeeds; the others get FileExistsError. After another error the file may be
@@ -242,7 +242,7 @@ class Storage:
         """
         full = self._changed(path)
         try:
-            self._files().publish(full, data, is_forced=is_forced)
+            self._files().create(full, data, is_forced=is_forced)
         except FileExistsError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.location(path)) from None
         except OSError as error:

@@ -50,7 +50,7 @@ class MemoryFiles:
         below = (name[len(prefix) :] for name in self.files if name.startswith(prefix))
         return sorted({name.partition("/")[0] for name in below if "/" in name})
 
-    def create(self, path: str, *, unique: bool = False) -> Any:
+    def stream(self, path: str, *, unique: bool = False) -> Any:
         name, files = self._name(path), self.files
         if name in files:
             raise FileExistsError(path)
@@ -70,7 +70,7 @@ class MemoryFiles:
         for path in paths:
             self.files.pop(self._name(path), None)
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         if self._name(path) in self.files:
             raise FileExistsError(path)
         self.replace(path, data)

@@ -21,7 +21,7 @@ def main(log_dir: str, topic: str, last: str) -> None:
     partitions = np.tile(np.arange(len(log.offsets(topic)), dtype=np.int32), 10)
     rows = pa.table({"value": [b"lost"] * len(partitions), "partition": partitions})
     steps = Steps(int(last))
-    for owner, name in ((Storage, "create"), (WriteStream, "write"), (Manifest, "commit")):
+    for owner, name in ((Storage, "stream"), (WriteStream, "write"), (Manifest, "commit")):
         setattr(owner, name, steps.around(getattr(owner, name)))
     log.append(topic, rows)
     print(steps.taken)

@@ -41,7 +41,7 @@ class Steps:
 
 def main(kafka_dir: str, log_dir: str, last: str) -> None:
     steps = Steps(int(last))
-    for owner, name in ((Storage, "create"), (WriteStream, "write"), (Manifest, "create"), (Manifest, "commit")):
+    for owner, name in ((Storage, "stream"), (WriteStream, "write"), (Manifest, "create"), (Manifest, "commit")):
         setattr(owner, name, steps.around(getattr(owner, name)))
     LogDir.create(log_dir).import_kafka(kafka_dir)
     print(steps.taken)

@@ -56,7 +56,7 @@ class MemoryFiles:
     def directories(self, path: str) -> Names:
         return list({name.partition("/")[0] for name, *_ in self.list(path, True) if "/" in name})
 
-    def create(self, path: str, *, unique: bool = False) -> _Write:
+    def stream(self, path: str, *, unique: bool = False) -> _Write:
         if path in self.files:
             raise FileExistsError(path)
         return _Write(self, path)
@@ -64,7 +64,7 @@ class MemoryFiles:
     def replace(self, path: str, data: Any) -> None:
         self.files[path] = bytes(memoryview(data)), time.time_ns() // 1_000_000
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         made = bytes(memoryview(data)), time.time_ns() // 1_000_000
         if self.files.setdefault(path, made) is not made:
             raise FileExistsError(path)

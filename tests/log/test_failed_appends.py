@@ -27,12 +27,12 @@ class FullAfter(LocalFiles):
     def __init__(self, left: int, number: int) -> None:
         self.left, self.number = left, number
 
-    def create(self, path: str, *, unique: bool = False) -> WritableFile:
+    def stream(self, path: str, *, unique: bool = False) -> WritableFile:
         if "orders-" in path:
             self.left -= 1
             if self.left < 0:
                 raise OSError(self.number, os.strerror(self.number))
-        return super().create(path)
+        return super().stream(path)
 
 
 @pytest.fixture

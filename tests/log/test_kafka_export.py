@@ -310,9 +310,9 @@ class Dying(LocalFiles):
         if self.left < 0:
             raise KeyboardInterrupt
 
-    def create(self, path: str, *, unique: bool = False) -> Any:
+    def stream(self, path: str, *, unique: bool = False) -> Any:
         self._change()
-        return super().create(path)
+        return super().stream(path)
 
     def delete(self, paths: Sequence[str]) -> None:
         self._change()

@@ -143,7 +143,7 @@ class Countdown:
         self._fatal = fatal
         self._delay_seconds = delay_seconds
         for owner, name in (
-            (Storage, "create"),
+            (Storage, "stream"),
             (Storage, "delete"),
             (WriteStream, "close"),
             (DeltaLog, "commit_on"),

@@ -225,9 +225,9 @@ class Dying(LocalFiles):
         if self.room < 0:
             raise KeyboardInterrupt
 
-    def create(self, path: str, *, unique: bool = False) -> Any:
+    def stream(self, path: str, *, unique: bool = False) -> Any:
         self._change()
-        file = super().create(path)
+        file = super().stream(path)
         file.raw.write = self._counted(file.raw.write)
         return file
 

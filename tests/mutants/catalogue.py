@@ -113,7 +113,7 @@ MUTANTS = (
         "commit",
         "a fence takes the place of a commit",
         "log/manifest/delta/delta_log.py",
-        "self._storage.publish(self._commit_file(number), fence)",
+        "self._storage.create(self._commit_file(number), fence)",
         "self._storage.replace(self._commit_file(number), fence)",
         "tests/log/test_delta_log.py::test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overwritten",
     ),

@@ -24,7 +24,7 @@ CRC_COVERS_FROM = 21
 """The bytes of a record batch from here on are covered by its CRC-32C."""
 
 
-PUBLISH_WEIGHT = 10
+CREATE_WEIGHT = 10
 """How much likelier than another request a conditional put is late, or its reply lost: a commit is one such put."""
 
 LATE_SECONDS = 1800.0
@@ -51,7 +51,7 @@ class Store:
         self.requests = 0
         self.injected = 0
         self.watchers: list[Callable[[str, bytes, Process | None, dict[str, Any]], None]] = []
-        """Called with each file that is published: its path and bytes, who sent it, and what he had set out to do."""
+        """Called with each file created whole: its path and bytes, who sent it, and what he had set out to do."""
         self._out_until_us = 0
         self._gone: list[tuple[int, str, File]] = []
         self._made: list[tuple[int, str]] = []
@@ -176,7 +176,7 @@ class Store:
 
         return list(self.look("directories", path, names))
 
-    def create(self, path: str, *, unique: bool = False) -> Write:
+    def stream(self, path: str, *, unique: bool = False) -> Write:
         process = self.world.current
         if process is not None and process.is_dead:
             raise Killed
@@ -188,7 +188,7 @@ class Store:
         content = bytes(memoryview(data))
         self.ask("replace", path, lambda: self.put(path, content))
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         """A conditional put: carried out or not, or later, and the answer comes, or is lost, or is that of the client's
         own retry, which finds the file taken.
         """
@@ -217,17 +217,17 @@ class Store:
             world.wait(self.latency_us())
         except Killed:
             if not world.is_ending and world.random.random() < 0.5:
-                self._carry_out_later("publish", path, effect, LATE_SECONDS)
+                self._carry_out_later("create", path, effect, LATE_SECONDS)
             raise
-        self._refuse("publish", path)
-        late, lost = (min(PUBLISH_WEIGHT * chance, 0.2) for chance in (faults.late, faults.lost_reply))
+        self._refuse("create", path)
+        late, lost = (min(CREATE_WEIGHT * chance, 0.2) for chance in (faults.late, faults.lost_reply))
         if fate < late:
-            self._carry_out_later("publish", path, effect, LATE_SECONDS)
-            raise self.failure("late", "publish", path, "timed out")
+            self._carry_out_later("create", path, effect, LATE_SECONDS)
+            raise self.failure("late", "create", path, "timed out")
         effect()
-        world.note("published", path)
+        world.note("created", path)
         if fate < late + lost:
-            error = self.failure("lost reply", "publish", path, "connection reset by peer")
+            error = self.failure("lost reply", "create", path, "connection reset by peer")
             raise FileExistsError(path) if world.random.random() < 0.3 else error
 
     def force(self, paths: Iterable[str], root: str) -> None:

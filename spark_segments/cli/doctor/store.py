@@ -72,12 +72,12 @@ def conditional_writes(storage: Storage, directory: str) -> Finding:
     """Whether of two creations of one name the second is refused, as every commit needs it."""
     path = f"{directory}/probe"
     try:
-        storage.publish(path, b"first")
+        storage.create(path, b"first")
     except _FAILURES as error:
         hint = "May this user write there? Names of storage options are on the page about object stores"
         return Finding("conditional writes", FAILED, f"nothing can be written: {_line(error)}", hint)
     try:
-        storage.publish(path, b"second")
+        storage.create(path, b"second")
     except FileExistsError:
         return Finding("conditional writes", OK, "of two creations of one name, the second was refused")
     except _FAILURES as error:

@@ -173,7 +173,7 @@ class GroupFiles:
 
     def create(self, commit: GroupCommit) -> None:
         """Makes a commit's file. FileExistsError where the number is taken; after a StorageError it may be there."""
-        self._storage.publish(self.path(commit.number), content_of(self._group, commit))
+        self._storage.create(self.path(commit.number), content_of(self._group, commit))
 
     def read(self, number: int) -> GroupCommit:
         """A commit. FileNotFoundError where it is not there (any more), StorageError where its file is damaged."""

@@ -76,7 +76,7 @@ def end_old_table(storage: Storage, directory: str, table: OldTable) -> bool:
     info = {"operation": "WRITE", "operationParameters": {"converted to": "numbered files"}}
     content = "".join(f"{json.dumps(action)}\n" for action in ({"commitInfo": info}, {"remove": remove}))
     try:
-        storage.publish(f"{directory}/_delta_log/{table.version + 1:020d}.json", content.encode())
+        storage.create(f"{directory}/_delta_log/{table.version + 1:020d}.json", content.encode())
     except FileExistsError:
         return False
     return True

@@ -205,7 +205,7 @@ def copy_log(source: Storage, row: Segment, target: Storage, target_path: str, *
     CorruptBatchError, also where there are fewer or more batches than the row says. `unique`: as in `copy_file`.
     """
     batches = 0
-    with target.create(target_path, unique=unique) as stream:
+    with target.stream(target_path, unique=unique) as stream:
         for window in windows(source, row, first_window_bytes=WINDOW_BYTES):
             data, _ = rebased(window)
             stream.write(data)
@@ -227,7 +227,7 @@ def copy_file(
 
     `unique`: no other file ever has the name of the copy (see `Storage.create`).
     """
-    with target.create(target_path, unique=unique) as stream, fetch_ahead(source, path, size) as read:
+    with target.stream(target_path, unique=unique) as stream, fetch_ahead(source, path, size) as read:
         for position in range(0, size, COPY_BYTES):
             length = min(COPY_BYTES, size - position)
             data = read(position, length)

@@ -83,7 +83,7 @@ class SharedObjectWriter:
     def begin(self, partition: int, created_ms: int) -> None:
         """Begins the run of a partition; what is appended from now on is its. `created_ms`: the time in its row."""
         if self._stream is None:
-            self._stream = self._storage.create(self._path, unique=True)
+            self._stream = self._storage.stream(self._path, unique=True)
         self._runs.append(_Run(partition, self.log_bytes, created_ms))
 
     def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:

@@ -104,7 +104,7 @@ class SegmentWriter:
     @property
     def _stream(self) -> WriteStream:
         if self._log is None:
-            self._log = self._storage.create(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
+            self._log = self._storage.stream(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
         return self._log
 
     def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:

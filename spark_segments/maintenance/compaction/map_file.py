@@ -41,7 +41,7 @@ class MapFile:
 def write_map(storage: Storage, topic: str, partition: int, offset_map: OffsetMap) -> MapFile:
     """Writes the slots of a map into a new file."""
     path = f"{topic}-{partition}/{uuid.uuid4().hex}{SUFFIX}"
-    with storage.create(path, unique=True) as stream:
+    with storage.stream(path, unique=True) as stream:
         for used in offset_map.used_slots(PIECE_BYTES):
             stream.write(used)
     return MapFile(

@@ -205,7 +205,7 @@ class Copier:
         """Copies the first `size` bytes of a file. Returns the CRC-32C of what was read."""
         first = read_file(self.source, source_path, 0, min(COPY_BYTES, size)) if size else b""
         crc = 0
-        with self.target.create(target_path) as stream:
+        with self.target.stream(target_path) as stream:
             for position in range(0, size, COPY_BYTES):
                 length = min(COPY_BYTES, size - position)
                 data = read_file(self.source, source_path, position, length) if position else first

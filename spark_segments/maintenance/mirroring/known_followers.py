@@ -19,7 +19,7 @@ def note_follower(leader: Storage, topic: str, uri: str) -> None:
     """Leaves the note that the log directory at `uri` follows a topic. Raises StorageError where it cannot."""
     name = hashlib.sha256(uri.encode()).hexdigest()[:32]
     with contextlib.suppress(FileExistsError):
-        leader.publish(f"{FOLLOWERS_DIRECTORY}/{topic}/{name}.json", json.dumps({"uri": uri}).encode())
+        leader.create(f"{FOLLOWERS_DIRECTORY}/{topic}/{name}.json", json.dumps({"uri": uri}).encode())
 
 
 def known_followers(leader: Storage, topic: str) -> list[str]:

@@ -29,11 +29,11 @@ class FullDisk(LocalFiles):
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self._before = before
 
-    def create(self, path: str, *, unique: bool = False) -> WritableFile:
+    def stream(self, path: str, *, unique: bool = False) -> WritableFile:
         if self.full:
             self._before()
             raise OSError(errno.ENOSPC, "No space left on device")
-        return super().create(path)
+        return super().stream(path)
 
 
 def test_a_creator_that_the_store_fails_makes_no_topic(tmp_path, play):

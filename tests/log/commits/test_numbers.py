@@ -38,10 +38,10 @@ class PlayedFiles(MemoryFiles):
         super().__init__()
         self.before = self.after = lambda: None
 
-    def publish(self, path, data, *, is_forced=True):
+    def create(self, path, data, *, is_forced=True):
         (before, self.before), (after, self.after) = (self.before, lambda: None), (self.after, lambda: None)
         before()
-        super().publish(path, data, is_forced=is_forced)
+        super().create(path, data, is_forced=is_forced)
         after()
 
 

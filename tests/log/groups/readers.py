@@ -20,17 +20,17 @@ def moved(log: Topics, group: str, offsets: Mapping[str, Mapping[int, int]]) -> 
 
 
 class PlayedFiles(LocalFiles):
-    """Local files, where `publishes` has what is to be done in place of the next creations of whole files."""
+    """Local files, where `creations` has what is to be done in place of the next creations of whole files."""
 
-    def __init__(self, *publishes: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, *creations: Callable[[Callable[[], None]], None]) -> None:
         super().__init__()
-        self.publishes = list(publishes)
+        self.creations = list(creations)
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         def create() -> None:
-            super(PlayedFiles, self).publish(path, data, is_forced=is_forced)
+            super(PlayedFiles, self).create(path, data, is_forced=is_forced)
 
-        play = self.publishes.pop(0) if self.publishes else (lambda create: create())
+        play = self.creations.pop(0) if self.creations else (lambda create: create())
         play(create)
 
 
@@ -40,6 +40,6 @@ def lost_reply(create: Callable[[], None]) -> None:
     raise OSError("the reply was lost")
 
 
-def group_at_store(*publishes: Callable[[Callable[[], None]], None], group: str = "audit") -> Group:
+def group_at_store(*creations: Callable[[Callable[[], None]], None], group: str = "audit") -> Group:
     """A group on an object store of its own reader."""
-    return Topics(Storage(STORE, filesystem=PlayedFiles(*publishes))).group(group)
+    return Topics(Storage(STORE, filesystem=PlayedFiles(*creations))).group(group)

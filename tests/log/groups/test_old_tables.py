@@ -58,10 +58,10 @@ def test_they_are_read_as_they_are(old):
 
 def test_they_are_read_where_nothing_can_be_written(old):
     class ReadOnly(LocalFiles):
-        def create(self, path, *, unique=False):
+        def stream(self, path, *, unique=False):
             raise PermissionError(13, "read-only", path)
 
-        publish = replace = delete = create
+        create = replace = delete = stream
 
     assert found(LogDir(Storage(old.uri, filesystem=ReadOnly()))) == expected(old)
 
@@ -107,13 +107,13 @@ def test_a_commit_to_the_table_that_came_first_is_converted_too(old, monkeypatch
     group, began = old.group("once"), old.group("once").positions()
 
     class Raced(LocalFiles):
-        def publish(self, target, data, *, is_forced=True):
+        def create(self, target, data, *, is_forced=True):
             if not (path / "part-late.parquet").exists():
                 table = pa.Table.from_pylist([row | {"offset": 9} for row in rows], _schema())
                 pq.write_table(table, path / "part-late.parquet")
                 action = {"add": {"path": "part-late.parquet"}}
                 (path / "_delta_log" / f"{1:020d}.json").write_text(json.dumps(action))
-            super().publish(target, data, is_forced=is_forced)
+            super().create(target, data, is_forced=is_forced)
 
     raced = LogDir(Storage(old.uri, filesystem=Raced())).group("once")
     with pytest.raises(CommitConflictError, match="expected offset 7, found offset 9"):

@@ -58,13 +58,13 @@ class DyingFiles(LocalFiles):
         if self._is_dead:
             raise Killed(path)
 
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         self._live(path, "commit" if "/_delta_log/" in path else "")
-        super().publish(path, data, is_forced=is_forced)
+        super().create(path, data, is_forced=is_forced)
 
-    def create(self, path: str, *, unique: bool = False) -> Any:
+    def stream(self, path: str, *, unique: bool = False) -> Any:
         self._live(path, "made" if path.endswith(".made") else "")
-        return super().create(path, unique=unique)
+        return super().stream(path, unique=unique)
 
     def replace(self, path: str, data: Any) -> None:
         self._live(path, "")

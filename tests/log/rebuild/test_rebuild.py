@@ -133,15 +133,15 @@ def test_a_log_directory_that_lost_all_manifests_is_rebuilt_topic_by_topic(tmp_p
 
 def kill_a_rebuild(log, monkeypatch) -> None:
     """Ends a rebuild before its checkpoint is there."""
-    publish = type(log.storage).publish
+    create = type(log.storage).create
 
     def killed(storage, path, data, **options):
         if path.endswith("checkpoint.parquet"):
             raise KeyboardInterrupt
-        publish(storage, path, data, **options)
+        create(storage, path, data, **options)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(type(log.storage), "publish", killed)
+        patched.setattr(type(log.storage), "create", killed)
         rebuild_manifest(log, TOPIC)
 
 

@@ -115,10 +115,10 @@ def test_a_leader_that_takes_no_note_is_mirrored_with_a_warning(leader):
 
 
 class NoNotes(LocalFiles):
-    def publish(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         if "_followers" in path:
             raise PermissionError(errno.EACCES, "Permission denied", path)
-        super().publish(path, data, is_forced=is_forced)
+        super().create(path, data, is_forced=is_forced)
 
 
 def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, follower, jumps):

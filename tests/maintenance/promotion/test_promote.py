@@ -389,15 +389,15 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
 def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, follower, monkeypatch):
     """The former leader is in reach: an error of the disk here says nothing of it."""
     add(leader, [10])
-    create = Storage.create
+    stream = Storage.stream
 
     def no_room(storage, path, **options):
         if storage.uri == follower.uri and path.startswith(f"{TOPIC}-0/"):
             raise StorageError("The file system failed (no space left)", path=storage.location(path))
-        return create(storage, path, **options)
+        return stream(storage, path, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Storage, "create", no_room)
+        patched.setattr(Storage, "stream", no_room)
         with pytest.raises(StorageError, match="no space left"):
             promote(follower, TOPIC, force=True)
         with pytest.raises(NotLeaderError, match=r"Its promotion has begun"):

@@ -309,7 +309,7 @@ class DeltaLog:
         """Makes a commit's file if it is not there, whole. In a log that is forced it has reached the disk then."""
         path = self._commit_file(version)
         try:
-            self._storage.publish(path, content, is_forced=self._is_forced)
+            self._storage.create(path, content, is_forced=self._is_forced)
         except FileExistsError as error:
             raise VersionTakenError(f"version {version} is there already") from error
         except StorageError as error:
@@ -406,11 +406,11 @@ class DeltaLog:
         # A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
         numbers = sorted({one + step + 1 for one in (last_listed, last_version) for step in range(FENCED)})
         try:
-            self._storage.at_once(lambda number: self._storage.publish(self._commit_file(number), fence), numbers)
+            self._storage.at_once(lambda number: self._storage.create(self._commit_file(number), fence), numbers)
             self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
-            self._storage.publish(self._commit_file(version), commit)
-            self._storage.publish(self._log_file(_checkpoint_name(version)), checkpoint)
+            self._storage.create(self._commit_file(version), commit)
+            self._storage.create(self._log_file(_checkpoint_name(version)), checkpoint)
         except FileExistsError as error:
             raise VersionTakenError(f"{error.filename} is there already") from error
         except StorageError as error:
