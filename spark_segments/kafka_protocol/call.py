@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ class Call:
     """A request on its way to its answer.
 
     `address`: where clients reach the server, as they see it. `stopping`: set once the server ends, so that nobody
-    waits on. `served`: {API key: versions}.
+    waits on. `is_gone`: whether the client has ended its connection meanwhile. `served`: {API key: versions}.
     """
 
     request: Request
@@ -48,6 +48,7 @@ class Call:
     limits: Limits
     address: tuple[str, int]
     stopping: threading.Event
+    is_gone: Callable[[], bool]
     served: Mapping[int, range]
     coordinator: Coordinator
     client_host: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
@@ -211,10 +211,12 @@ class Coordinator:
         rebalance_seconds: float,
         client: tuple[str, str],
         asks_twice: bool,
+        is_gone: Callable[[], bool],
     ) -> Joined:
         """Adds a member, or one that is there to the next generation, and waits for that. Raises RefusedError.
 
         `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394), and asks again with it.
+        `is_gone`: whether nobody waits for the answer any more; the member then stays for its session alone.
         """
         if not name:
             raise RefusedError(ErrorCode.invalid_group_id, member_id)
@@ -253,7 +255,7 @@ class Coordinator:
                 return self._joined(group, member)  # its answer was lost, or it joins again without a change
             group.rebalance()
             member.joined = group.generation + 1
-            self._wait(group, member, lambda: group.generation < member.joined)
+            self._wait(group, member, is_gone, lambda: group.generation < member.joined)
             if member_id not in group.members:
                 raise RefusedError(ErrorCode.unknown_member_id, member_id)
             return self._joined(group, member)
@@ -274,6 +276,8 @@ class Coordinator:
             if static is not None:  # the instance began anew: its place is the same, the id before is fenced
                 group.rename(static, made)
             elif asks_twice and instance_id is None:
+                if len(group.pending) >= MOST_MEMBERS:
+                    group.pending.pop(next(iter(group.pending)))
                 group.pending[made] = now + session_seconds
                 raise RefusedError(ErrorCode.member_id_required, made)
             return made
@@ -295,14 +299,15 @@ class Coordinator:
             members if is_leader else [],
         )
 
-    def _wait(self, group: _Group, member: Member, goes_on: object) -> None:
-        assert callable(goes_on)
+    def _wait(self, group: _Group, member: Member, is_gone: Callable[[], bool], goes_on: Callable[[], bool]) -> None:
         member.waiting += 1
         try:
             while member.id in group.members and goes_on():
                 if self._stopped:
                     raise RefusedError(ErrorCode.coordinator_not_available, member.id)
                 self._check_held()
+                if is_gone():
+                    raise RefusedError(ErrorCode.unknown_member_id, member.id)
                 group.expire()
                 if member.id in group.members and goes_on():
                     group.condition.wait(_CHECK_SECONDS)
@@ -311,7 +316,14 @@ class Coordinator:
             member.seen_seconds = time.monotonic()
 
     def sync(
-        self, name: str, generation: int, member_id: str, instance_id: str | None, given: Mapping[str, bytes]
+        self,
+        name: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        given: Mapping[str, bytes],
+        *,
+        is_gone: Callable[[], bool],
     ) -> tuple[str, str, bytes]:
         """(protocol type, protocol, assignment) of a member, once the leader has given all. Raises RefusedError."""
         group = self._group(name)
@@ -324,7 +336,7 @@ class Coordinator:
                     one.assignment = given.get(one.id, b"")
                 group.state = STABLE
                 group.condition.notify_all()
-            self._wait(group, member, lambda: group.state == SYNCING and group.generation == generation)
+            self._wait(group, member, is_gone, lambda: group.state == SYNCING and group.generation == generation)
             self._checked(group, generation, member_id, instance_id)
             if group.state != STABLE:
                 raise RefusedError(ErrorCode.rebalance_in_progress)

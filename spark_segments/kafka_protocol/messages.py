@@ -63,6 +63,7 @@ def read_request(frame: bytes) -> Request:
         header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
         # Bytes behind the body are passed over, as by a broker: librdkafka sends some behind Metadata of all topics.
         body, _ = entity_reader(schema)(frame, header_bytes)
+        _check_nulls(schema, body)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # kio's native reader may panic, which is no Exception
@@ -70,6 +71,22 @@ def read_request(frame: bytes) -> Request:
             f"A request of API {key} version {version} cannot be read: {type(error).__name__}"
         ) from error
     return Request(key, version, correlation_id, header.client_id or "", body)
+
+
+def _check_nulls(schema: Any, body: Any) -> None:
+    """Raises ValueError for an array that may not be null, and is: kio reads any."""
+    for name, of in _fields(schema):
+        value = getattr(body, name)
+        if value is None and not _is_nullable(schema, name):
+            raise ValueError(f"{name} is null")
+        if of is not None and value is not None:
+            for one in value if isinstance(value, tuple) else (value,):
+                _check_nulls(of, one)
+
+
+@cache
+def _is_nullable(schema: Any, name: str) -> bool:
+    return types.NoneType in typing.get_args(typing.get_type_hints(schema)[name])
 
 
 def response(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> list[Any]:
@@ -107,14 +124,15 @@ def _entity(schema: Any, values: Mapping[str, Any]) -> Any:
 def _fields(schema: Any) -> Sequence[tuple[str, Any]]:
     """(name, class of its nested messages or None) of each field of a message."""
     hints = typing.get_type_hints(schema)
-    return [(field.name, _nested(hints[field.name])) for field in dataclasses.fields(schema)]
+    return [(field.name, nested(hints[field.name])) for field in dataclasses.fields(schema)]
 
 
-def _nested(hint: Any) -> Any:
+def nested(hint: Any) -> Any:
+    """The class of the messages in a field of this type; None where it has none."""
     if dataclasses.is_dataclass(hint):
         return hint
     if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
-        return next((found for one in typing.get_args(hint) if (found := _nested(one)) is not None), None)
+        return next((found for one in typing.get_args(hint) if (found := nested(one)) is not None), None)
     return None
 
 

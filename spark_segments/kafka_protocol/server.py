@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -200,6 +202,7 @@ class Server:
             self.limits,
             self._address(connection),
             self._stopping,
+            partial(_is_gone, connection),
             VERSIONS,
             self.coordinator,
             client,
@@ -228,6 +231,13 @@ class Server:
             return self._advertised
         host, port = connection.getsockname()[:2]
         return str(host), int(port)
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the client has ended the connection, or its half of it."""
+    poll = select.poll()
+    poll.register(connection, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

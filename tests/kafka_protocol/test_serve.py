@@ -25,6 +25,7 @@ from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
+from tests.kafka_protocol.requests import request
 from tests.kafka_protocol.serving import consumer, expected, records, serving, text
 
 NAMES = [
@@ -261,6 +262,7 @@ def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
         struct.pack(">ihhi", 8, 20, 0, 7),  # DeleteTopics
         struct.pack(">ihhi", 8, 3, 12, 7),
         struct.pack(">ihhih", 10, 3, 1, 7, -1) + b"\xff\xff\xff\x7f",
+        request(2, 1, {})[:-22] + b"\xff\xff\xff\xff" + bytes(18),  # ListOffsets whose topics are null
     ],
 )
 def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server, sent: bytes) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
+from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.server import Server
 from tests.kafka_protocol.serving import consumer, serving
 
@@ -171,6 +172,22 @@ def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
         finally:
             for one in readers:
                 one.close()
+
+
+def test_a_member_that_went_while_it_joined_is_not_waited_for() -> None:
+    with pytest.raises(RefusedError):
+        Coordinator(None).join(
+            "billing",
+            "",
+            None,
+            "consumer",
+            [("range", b"")],
+            session_seconds=10,
+            rebalance_seconds=1000,
+            client=("reader", "127.0.0.1"),
+            asks_twice=False,
+            is_gone=lambda: True,
+        )
 
 
 def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDir) -> None:

@@ -35,7 +35,7 @@ def answer(call: Call) -> dict[str, Any]:
     deadline = time.monotonic() + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
     while not _is_due(call, committed) and not call.stopping.is_set():
         left = deadline - time.monotonic()
-        if left <= 0:
+        if left <= 0 or call.is_gone():
             break
         call.stopping.wait(min(left, call.views.interval_seconds))
     left_bytes = min(max(body.max_bytes, 0), call.limits.response_bytes)

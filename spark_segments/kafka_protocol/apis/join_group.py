@@ -30,6 +30,7 @@ def answer(call: Call) -> dict[str, Any]:
             rebalance_seconds=rebalance,
             client=(call.request.client_id, call.client_host),
             asks_twice=call.request.api_version >= _ASKS_TWICE,
+            is_gone=call.is_gone,
         )
     except RefusedError as error:
         return {

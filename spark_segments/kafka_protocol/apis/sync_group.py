@@ -19,7 +19,7 @@ def answer(call: Call) -> dict[str, Any]:
     instance_id = getattr(body, "group_instance_id", None)
     try:
         kind, protocol, assignment = call.coordinator.sync(
-            body.group_id, body.generation_id, body.member_id, instance_id, given
+            body.group_id, body.generation_id, body.member_id, instance_id, given, is_gone=call.is_gone
         )
     except RefusedError as error:
         return {"error_code": error.code, "protocol_type": None, "protocol_name": None, "assignment": b""}

@@ -56,10 +56,16 @@ class PartitionLog:
         self._bytes = self._rows.column("log_bytes").to_numpy()
         row = snapshot.partition(partition)
         self._epochs = LeaderEpochs.of(row) if row.leader_epochs else None
+        self._segments: dict[int, Segment] = {}
 
     def bytes_from(self, offset: int) -> int:
         """The bytes of the segments that hold `offset` and later offsets: what reads from there can give at most."""
         return int(self._bytes[self._first(offset) :].sum())
+
+    def _segment(self, number: int) -> Segment:
+        if number not in self._segments:
+            (self._segments[number],) = segments_of(self._rows.slice(number, 1))
+        return self._segments[number]
 
     def _first(self, offset: int) -> int:
         return int(np.searchsorted(self._ends, offset, side="right"))
@@ -76,14 +82,15 @@ class PartitionLog:
         data: list[np.ndarray] = []
         left, following = max_bytes, offset
         for number in range(self._first(offset), len(self._ends)):
-            (segment,) = segments_of(self._rows.slice(number, 1))
+            segment = self._segment(number)
             if segment.base_offset >= end_offset:
                 break
             for window in self._windows(segment, max(following, segment.base_offset), left, place):
                 wanted = window.between(following, end_offset)
                 sizes = wanted.batches.size.cumsum()
                 fits = int(np.searchsorted(sizes, left, side="right"))
-                taken = wanted.take(slice(0, max(fits, 1 if at_least_one and not data else 0)))
+                fits = max(fits, 1 if at_least_one and not data else 0)
+                taken = wanted if fits >= len(sizes) else wanted.take(slice(0, fits))
                 for piece in trimmed(taken, segment.base_offset):
                     bytes_, _ = rebased(piece, self._epochs)
                     data.append(bytes_)
@@ -92,7 +99,8 @@ class PartitionLog:
                     following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
                     behind = int(taken.batches.position[-1] + taken.batches.size[-1])
                     place = Place(following, segment.path, behind)
-                if count < len(wanted.batches) or (left <= 0 and data):
+                # Where less is left than a batch of this window took, the next would be read in vain.
+                if count < len(wanted.batches) or (data and left < window.batches.size.max()):
                     return FetchedBatches(data, following, place)
             following = max(following, min(segment.next_offset, end_offset))
         return FetchedBatches(data, following, place)

@@ -159,9 +159,10 @@ def trimmed(window: Window, start_offset: int) -> list[Window]:
     window of the records that are left.
     """
     start_offset -= window.offset_shift
-    window = window.take(window.batches.last_offset >= start_offset)
-    if not len(window.batches):
+    kept = window.batches.last_offset >= start_offset
+    if not kept.any():
         return []
+    window = window if kept.all() else window.take(kept)
     if int(window.batches.base_offset[0]) >= start_offset:
         return [window]
     first, rest = window.take(slice(0, 1)), window.take(slice(1, None))
