@@ -109,16 +109,37 @@ def build(folder: Path) -> list[Path]:
     libraries = {source: folder / source.relative_to(ROOT).with_suffix(SUFFIX) for source in sources}
     stale = [source for source in sources if is_stale(libraries[source], used[source])]
     if stale:
-        for path in set().union(*(used[source] for source in stale)) - set(sources):
-            if path.suffix == ".py" and path.is_relative_to(ROOT / "spark_segments"):
-                _declare_constants(path)
+        for path in set().union(*(used[source] for source in stale)) - {Path(__file__)}:
+            if path.suffix == ".py" and not path.with_suffix(".pxd").exists():
+                _declare(path, path in sources)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda source: _compile(source, libraries[source]), stale))
     return list(libraries.values())
 
 
-def _declare_constants(path: Path) -> None:
-    """Writes the .pxd of a module whose whole numbers kernels use: its name = value lines, as constants of C."""
+def _declare(path: Path, is_kernel: bool) -> None:
+    """Writes the .pxd of a module: what a kernel takes from others and gives them, of any other module its numbers."""
+    declared = BUILD / "include" / path.relative_to(ROOT).with_suffix(".pxd")
+    declared.parent.mkdir(parents=True, exist_ok=True)
+    for parent in declared.parents:
+        if parent == BUILD / "include":
+            break
+        (parent / "__init__.pxd").touch()
+    text = "".join(f"{line}\n" for line in (_kernel_lines(path) if is_kernel else _number_lines(path)))
+    if not declared.exists() or declared.read_text() != text:
+        declared.write_text(text)
+
+
+def _number_lines(path: Path) -> list[str]:
+    prefix = "_".join(path.relative_to(ROOT).with_suffix("").parts)
+    numbers = _numbers(path)
+    defined = [f"    #define {prefix}_{name} ({value}LL)" for name, value in numbers.items()]
+    names = [f'    const long long {name} "{prefix}_{name}"' for name in numbers]
+    return ["cdef extern from *:", '    """', *defined, '    """', *names]
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The whole numbers of a module's name = value lines."""
     numbers: dict[str, Any] = {}
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign):
@@ -126,19 +147,53 @@ def _declare_constants(path: Path) -> None:
                 exec(compile(ast.Module([node], []), str(path), "exec"), {"__builtins__": {"range": range}}, numbers)
             except (NameError, AttributeError):
                 continue
-    numbers = {name: value for name, value in numbers.items() if type(value) is int and -(2**63) < value < 2**63}
-    declared = BUILD / "include" / path.relative_to(ROOT).with_suffix(".pxd")
-    declared.parent.mkdir(parents=True, exist_ok=True)
-    for parent in declared.parents:
-        if parent == BUILD / "include":
-            break
-        (parent / "__init__.pxd").touch()
-    prefix = "_".join(path.relative_to(ROOT).with_suffix("").parts)
-    lines = ["cdef extern from *:", '    """']
-    lines += [f"    #define {prefix}_{name} ({value}LL)" for name, value in numbers.items()]
-    lines += ['    """']
-    lines += [f'    const long long {name} "{prefix}_{name}"' for name in numbers]
-    declared.write_text("\n".join(lines) + "\n")
+    return {name: value for name, value in numbers.items() if type(value) is int and -(2**63) < value < 2**63}
+
+
+def _kernel_lines(path: Path) -> list[str]:
+    """cimports of the names that the module uses of those it imports whole, its structs, its public C functions."""
+    tree = ast.parse(path.read_text())
+    own, used = _defined(tree), {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    given: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
+            source = ROOT.joinpath(*node.module.split(".")).with_suffix(".py")
+            is_code = source.parent.name == "kernels" or "kernels" in source.stem
+            names = _defined(ast.parse(source.read_text())) if is_code else _numbers(source)
+            for name in used & (set(names) - own):
+                if name in given and name != "i64":
+                    raise SystemExit(f"{path}: {given[name]} and {node.module} both have {name}")
+                given[name] = node.module
+    lines = [f"from {module} cimport {name}" for name, module in sorted(given.items())]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+    signatures = [_signature(node) for node in functions if "cython.cfunc" in map(ast.unparse, node.decorator_list)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            name = ast.unparse(node.targets[0])
+            if any(name in one.replace("(", " ").split() for one in signatures):
+                lines.append(f"ctypedef struct {name}:")
+                lines += [f"    {_c_type(field.value)} {field.arg}" for field in node.value.keywords]
+    return lines + signatures
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """The public names that a module's own lines give it."""
+    names = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return {name for name in names if name[0] != "_"}
+
+
+def _signature(function: ast.FunctionDef) -> str:
+    arguments = ", ".join(f"{_c_type(one.annotation)} {one.arg}" for one in function.args.args)
+    return f"cdef {_c_type(function.returns)} {function.name}({arguments}) nogil"
+
+
+def _c_type(node: ast.expr | None) -> str:
+    """Of an annotation such as cython.ulonglong or i64."""
+    name = ast.unparse(node).removeprefix("cython.") if node else "object"
+    return {"longlong": "long long", "ulonglong": "unsigned long long"}.get(name, name)
 
 
 def _compile(source: Path, library: Path) -> None:

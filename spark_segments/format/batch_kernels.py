@@ -5,73 +5,10 @@ from __future__ import annotations
 import cython
 
 if not cython.compiled:
-    from spark_segments.format.batch_problems import (
-        BAD_COUNT,
-        BAD_CRC,
-        BAD_LAST_OFFSET,
-        BAD_LENGTH,
-        BAD_MAGIC,
-        BAD_OFFSET,
-        GOOD,
-        ZEROS,
-    )
-    from spark_segments.format.kernels.crc32c import crc32c_range
-    from spark_segments.format.kernels.memory import (
-        Varint,
-        address_of,
-        copy_bytes,
-        i64,
-        load_i8,
-        load_i16,
-        load_i32,
-        load_i64,
-        load_u8,
-        load_u32,
-        read_varint,
-        read_varlong,
-        size_of,
-        store_i8,
-        store_i32,
-        store_i64,
-        varlong_size,
-        wrap_i64,
-        write_varlong,
-    )
-    from spark_segments.format.layout import (
-        ABORT,
-        ATTRIBUTES_POSITION,
-        BAD_CONTROL,
-        BASE_OFFSET_POSITION,
-        BASE_SEQUENCE_POSITION,
-        BASE_TIMESTAMP_POSITION,
-        BATCH_LENGTH_POSITION,
-        BATCH_OVERHEAD,
-        CODEC_MASK,
-        COMMIT,
-        COUNT_UNKNOWN,
-        CRC_POSITION,
-        HEADER_UP_TO_MAGIC,
-        LARGEST_OFFSET,
-        LAST_OFFSET_DELTA_POSITION,
-        LEADER_EPOCH_POSITION,
-        LEGACY_ATTRIBUTES_POSITION,
-        LEGACY_CRC_POSITION,
-        LEGACY_TIMESTAMP_POSITION,
-        LOG_OVERHEAD,
-        MAGIC_0_OVERHEAD,
-        MAGIC_1_OVERHEAD,
-        MAGIC_POSITION,
-        MAX_TIMESTAMP_POSITION,
-        NO_MARKER,
-        NO_PRODUCER_EPOCH,
-        NO_PRODUCER_ID,
-        NO_SEQUENCE,
-        NO_TIMESTAMP,
-        PRODUCER_EPOCH_POSITION,
-        PRODUCER_ID_POSITION,
-        RECORDS_COUNT_POSITION,
-        TIMESTAMP_TYPE_MASK,
-    )
+    from spark_segments.format.batch_problems import *
+    from spark_segments.format.kernels.crc32c import *
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 Marker = cython.struct(kind=cython.longlong, epoch=cython.longlong, timestamp_delta=cython.longlong)
 

@@ -1,44 +1,50 @@
 """Where the kernels' sources and libraries lie, and whether a library is older than what it is made of.
 
-A kernel module is a .py with a .pxd beside it, and becomes <name>.abi3.so, which Python then imports in its place. The
-build hook runs this file by itself, before anything of this package can be imported.
+A kernel module is a .py in Cython's words whose name or folder is "kernels", and becomes <name>.abi3.so, which Python
+then imports in its place. What it takes from others it imports below `if not cython.compiled:`; the build declares the
+same to Cython. The build hook runs this file by itself, before anything of this package can be imported.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 SUFFIX = ".abi3.so"
 PACKAGE = Path(__file__).parents[1]
-_USED = re.compile(r'^\s*(?:from (spark_segments\S*) cimport|cdef extern from "(\w+\.h)")', re.MULTILINE)
+_USED = re.compile(
+    r'^ +from (spark_segments\S*) import|^from (spark_segments\S*) cimport|"(\w+\.h)" nogil', re.MULTILINE
+)
 
 
 def kernel_sources() -> list[Path]:
-    """The .py of every kernel module. A .pxd with a header of its name says what is in the header, and is no kernel."""
-    declared = sorted(PACKAGE.rglob("*.pxd"))
-    return [path.with_suffix(".py") for path in declared if not path.with_suffix(".h").exists()]
+    """The .py of every kernel module."""
+    named = (*PACKAGE.rglob("*kernels.py"), *PACKAGE.rglob("kernels/*.py"))
+    return sorted(path for path in set(named) if "\nimport cython\n" in path.read_text())
 
 
 def inputs(source: Path) -> set[Path]:
-    """All files that a kernel module is made of: its own, those that its declarations name, and theirs."""
+    """All files that a kernel module is made of: its own, those that it names, and theirs."""
     found: set[Path] = set()
-    waiting = [source, source.with_suffix(".pxd")]
+    waiting = [source]
     while waiting:
         path = waiting.pop()
-        if path in found:
-            continue
-        found.add(path)
-        if path.suffix == ".pxd":
-            for module, header in _USED.findall(path.read_text()):
-                if header:
-                    waiting.append(path.parent / header)
-                else:
-                    used = PACKAGE.parent.joinpath(*module.split("."))
-                    declared = used.with_suffix(".pxd")
-                    waiting.append(declared if declared.exists() else used.with_suffix(".py"))
+        if path not in found:
+            found.add(path)
+            waiting += _named(path)
     return found
+
+
+@cache
+def _named(path: Path) -> list[Path]:
+    """The files that a kernel, or what one is made of, names."""
+    named = [path.with_suffix(".pxd")] if path.with_suffix(".pxd").exists() else []
+    for imported, declared, header in _USED.findall(path.read_text()):
+        module = (imported or declared).split(".")
+        named.append(path.parent / header if header else PACKAGE.parent.joinpath(*module).with_suffix(".py"))
+    return named
 
 
 def is_stale(library: Path, files: set[Path]) -> bool:

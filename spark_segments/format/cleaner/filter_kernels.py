@@ -9,55 +9,12 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:  # else filter_kernels.pxd
-    from spark_segments.format.cleaner.layout import (
-        BATCH_BYTES,
-        GROUP,
-        KEEP_EMPTY,
-        KEEP_WHOLE,
-        KEY_ROW_BYTES,
-        LIVE_KNOWN,
-        ROW_FLAGS,
-        SET_HORIZON,
-        SPAN_BYTES,
-    )
-    from spark_segments.format.cleaner.map_kernels import Counts, Map, judge, map_at, read_keys
-    from spark_segments.format.kernels.crc32c import crc32c_range
-    from spark_segments.format.kernels.memory import (
-        Varint,
-        address_of,
-        copy_bytes,
-        copy_short,
-        i64,
-        load_native_i64,
-        load_u8,
-        read_varint,
-        read_varlong,
-        store_i8,
-        store_i16,
-        store_i32,
-        store_i64,
-        store_native_i64,
-        u64,
-        varlong_size,
-        wrap_i64,
-        write_varlong,
-    )
-    from spark_segments.format.layout import (
-        ATTRIBUTES_POSITION,
-        BASE_TIMESTAMP_POSITION,
-        BATCH_LENGTH_POSITION,
-        BATCH_OVERHEAD,
-        CODEC_MASK,
-        CONTROL_MASK,
-        CRC_POSITION,
-        DELETE_HORIZON_MASK,
-        LOG_OVERHEAD,
-        MAX_TIMESTAMP_POSITION,
-        NO_TIMESTAMP,
-        RECORDS_COUNT_POSITION,
-        TIMESTAMP_TYPE_MASK,
-    )
+if not cython.compiled:
+    from spark_segments.format.cleaner.layout import *
+    from spark_segments.format.cleaner.map_kernels import *
+    from spark_segments.format.kernels.crc32c import *
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 Batch = cython.struct(
     row=cython.longlong,

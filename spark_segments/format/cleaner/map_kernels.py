@@ -9,40 +9,10 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-if not cython.compiled:  # else map_kernels.pxd
-    from spark_segments.format.cleaner.layout import (
-        BYTES_PER_SLOT,
-        GROUP,
-        HAS_KEY,
-        HASHED_BYTES,
-        HASHED_FLAG,
-        KEY_HIGH,
-        KEY_ROW_BYTES,
-        LOOK_AHEAD,
-        ROW_FLAGS,
-        ROW_KEY,
-        ROW_OFFSET,
-        SLOT_NEXT,
-        TOMBSTONE,
-    )
-    from spark_segments.format.kernels.key_hash import KeyHash, key_hash
-    from spark_segments.format.kernels.memory import (
-        Varint,
-        address_of,
-        i64,
-        load_native_i32,
-        load_native_i64,
-        load_u8,
-        multiply_high,
-        prefetch_near,
-        read_varint,
-        read_varlong,
-        store_i8,
-        store_native_i64,
-        u64,
-        wrap_i64,
-        wrap_u64,
-    )
+if not cython.compiled:
+    from spark_segments.format.cleaner.layout import *
+    from spark_segments.format.kernels.key_hash import *
+    from spark_segments.format.kernels.memory import *
 
 Map = cython.struct(slots=cython.longlong, end=cython.longlong, capacity=cython.ulonglong)
 Counts = cython.struct(

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:  # else transaction_kernels.pxd
-    from spark_segments.format.kernels.memory import (
-        address_of,
-        i64,
-        load_native_i64,
-        load_u8,
-        store_i8,
-        store_native_i64,
-    )
-    from spark_segments.format.layout import ABORT, COMMIT, NO_MARKER
+if not cython.compiled:
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 
 def walk(

@@ -12,76 +12,10 @@ from __future__ import annotations
 import cython
 
 if not cython.compiled:
-    from spark_segments.format.decoding.fields import (
-        ADDRESS,
-        BAD_HEADER_COUNT,
-        BAD_HEADER_KEY,
-        BAD_HEADER_VALUE,
-        BAD_KEY,
-        BAD_LENGTH,
-        BAD_OFFSET,
-        BAD_OFFSETS,
-        BAD_SIZE,
-        BAD_VALUE,
-        BASE_OFFSET,
-        BASE_TIMESTAMP,
-        BUFFER,
-        BUFFER_ADDRESS,
-        CODEC,
-        COMPRESSED,
-        COUNT,
-        CUT,
-        END,
-        FIRST_MS,
-        FOREIGN,
-        FULL,
-        GOOD,
-        LAST_MS,
-        LAST_OFFSET_DELTA,
-        LYING,
-        MOST_HEAD_BYTES,
-        MOST_INLINE_BYTES,
-        MOST_SHORT_BYTES,
-        OPENED,
-        POSITION,
-        SMALLEST_RECORD,
-        TIMESTAMP_STEP,
-        TRAILING,
-        UNUSUAL,
-    )
-    from spark_segments.format.kernels.block_codecs import (
-        Stated,
-        lz4_decompress,
-        lz4_most_bytes,
-        snappy_decompress,
-        snappy_size,
-    )
-    from spark_segments.format.kernels.memory import (
-        Varint,
-        address_of,
-        copy_short,
-        fill_bytes,
-        i64,
-        load_native_i32,
-        load_native_i64,
-        load_u8,
-        read_varint,
-        read_varlong,
-        store_i8,
-        store_native_i32,
-        store_native_i64,
-        wrap_i64,
-    )
-    from spark_segments.format.layout import (
-        BATCH_OVERHEAD,
-        CODEC_MASK,
-        CONTROL_MASK,
-        LARGEST_OFFSET,
-        LZ4,
-        RECORDS_POSITION,
-        SNAPPY,
-        TIMESTAMP_TYPE_MASK,
-    )
+    from spark_segments.format.decoding.fields import *
+    from spark_segments.format.kernels.block_codecs import *
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 # The addresses and numbers of the first fields of a record, or its problem.
 Start = cython.struct(

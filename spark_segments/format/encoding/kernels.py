@@ -5,71 +5,10 @@ from __future__ import annotations
 import cython
 
 if not cython.compiled:
-    from spark_segments.format.encoding.fields import (
-        ATTRIBUTES,
-        BASE_TIMESTAMP,
-        CACHE_LINE,
-        COUNT,
-        CRC,
-        FIRST,
-        HEADER_OVERHEAD,
-        MAGIC,
-        MAX_TIMESTAMP,
-        MURMUR_FACTOR,
-        MURMUR_SEED,
-        NEGATIVE_TIMESTAMP,
-        NO_PARTITION,
-        NO_ROOM,
-        NOTHING,
-        NULL_HEADER_KEY,
-        NULL_TIMESTAMP,
-        OFFSET,
-        POSITION,
-        PREFETCH_RECORDS,
-        RECORD_OVERHEAD,
-        SIZE,
-        TOO_LARGE,
-    )
-    from spark_segments.format.kernels.crc32c import crc32c_range
-    from spark_segments.format.kernels.memory import (
-        address_of,
-        copy_bytes,
-        i64,
-        load_native_i32,
-        load_u8,
-        load_u32_le,
-        prefetch,
-        size_of,
-        store_i8,
-        store_i16,
-        store_i32,
-        store_i64,
-        varlong_size,
-        write_varlong,
-    )
-    from spark_segments.format.layout import (
-        ATTRIBUTES_POSITION,
-        BASE_SEQUENCE_POSITION,
-        BASE_TIMESTAMP_POSITION,
-        BATCH_LENGTH_POSITION,
-        BATCH_OVERHEAD,
-        CRC_POSITION,
-        LAST_OFFSET_DELTA_POSITION,
-        LEADER_EPOCH_POSITION,
-        LOG_OVERHEAD,
-        LOW_31,
-        LOW_32,
-        MAGIC_POSITION,
-        MAX_TIMESTAMP_POSITION,
-        NO_PRODUCER_EPOCH,
-        NO_PRODUCER_ID,
-        NO_SEQUENCE,
-        NO_TIMESTAMP,
-        PRODUCER_EPOCH_POSITION,
-        PRODUCER_ID_POSITION,
-        RECORDS_COUNT_POSITION,
-        TIMESTAMP_TYPE_MASK,
-    )
+    from spark_segments.format.encoding.fields import *
+    from spark_segments.format.kernels.crc32c import *
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 # The addresses of a BinaryView's arrays; 0 for a validity or data without bytes.
 Column = cython.struct(

@@ -10,28 +10,10 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:  # else block_codecs.pxd
-    from spark_segments.format.buffers import CHUNK_BYTES
-    from spark_segments.format.kernels.framing import (
-        LZ4_BLOCK_BYTES,
-        LZ4_HEADER,
-        LZ4_STORED_BIT,
-        XERIAL_START,
-    )
-    from spark_segments.format.kernels.memory import (
-        Varint,
-        copy_bytes,
-        copy_chunk,
-        i64,
-        load_i32,
-        load_i64,
-        load_native_i64,
-        load_u8,
-        load_u16_le,
-        load_u32_le,
-        store_i8,
-        store_native_i64,
-    )
+if not cython.compiled:
+    from spark_segments.format.buffers import *
+    from spark_segments.format.kernels.framing import *
+    from spark_segments.format.kernels.memory import *
 
 Block = cython.struct(start=cython.longlong, end=cython.longlong)
 # What the blocks of a snappy stream state: their size, or -1 with an impossible size and the bytes of its block.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:  # else copies.pxd
-    from spark_segments.format.kernels.memory import address_of, copy_bytes, i64, load_native_i64, size_of
-    from spark_segments.format.layout import LARGEST_OFFSET
+if not cython.compiled:
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 
 def gather(data, starts, sizes, out) -> None:

@@ -17,19 +17,8 @@ import struct
 import cython
 import numpy as np
 
-if not cython.compiled:  # else key_hash.pxd
-    from spark_segments.format.kernels.memory import (
-        address_of,
-        i64,
-        load_u8,
-        load_u32_le,
-        load_u64_le,
-        multiply_high,
-        swap_64,
-        u64,
-        wrap_u32,
-        wrap_u64,
-    )
+if not cython.compiled:
+    from spark_segments.format.kernels.memory import *
 
 KeyHash = cython.struct(low=cython.ulonglong, high=cython.ulonglong)
 

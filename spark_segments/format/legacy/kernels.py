@@ -8,41 +8,10 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:  # else kernels.pxd
-    from spark_segments.format.kernels.memory import (
-        address_of,
-        copy_bytes,
-        i64,
-        load_i32,
-        load_i64,
-        load_native_i64,
-        load_u8,
-        load_u32,
-        size_of,
-        store_i8,
-        store_native_i32,
-        store_native_i64,
-        varlong_size,
-        write_varlong,
-    )
-    from spark_segments.format.layout import (
-        CODEC_MASK,
-        CREATE_TIME,
-        LOG_APPEND_TIME,
-        LOG_OVERHEAD,
-        NO_TIMESTAMP,
-        NO_TIMESTAMP_TYPE,
-        TIMESTAMP_TYPE_MASK,
-    )
-    from spark_segments.format.legacy.problems import (
-        BAD_KEY,
-        BAD_MAGIC,
-        BAD_OFFSET,
-        BAD_SIZE,
-        BAD_VALUE,
-        GOOD,
-        NESTED,
-    )
+if not cython.compiled:
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
+    from spark_segments.format.legacy.problems import *
 
 # The addresses and sizes of a message's parts, or its problem; `end` is 0 where the data end before the message does.
 Message = cython.struct(

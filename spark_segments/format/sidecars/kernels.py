@@ -5,18 +5,8 @@ from __future__ import annotations
 import cython
 
 if not cython.compiled:
-    from spark_segments.format.kernels.memory import i64, wrap_i64
-    from spark_segments.format.sidecars.fields import (
-        ADDED_OFFSET_ENTRY,
-        ADDED_TIME_ENTRY,
-        BYTES_SINCE_ENTRY,
-        LAST_ENTRY_TIMESTAMP,
-        MAX_RELATIVE_OFFSET,
-        MAX_TIMESTAMP,
-        OFFSET_ENTRIES,
-        OFFSET_OF_MAX,
-        TIME_ENTRIES,
-    )
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.format.sidecars.fields import *
 
 
 @cython.cfunc

@@ -10,68 +10,9 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-if not cython.compiled:  # else kernels.pxd
-    from spark_segments.format.kernels.memory import (
-        Varint,
-        address_of,
-        copy_bytes,
-        copy_short,
-        fill_bytes,
-        i64,
-        load_i8,
-        load_native_i32,
-        load_native_i64,
-        load_u8,
-        read_varlong,
-        size_of,
-        store_i8,
-        store_native_i32,
-        store_native_i64,
-        varlong_size,
-        wrap_i64,
-        write_varlong,
-    )
-    from spark_segments.values.avro.operations import (
-        BLOCK,
-        BLOCK_COUNT,
-        BOOLEAN,
-        BOOLEAN_BYTE,
-        BRANCH,
-        BYTES,
-        CLOSE,
-        COPY,
-        CUT,
-        DECIMAL,
-        DECIMAL_SIZE,
-        END,
-        ENUM,
-        FAIL,
-        FINE,
-        FIRST_INT,
-        IF_VALID,
-        INT,
-        INT_RANGE,
-        ITEM,
-        JUMP,
-        LAST_INT,
-        LINE_BYTES,
-        LIST,
-        LONG,
-        MOST_EMPTY_ITEMS,
-        NEXT,
-        NODE_BYTES,
-        NULL,
-        NULL_VALUE,
-        NULLABLE,
-        PAD_BYTES,
-        PAD_FIXED,
-        REQUIRE,
-        SET_VALID,
-        SYMBOL,
-        TAG,
-        TRAILING,
-        UNION,
-    )
+if not cython.compiled:
+    from spark_segments.format.kernels.memory import *
+    from spark_segments.values.avro.operations import *
 
 # The state of a row: the line that comes next, the byte that comes next, and what is wrong.
 Step = cython.struct(line=cython.longlong, position=cython.longlong, fault=cython.longlong)
