@@ -151,7 +151,7 @@ class _Part:
 
 
 class _Side:
-    """Walks one history window by window, and knows which leader epoch it had at an offset."""
+    """Walks one history window by window."""
 
     def __init__(self, history: History, shared: set[tuple[str, int, int, int] | None], start: int, end: int) -> None:
         self.history = history
@@ -164,9 +164,7 @@ class _Side:
         self._parts = self._walk()
         self._current = self._empty()
         self._is_over = False
-        epochs = history.partition.leader_epochs
-        self._epochs = np.array([epoch for epoch, _ in epochs], np.int64)
-        self._epoch_starts = np.array([offset for _, offset in epochs], np.int64)
+        self.epochs = LeaderEpochs(history.partition.leader_epochs)
 
     def advance(self, position: int) -> int:
         """Reads on where memory holds nothing from `position` on. Returns the offset up to which the side is known."""
@@ -180,13 +178,6 @@ class _Side:
         current = self._current
         part = current.take(np.flatnonzero((current.last >= position) & (current.first < limit)))
         return replace(part, limits=(position, limit))
-
-    def epochs_at(self, offsets: np.ndarray) -> np.ndarray:
-        """int64: the leader epoch at each offset, -1 where it is not known."""
-        entry = np.searchsorted(self._epoch_starts, offsets, side="right") - 1
-        if not len(self._epochs):
-            return np.full(len(offsets), -1, np.int64)
-        return np.where(entry >= 0, self._epochs[np.maximum(entry, 0)], -1)
 
     def _walk(self) -> Iterator[_Part]:
         for segment in self._segments:
@@ -238,7 +229,7 @@ def _compare_parts(one: _Part, other: _Part, end: int) -> tuple[int | None, bool
         at, meets = _meeting(part, against)
         meets &= has_records
         alone = part.take(np.flatnonzero(~meets))
-        epochs = against.side.epochs_at(alone.first)
+        epochs = against.side.epochs.known_at(alone.first)
         foreign = (alone.batches.leader_epoch >= 0) & (epochs >= 0) & (alone.batches.leader_epoch != epochs)
         found += alone.first[foreign][:1].tolist()
         found += _uneven(part.take(np.flatnonzero(meets)), against.take(at[meets]))

@@ -14,6 +14,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.format.sidecars.checkpoints import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
+    leader_epochs_from,
     parse_leader_epochs,
     parse_partition_metadata,
 )
@@ -24,7 +25,7 @@ from spark_segments.format.sidecars.producer_state import (
 )
 from spark_segments.log.kafka.leftovers import base_offset, choose_files, file_name, is_log_name, is_tiered_name
 from spark_segments.log.kafka.listing import ChangingPartitionError, Listing
-from spark_segments.log.kafka.recovered import Cut, LeaderEpochs, Note, PartitionFiles, Recovered
+from spark_segments.log.kafka.recovered import Cut, Note, PartitionFiles, Recovered
 from spark_segments.log.kafka.recovery import next_offset_of, recover
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.storage import FileInfo, Storage
@@ -258,7 +259,9 @@ class _Directory:
         if found.segments:
             start = max(start, self.logs[0][0] if number else found.segments[0].base_offset)
         end = found.log_end_offset
-        epochs = _epochs_between(found.leader_epochs, log_start_offset, end)
+        # As Kafka's LeaderEpochFileCache. An empty log's epoch begins before the first record comes.
+        begun = tuple(one for one in found.leader_epochs if one[1] < end + (end == log_start_offset))
+        epochs = leader_epochs_from(begun, log_start_offset)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
         # Records behind an overlap were to be replaced by a cleaning, whatever the cleaner's checkpoint says.
         overlapped = [row.base_offset for row in found.segments if row.base_offset > row.name_offset]
@@ -290,7 +293,7 @@ class _Directory:
             self.note(info, f"{error.message}; the topic id is not known")
             return None
 
-    def _leader_epochs(self) -> LeaderEpochs:
+    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         name = LEADER_EPOCHS_FILE
         if self.is_tiered:
             # Each segment has a checkpoint; later segments show their epochs in their batches.
@@ -380,11 +383,3 @@ def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) ->
     found.producers.clear()
     found.leader_epochs = ()
     found.log_end_offset = found.last_stable_offset = log_start_offset
-
-
-def _epochs_between(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
-    """As Kafka's LeaderEpochFileCache: no epoch starts at or after the log end, none before the log start."""
-    is_empty = log_start_offset == log_end_offset  # a broker begins its epoch there before the first record comes
-    kept = tuple((epoch, start) for epoch, start in epochs if start < log_end_offset + is_empty)
-    early = [epoch for epoch, start in kept if start <= log_start_offset]
-    return ((early[-1], log_start_offset), *kept[len(early) :]) if early else kept

@@ -11,8 +11,6 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.storage import FileInfo
 
-LeaderEpochs = tuple[tuple[int, int], ...]
-
 CUT_SHORT = "the last record batch is cut"
 """The reason of a cut where the file ends before a batch does, as after a write that was interrupted."""
 
@@ -101,7 +99,7 @@ class Recovered:
     segments: list[Segment] = field(default_factory=list)
     log_end_offset: int = 0
     last_stable_offset: int = 0
-    leader_epochs: LeaderEpochs = ()
+    leader_epochs: tuple[tuple[int, int], ...] = ()  # (epoch, start offset)
     producers: list[ProducerEntry] = field(default_factory=list)
     offset_indexes: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     aborted: dict[str, AbortedTransactions] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
-from spark_segments.log.kafka.recovered import Cut, LeaderEpochs, Overlap, PartitionFiles, Recovered
+from spark_segments.log.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
 from spark_segments.log.kafka.segment_scan import SegmentScan, scan_windows
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.storage import FileInfo, Storage
@@ -26,7 +26,7 @@ def recover(
     files: PartitionFiles,
     *,
     log_start_offset: int = 0,
-    leader_epochs: LeaderEpochs = (),
+    leader_epochs: tuple[tuple[int, int], ...] = (),
     producers: tuple[ProducerEntry, ...] = (),
 ) -> Recovered:
     """Scans a partition. `leader_epochs`: those of its checkpoint; `producers`: the state before its first segment.

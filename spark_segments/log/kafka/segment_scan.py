@@ -6,7 +6,7 @@ The scan collects the figures of the segment's row and of its partition; recover
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.fetch import fetch_ahead
+from spark_segments.log.segment.figures import SegmentFigures
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from spark_segments.log.segment.walk import walk
 from spark_segments.storage import FileInfo, Storage
@@ -101,24 +102,14 @@ class SegmentScan:
         self.log_bytes = 0  # up to there
         self.ended = False  # whether batches at `end_offset` or above were left out
         self.problem: str | None = None
-        self._row = Segment(
+        self._figures = SegmentFigures(start_offset, start_offset, tombstones=UNKNOWN_TOMBSTONES)
+        self._row = self._figures.row(
             topic_id=files.topic_id,
             partition=files.partition,
-            base_offset=start_offset,
-            next_offset=start_offset,
             path=info.path,
-            file_base_offset=start_offset,
-            log_bytes=0,
             index_bytes=0,
             time_index_bytes=0,
             txn_index_bytes=0,
-            records=0,
-            batches=0,
-            first_batch_max_timestamp_ms=-1,
-            max_timestamp_ms=-1,
-            offset_of_max_timestamp=-1,
-            tombstones=UNKNOWN_TOMBSTONES,
-            delete_horizon_ms=None,
             created_ms=info.mtime_ms,
             state=SEALED,
         )
@@ -135,6 +126,7 @@ class SegmentScan:
                 self.problem = None
             if self.problem is not None or self.ended or self._is_at_limit:
                 break
+        self._row = replace(self._row, **asdict(self._figures))
         self._check_indexes()
         self._check_transactions()
         return self._row
@@ -164,7 +156,8 @@ class SegmentScan:
             return
         epochs = self._found.leader_epochs
         self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
-        self._row = with_batches(self._row, batches, self._records(scanned.window, batches))
+        self._figures.add(batches, self._records(scanned.window, batches))
+        self._figures.log_bytes = self.log_bytes  # also of batches before the log
 
     def _below_limit(self, window: Window) -> BatchTable:
         """The good batches of a window that end below `limit`.
@@ -365,24 +358,4 @@ def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:
         and bool((said.last_offset == aborted.last_offset).all())
         and bool((said.first_offset <= aborted.first_offset).all())
         and bool((said.last_stable_offset <= aborted.last_stable_offset).all())
-    )
-
-
-def with_batches(row: Segment, batches: BatchTable, records: int) -> Segment:
-    """The row with these batches added, which come next in its file."""
-    largest = int(np.argmax(batches.max_timestamp))
-    later = int(batches.max_timestamp[largest]) > row.max_timestamp_ms
-    horizons = batches.base_timestamp[batches.has_delete_horizon]
-    if row.delete_horizon_ms is not None:
-        horizons = np.append(horizons, row.delete_horizon_ms)
-    return replace(
-        row,
-        next_offset=int(batches.last_offset[-1]) + 1,
-        log_bytes=int(batches.position[-1] + batches.size[-1]),
-        records=row.records + records,
-        batches=row.batches + len(batches),
-        first_batch_max_timestamp_ms=row.first_batch_max_timestamp_ms if row.batches else int(batches.max_timestamp[0]),
-        max_timestamp_ms=int(batches.max_timestamp[largest]) if later else row.max_timestamp_ms,
-        offset_of_max_timestamp=int(batches.last_offset[largest]) if later else row.offset_of_max_timestamp,
-        delete_horizon_ms=int(horizons.min()) if len(horizons) else None,
     )

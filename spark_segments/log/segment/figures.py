@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,44 +31,28 @@ class SegmentFigures:
     offset_of_max_timestamp: int = -1
     delete_horizon_ms: int | None = None
 
-    def row(
-        self,
-        topic_id: str,
-        partition: int,
-        path: str,
-        *,
-        index_bytes: int,
-        time_index_bytes: int,
-        txn_index_bytes: int,
-        created_ms: int,
-        state: str,
-        position: int = 0,
-        index_position: int | None = None,
-    ) -> Segment:
-        """The segment's row."""
-        return Segment(
-            topic_id=topic_id,
-            partition=partition,
-            base_offset=self.base_offset,
-            next_offset=self.next_offset,
-            path=path,
-            file_base_offset=self.base_offset,
-            log_bytes=self.log_bytes,
-            index_bytes=index_bytes,
-            time_index_bytes=time_index_bytes,
-            txn_index_bytes=txn_index_bytes,
-            records=self.records,
-            batches=self.batches,
-            first_batch_max_timestamp_ms=self.first_batch_max_timestamp_ms,
-            max_timestamp_ms=self.max_timestamp_ms,
-            offset_of_max_timestamp=self.offset_of_max_timestamp,
-            tombstones=self.tombstones,
-            delete_horizon_ms=self.delete_horizon_ms,
-            created_ms=created_ms,
-            state=state,
-            position=position,
-            index_position=index_position,
-        )
+    def add(self, batches: BatchTable, records: int | None = None) -> None:
+        """Adds batches (one at least) behind those before; their positions are ignored. `records`: how many they hold,
+        where their headers do not say.
+        """
+        if not self.batches:
+            self.first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
+        self.next_offset = int(batches.last_offset[-1]) + 1
+        self.log_bytes += int(batches.size.sum())
+        self.records += int(batches.count.sum(dtype=np.int64)) if records is None else records
+        self.batches += len(batches)
+        largest = int(np.argmax(batches.max_timestamp))
+        if batches.max_timestamp[largest] > self.max_timestamp_ms:
+            self.max_timestamp_ms = int(batches.max_timestamp[largest])
+            self.offset_of_max_timestamp = int(batches.last_offset[largest])
+        earliest = _earliest_horizon(batches)
+        if earliest is not None:
+            horizon = self.delete_horizon_ms
+            self.delete_horizon_ms = earliest if horizon is None else min(earliest, horizon)
+
+    def row(self, **place: Any) -> Segment:
+        """The segment's row. `place`: the fields of `Segment` that its batches do not give."""
+        return Segment(file_base_offset=self.base_offset, **dataclasses.asdict(self), **place)
 
 
 class SegmentBuilder:
@@ -81,21 +66,9 @@ class SegmentBuilder:
 
     def add(self, batches: BatchTable) -> None:
         """Adds batches (one at least) behind those before; their positions are ignored."""
-        found = self.figures
-        if not found.batches:
-            found.first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
-        positions = found.log_bytes + np.cumsum(batches.size) - batches.size
+        positions = self.figures.log_bytes + np.cumsum(batches.size) - batches.size
         self._index.add(dataclasses.replace(batches, position=positions))
-        found.log_bytes += int(batches.size.sum())
-        found.next_offset = int(batches.last_offset[-1]) + 1
-        found.records += int(batches.count.sum())
-        found.batches += len(batches)
-        found.max_timestamp_ms = self._index.max_timestamp
-        found.offset_of_max_timestamp = self._index.offset_of_max_timestamp
-        earliest = earliest_horizon(batches)
-        if earliest is not None:
-            horizon = found.delete_horizon_ms
-            found.delete_horizon_ms = earliest if horizon is None else min(earliest, horizon)
+        self.figures.add(batches)
 
     def finish(self) -> tuple[bytes, bytes]:
         """(.index, .timeindex) of all batches."""
@@ -135,12 +108,12 @@ def figures_of_runs(
             figures.first_batch_max_timestamp_ms = int(batches.max_timestamp[start])
             figures.max_timestamp_ms, figures.offset_of_max_timestamp = max_timestamp_ms, offset_of_max
             if has_horizons:
-                figures.delete_horizon_ms = earliest_horizon(batches.take(slice(start, end)))
+                figures.delete_horizon_ms = _earliest_horizon(batches.take(slice(start, end)))
         found.append(figures)
     return found, indexes
 
 
-def earliest_horizon(batches: BatchTable) -> int | None:
+def _earliest_horizon(batches: BatchTable) -> int | None:
     """The earliest delete horizon of the batches in ms; None where no batch has a horizon."""
     horizons = batches.base_timestamp[batches.has_delete_horizon]
     return int(horizons.min()) if len(horizons) else None

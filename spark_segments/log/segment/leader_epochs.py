@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,15 +26,19 @@ class LeaderEpochs:
 
     def at(self, offsets: np.ndarray) -> np.ndarray:
         """int32[n]: the epoch of each offset of the log. A batch is stamped by this, and not by the current epoch."""
-        epochs, starts = (np.array(column, np.int64) for column in zip(*self.entries, strict=True))
-        places = np.searchsorted(starts, offsets, side="right") - 1
-        found: np.ndarray = epochs[np.maximum(places, 0)].astype(np.int32)
+        known = self.known_at(offsets)
+        return np.where(known < 0, self.entries[0][0], known).astype(np.int32)
+
+    def known_at(self, offsets: np.ndarray) -> np.ndarray:
+        """int64[n]: the epoch of the entry that holds each offset, -1 for an offset below all entries."""
+        epochs, starts = np.array([(-1, -1), *self.entries], np.int64).T
+        found: np.ndarray = epochs[np.searchsorted(starts[1:], offsets, side="right")]
         return found
 
     def entry_of(self, offset: int) -> int | None:
-        """The epoch of the entry that holds an offset, None for an offset below all entries."""
-        place = bisect_right(self.entries, offset, key=lambda entry: entry[1])
-        return self.entries[place - 1][0] if place else None
+        """The same of one offset; None for an offset below all entries."""
+        epoch = int(self.known_at(np.array([offset]))[0])
+        return None if epoch < 0 else epoch
 
     def before(self, offset: int) -> int:
         """The epoch of the record before an offset, which a reader's position carries; 0 where no entry holds it."""

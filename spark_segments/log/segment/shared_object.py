@@ -112,9 +112,9 @@ class SharedObjectWriter:
             found.tombstones = run.tombstones
             rows.append(
                 found.row(
-                    self._topic_id,
-                    run.partition,
-                    self._path,
+                    topic_id=self._topic_id,
+                    partition=run.partition,
+                    path=self._path,
                     index_bytes=len(index),
                     time_index_bytes=len(time_index),
                     txn_index_bytes=0,

@@ -119,9 +119,9 @@ class SegmentWriter:
         if self._forced:
             self._storage.force([self._stem + LOG_SUFFIX, *(path for path, _ in sidecars)])
         return self._built.figures.row(
-            topic_id,
-            self._partition,
-            self._stem + LOG_SUFFIX,
+            topic_id=topic_id,
+            partition=self._partition,
+            path=self._stem + LOG_SUFFIX,
             index_bytes=len(index),
             time_index_bytes=len(time_index),
             txn_index_bytes=len(txn_index),

@@ -17,10 +17,11 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
-from spark_segments.log.kafka.recovered import LeaderEpochs
-from spark_segments.log.kafka.segment_scan import from_offset, has_cleaned, with_batches
+from spark_segments.log.kafka.segment_scan import from_offset, has_cleaned
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.fetch import fetch_ahead
+from spark_segments.log.segment.figures import SegmentFigures
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.walk import WalkStep, walk
 from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
@@ -46,13 +47,14 @@ _FIGURES = {
 class SegmentTask:
     """A segment to verify, and the facts about it that its row lacks.
 
-    `leader_epochs`: of its partition. `by_kafka`: in a directory that Kafka wrote, where the row comes from a scan.
+    `leader_epochs`: (epoch, start offset) of its partition. `by_kafka`: in a directory that Kafka wrote, where the row
+    comes from a scan.
     """
 
     topic: str
     segment: Segment
     log_start_offset: int
-    leader_epochs: LeaderEpochs
+    leader_epochs: tuple[tuple[int, int], ...]
     limits: SegmentLimits
     by_kafka: bool
 
@@ -93,21 +95,7 @@ class _SegmentLook:
         self._findings = Findings(task.topic, segment.partition, segment.path)
         self._damaged = False
         self._position = segment.position
-        # The file as a scan sees it, in the file's own offsets.
-        self._seen = replace(
-            segment,
-            base_offset=segment.name_offset,
-            file_base_offset=segment.name_offset,
-            next_offset=segment.name_offset,
-            log_bytes=0,
-            records=0,
-            batches=0,
-            first_batch_max_timestamp_ms=-1,
-            max_timestamp_ms=-1,
-            offset_of_max_timestamp=-1,
-            tombstones=0,
-            delete_horizon_ms=None,
-        )
+        self._seen = SegmentFigures(segment.name_offset, segment.name_offset)  # in the file's own offsets
         # A row of Kafka's directory gives the figures of that part of the file that is in the log.
         self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
         self._next_offset = segment.name_offset
@@ -205,8 +193,8 @@ class _SegmentLook:
         self._check_epochs(in_log)
         tombstones, records = self._check_records(window.with_batches(batches))
         if len(in_log):
-            seen = with_batches(self._seen, in_log, records)
-            self._seen = replace(seen, tombstones=self._seen.tombstones + tombstones)
+            self._seen.add(in_log, records)
+            self._seen.tombstones += tombstones
         try:
             indexes.add(batches)
         except CorruptBatchError as error:
@@ -257,17 +245,15 @@ class _SegmentLook:
     def _check_epochs(self, batches: BatchTable) -> None:
         """A batch that has a leader epoch has that of its offset in the partition's history."""
         self._without_epoch &= bool((batches.leader_epoch == NO_LEADER_EPOCH).all())
-        history = self._task.leader_epochs or ((NO_LEADER_EPOCH, 0),)
-        epochs, starts = (np.array(column, np.int64) for column in zip(*history, strict=True))
         offset = batches.base_offset + self._segment.offset_shift
-        at = np.searchsorted(starts, offset, side="right") - 1
-        known = bool(self._task.leader_epochs) & (at >= 0) & (offset >= self._task.log_start_offset)
-        wrong = (known & (epochs[at] != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
+        epochs = LeaderEpochs(self._task.leader_epochs).known_at(offset)
+        known = (epochs >= 0) & (offset >= self._task.log_start_offset)
+        wrong = (known & (epochs != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
         for row in np.flatnonzero(wrong & (batches.leader_epoch != NO_LEADER_EPOCH)):
             self._findings.add(
                 "A batch's leader epoch is not that of its offset",
                 position=int(batches.position[row]),
-                expected=int(epochs[at[row]]),
+                expected=int(epochs[row]),
                 found=int(batches.leader_epoch[row]),
             )
 
