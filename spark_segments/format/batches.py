@@ -75,6 +75,13 @@ class BatchTable:
         """The rows of a slice, a mask or an array of indexes."""
         return BatchTable(*(getattr(self, name)[rows] for name in _NAMES))
 
+    def taken_before(self, next_offset: int) -> np.ndarray:
+        """int64[]: the highest offset below `next_offset` or of a batch before, which each batch must begin above
+        (invariant 1).
+        """
+        highest: np.ndarray = np.maximum.accumulate(np.append(next_offset - 1, self.last_offset))[:-1]
+        return highest
+
     @property
     def codec(self) -> np.ndarray:
         """int16: a key of layout.CODEC_NAMES; 5 to 7 name no codec."""

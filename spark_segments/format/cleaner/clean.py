@@ -33,7 +33,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
-from spark_segments.format.decoding.record_sections import RecordSections, address_of, as_magic_2, record_sections
+from spark_segments.format.decoding.record_sections import RecordSections, address_of, record_sections
 from spark_segments.format.kernels.copies import gather
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
@@ -44,6 +44,7 @@ from spark_segments.format.layout import (
     LOG_OVERHEAD,
     RECORDS_POSITION,
 )
+from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 

@@ -18,8 +18,9 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner import map_kernels
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.record_keys import bad_record, key_rows
-from spark_segments.format.decoding.record_sections import RecordSections, as_magic_2, record_sections
+from spark_segments.format.decoding.record_sections import RecordSections, record_sections
 from spark_segments.format.kernels.key_hash import seeded_secret
+from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.window import Window
 
 _FIRST_SLOTS = 4096

@@ -6,19 +6,17 @@ A batch without a codec is read in place. Compressed batches are decompressed, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import BatchTable
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import decompress
 from spark_segments.format.decoding.fields import SMALLEST_RECORD
 from spark_segments.format.layout import RECORDS_POSITION
-from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.window import Window
 
 # Decompressed bytes that are handed out together; a single batch may be larger.
@@ -93,24 +91,3 @@ def _checked(
             found=int(batches.count[first + row]),
         )
     return RecordSections(first, last, start[rows], end[rows], buffers)
-
-
-def as_magic_2(window: Window) -> Window:
-    """A window of the same records in magic 2. Without entries of magic 0 and 1 it is the window itself."""
-    batches = window.batches
-    is_legacy = batches.magic < 2
-    if not is_legacy.any():
-        return window
-    view = byte_view(window.data)
-    parts = []
-    edges = [0, *(np.flatnonzero(np.diff(is_legacy)) + 1).tolist(), len(batches)]
-    for first, last in pairwise(edges):
-        part = window.take(slice(first, last))
-        if is_legacy[first]:
-            parts.append(byte_view(to_magic2(part).buffer))
-        else:
-            sizes = part.batches.size.tolist()
-            parts += [view[at : at + size] for at, size in zip(part.starts.tolist(), sizes, strict=True)]
-    joined = np.concatenate(parts)
-    converted = scan_batches(joined, check_crc=False, path=window.path).batches
-    return replace(window, data=joined, batches=converted, position=0)

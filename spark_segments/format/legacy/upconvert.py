@@ -7,12 +7,15 @@ without timestamp stays without a timestamp (−1) and counts as CreateTime.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from spark_segments.format.batches import scan_batches
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.kernels.crc32c import crc32c
@@ -58,6 +61,27 @@ def to_magic2(
             parts += _encode(batch, codec, leader_epoch)
     data = pa.py_buffer(b"".join(parts))
     return Encoded(data, scan_batches(data, check_crc=False).batches, tombstones)
+
+
+def as_magic_2(window: Window) -> Window:
+    """A window of the same records in magic 2. Without entries of magic 0 and 1 it is the window itself."""
+    batches = window.batches
+    is_legacy = batches.magic < 2
+    if not is_legacy.any():
+        return window
+    view = byte_view(window.data)
+    parts = []
+    edges = [0, *(np.flatnonzero(np.diff(is_legacy)) + 1).tolist(), len(batches)]
+    for first, last in pairwise(edges):
+        part = window.take(slice(first, last))
+        if is_legacy[first]:
+            parts.append(byte_view(to_magic2(part).buffer))
+        else:
+            sizes = part.batches.size.tolist()
+            parts += [view[at : at + size] for at, size in zip(part.starts.tolist(), sizes, strict=True)]
+    joined = np.concatenate(parts)
+    converted = scan_batches(joined, check_crc=False, path=window.path).batches
+    return replace(window, data=joined, batches=converted, position=0)
 
 
 def _batches_of(messages: Messages, limit_bytes: int | None) -> Iterator[Messages]:

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import try_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
-from spark_segments.format.legacy.upconvert import to_magic2
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
-from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.difference import Comparison
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
@@ -49,10 +45,10 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
-from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log, rebased, trimmed
+from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import SegmentWriter, count_tombstones, segment_stem
+from spark_segments.log.segment.writer import segment_stem
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -90,15 +86,13 @@ class _Copy:
 
     def _copy(self, task: SegmentCopy) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
-        if _is_legacy(self.source, row):
-            return _converted(self, task.topic, row, max(task.base_offset, row.base_offset))
-        partly = max(task.base_offset, row.base_offset) > row.name_offset
-        if partly or not _has_indexes(self.source, row):
-            # A part of a file, or a file without usable indexes: its batches are copied and indexed anew.
+        is_rewritten = max(task.base_offset, row.base_offset) > row.name_offset or _is_legacy(self.source, row)
+        if is_rewritten or not _has_indexes(self.source, row):
+            # A part of a file, old messages, or a file without usable indexes: its batches are copied and indexed anew.
             copied = copy_batches(
                 self.source,
                 task.topic,
-                [row if partly else dataclasses.replace(row, txn_index_bytes=0)],
+                [row if is_rewritten else dataclasses.replace(row, txn_index_bytes=0)],
                 max(task.base_offset, row.base_offset),
                 row.next_offset,
                 sealed=row.state != CHUNK,
@@ -107,7 +101,7 @@ class _Copy:
                 limits=self.limits,
             )
             copied = dataclasses.replace(copied, created_ms=row.created_ms)
-            if partly and task.aborted is None:
+            if is_rewritten and task.aborted is None:
                 return copied
             return _with_transactions(self.source, self.target, row, copied, task.aborted)
         return _copied(self.source, self.target, task.topic, row, task.aborted)
@@ -499,31 +493,3 @@ def _is_legacy(source: Storage, row: Segment) -> bool:
     """Whether the segment begins with a message of magic 0 or 1."""
     header = source.read(row.path, 0, MAGIC_POSITION + 1).to_pybytes() if row.log_bytes else b""
     return len(header) > MAGIC_POSITION and header[MAGIC_POSITION] < 2
-
-
-def _converted(copy: _Copy, topic: str, row: Segment, base_offset: int) -> Segment:
-    """The segment from `base_offset` on. Messages of magic 0 and 1 become batches of magic 2 at the same offsets."""
-    writer = SegmentWriter(
-        copy.target,
-        topic,
-        row.partition,
-        base_offset,
-        limits=copy.limits,
-    )
-    for window in windows(copy.source, row):
-        window = window.take(window.batches.last_offset >= base_offset)
-        legacy = window.batches.magic < 2
-        edges = [0, *(i for i in range(1, len(legacy)) if legacy[i] != legacy[i - 1]), len(legacy)]
-        for start, stop in itertools.pairwise(edges):
-            part = window.take(slice(start, stop))
-            if not len(part.batches):
-                continue
-            if legacy[start]:
-                encoded = to_magic2(part)
-                part = Window(encoded.buffer, encoded.batches, path=row.path)
-            for piece in trimmed(part, base_offset):
-                data, batches = rebased(piece)
-                writer.append(data, batches)
-                writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
-    written = writer.close(topic_id=row.topic_id, created_ms=row.created_ms, state=row.state)
-    return dataclasses.replace(written, next_offset=row.next_offset)

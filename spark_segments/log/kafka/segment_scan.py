@@ -189,12 +189,12 @@ class SegmentScan:
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches before the first whose offset is not above the batch before (Kafka may find it by its index)."""
-        before = np.append(self.next_offset - 1, batches.last_offset[:-1])
-        falls = np.flatnonzero(batches.base_offset <= before)
-        if not len(falls):
+        taken = batches.taken_before(self.next_offset)
+        falls = batches.base_offset <= taken
+        if not falls.any():
             return batches
-        bad = int(falls[0])
-        self.problem = f"offsets do not rise (expected {before[bad] + 1} or more, found {batches.base_offset[bad]})"
+        bad = int(np.argmax(falls))
+        self.problem = f"offsets do not rise (expected {taken[bad] + 1} or more, found {batches.base_offset[bad]})"
         return batches.take(slice(0, bad))
 
     def _before_end(self, batches: BatchTable) -> BatchTable:

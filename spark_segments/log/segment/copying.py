@@ -1,4 +1,7 @@
-"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew."""
+"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew.
+
+Messages of magic 0 and 1, which are in files that Kafka wrote, become batches of magic 2 at the same offsets.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pyarrow as pa
 
 from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.trim import batch_from
@@ -140,6 +144,7 @@ def _copy(
     records = 0
     # Nearly all bytes of a window are wanted, and nobody else uses the window: it may be writable.
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
+        window = as_magic_2(window)
         past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
         for piece in trimmed(window.between(start, end), start):
             data, batches = rebased(piece, leader_epochs)

@@ -316,20 +316,16 @@ def _untrue(segment: Segment, offset: int, position: int, found: str) -> Corrupt
 
 def _check_offsets(segment: Segment, batches: BatchTable) -> None:
     """Offsets of a file rise and lie in the range that its name and its row give it (invariant 1)."""
-    if len(batches) == 0:
+    taken = batches.taken_before(segment.name_offset)
+    falls = batches.base_offset <= taken
+    if not falls.any():
         return
-    rises = batches.base_offset[1:] > batches.last_offset[:-1]
-    bad = int(np.argmin(rises)) + 1 if len(rises) and not rises.all() else None
-    if bad is None and int(batches.base_offset[0]) < segment.name_offset:
-        bad = 0
-    if bad is None:
-        return
-    lowest = int(batches.last_offset[bad - 1]) + 1 if bad else segment.name_offset
+    bad = int(np.argmax(falls))
     raise CorruptBatchError(
         "Offsets do not rise",
         path=segment.path,
         position=int(batches.position[bad]),
-        expected=f"a base offset of at least {lowest}",
+        expected=f"a base offset of at least {int(taken[bad]) + 1}",
         found=int(batches.base_offset[bad]),
         hint=RESTORE,
     )

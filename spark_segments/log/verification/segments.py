@@ -219,13 +219,13 @@ class _SegmentLook:
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches whose offsets are above all before them; nothing more is said of the others."""
-        highest = np.maximum.accumulate(np.append(self._next_offset - 1, batches.last_offset))[:-1]
-        falls = batches.base_offset <= highest
+        taken = batches.taken_before(self._next_offset)
+        falls = batches.base_offset <= taken
         for row in np.flatnonzero(falls):
             self._damage(
                 "Offsets do not rise",
                 int(batches.position[row]),
-                f"a base offset of at least {highest[row] + 1}",
+                f"a base offset of at least {int(taken[row]) + 1}",
                 int(batches.base_offset[row]),
             )
         return batches.take(~falls) if falls.any() else batches
