@@ -24,7 +24,7 @@ from spark_segments.values.avro.read import reader_of
 from spark_segments.values.column_types import conformed, recast
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
 from spark_segments.values.rows import offsets_of, without
-from spark_segments.values.text import connect, csv, json_checks, json_schema
+from spark_segments.values.text import connect, csv, json_schema
 from spark_segments.values.text.json_read import check_json, read_json
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable
@@ -281,7 +281,7 @@ class Registered:
 
     def _check_json(self, array: pa.BinaryArray, schema: Schema) -> None:
         if self.checked:
-            json_checks.check(array, schema.text, tuple(self.registry.references(schema)))
+            json_schema.check_values(array, schema.text, tuple(self.registry.references(schema)))
 
 
 def _joined(head: bytes, values: pa.BinaryArray) -> pa.BinaryArray:

@@ -26,8 +26,14 @@ from spark_segments.log.bins import in_bins
 from spark_segments.log.difference import Comparison
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
 from spark_segments.log.kafka.import_landing import IMPORT, Landing
-from spark_segments.log.kafka.import_names import check_names
-from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy, check_end, compare_with_kafka, plan_import
+from spark_segments.log.kafka.import_plan import (
+    PartitionPlan,
+    SegmentCopy,
+    check_end,
+    check_names,
+    compare_with_kafka,
+    plan_import,
+)
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.change import Change

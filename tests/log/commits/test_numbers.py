@@ -9,7 +9,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import UnknownOutcomeError
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta import table_version
+from spark_segments.log.manifest.delta import delta_rs
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS, DeltaLog
 from spark_segments.log.marker import mark
 from spark_segments.storage import Storage
@@ -48,7 +48,7 @@ class PlayedFiles(MemoryFiles):
 @pytest.fixture
 def time(monkeypatch) -> PlayedTime:
     played = PlayedTime()
-    monkeypatch.setattr(table_version, "time", played)
+    monkeypatch.setattr(delta_rs, "time", played)
     return played
 
 

@@ -41,14 +41,20 @@ from spark_segments.log.manifest.delta.actions import (
     table_actions,
     transaction_actions,
 )
-from spark_segments.log.manifest.delta.delta_rs import OpenTable, made_checkpoint, open_table
+from spark_segments.log.manifest.delta.delta_rs import (
+    NO_TABLE,
+    Moment,
+    OpenTable,
+    TableVersion,
+    made_checkpoint,
+    open_table,
+)
 from spark_segments.log.manifest.delta.failures import (
     CommitFailedError,
     CommitNotSentError,
     VersionTakenError,
     reason,
 )
-from spark_segments.log.manifest.delta.table_version import NO_TABLE, Moment, TableVersion
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
