@@ -4,7 +4,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
+from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batch
 from tests.golden_files import log_files
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.trim import batch_from
+from spark_segments.format.single_batch import batch_from
 from spark_segments.format.window import Window
 
 FIRST = 1000

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,24 +17,17 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress
 from spark_segments.format.encoding.encode import Encoded
-from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
-    ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
-    HEADER_STRUCT,
     LOG_APPEND_TIME,
-    LOG_OVERHEAD,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     TIMESTAMP_TYPE_MASK,
 )
 from spark_segments.format.legacy import kernels
 from spark_segments.format.legacy.message_sets import Messages, read_messages
+from spark_segments.format.single_batch import made_batch
 from spark_segments.format.window import Window
 
-_MAGIC = 2
 _LARGEST_DELTA = 2**31 - 1
 _RECORD_OVERHEAD = 36  # the most that a record's varints and its attributes take
 
@@ -51,14 +43,14 @@ def to_magic2(
     A wrapper becomes a batch with the wrapper's codec, a very large wrapper several batches. Uncompressed messages are
     gathered into batches of up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
     """
-    parts: list[Any] = []
+    parts: list[bytes] = []
     tombstones = 0
     for messages in read_messages(window):
         codec = int(window.batches.attributes[messages.row]) & CODEC_MASK
         tombstones += int((messages.value_size < 0).sum())
         limit = batch_bytes if codec == 0 else None
         for batch in _batches_of(messages, limit):
-            parts += _encode(batch, codec, leader_epoch)
+            parts.append(_encode(batch, codec, leader_epoch))
     data = pa.py_buffer(b"".join(parts))
     return Encoded(data, scan_batches(data, check_crc=False).batches, tombstones)
 
@@ -102,8 +94,7 @@ def _batches_of(messages: Messages, limit_bytes: int | None) -> Iterator[Message
             start = stop
 
 
-def _encode(messages: Messages, codec: int, leader_epoch: int) -> tuple[bytes, Any]:
-    """(header, records) of one batch."""
+def _encode(messages: Messages, codec: int, leader_epoch: int) -> bytes:
     count = len(messages.offset)
     base_offset, base_timestamp = int(messages.offset[0]), int(messages.timestamp[0])
     room = int((np.maximum(messages.key_size, 0) + np.maximum(messages.value_size, 0)).sum()) + count * _RECORD_OVERHEAD
@@ -118,22 +109,14 @@ def _encode(messages: Messages, codec: int, leader_epoch: int) -> tuple[bytes, A
         messages.value_size,
         out,
     )
-    records = compress(codec, out[:used])
     appended = int(messages.timestamp_type[0]) == LOG_APPEND_TIME
-    header = HEADER_STRUCT.pack(
-        base_offset,
-        BATCH_OVERHEAD - LOG_OVERHEAD + len(records),
-        leader_epoch,
-        _MAGIC,
-        0,
-        codec | (TIMESTAMP_TYPE_MASK if appended else 0),
-        int(messages.offset[-1]) - base_offset,
-        base_timestamp,
-        int(messages.timestamp.max()),
-        NO_PRODUCER_ID,
-        NO_PRODUCER_EPOCH,
-        NO_SEQUENCE,
+    return made_batch(
+        compress(codec, out[:used]),
         count,
+        base_offset=base_offset,
+        last_offset=int(messages.offset[-1]),
+        leader_epoch=leader_epoch,
+        attributes=codec | (TIMESTAMP_TYPE_MASK if appended else 0),
+        base_timestamp=base_timestamp,
+        max_timestamp=int(messages.timestamp.max()),
     )
-    crc = crc32c(b"".join((header[ATTRIBUTES_POSITION:], records)))
-    return header[: ATTRIBUTES_POSITION - 4] + crc.to_bytes(4, "big") + header[ATTRIBUTES_POSITION:], records

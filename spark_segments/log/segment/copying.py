@@ -16,7 +16,7 @@ from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.format.trim import batch_from
+from spark_segments.format.single_batch import batch_from
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment.fetch import fetch_ahead

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import ErasedRecordsError, LogDirError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.empty_batch import LARGEST_BATCH_OFFSETS, empty_batch
+from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batch
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import RESTORE

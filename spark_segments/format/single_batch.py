@@ -1,10 +1,13 @@
-"""Removes the records below an offset from a record batch, for a copy whose segment begins inside the batch.
+"""Record batches that are made one by one: from their records, without any, and from what an offset cuts of a batch.
 
-Kafka serves such a batch whole, and its consumers skip the records before the offset. A copy has to begin at the
-offset. So the base offset moves, and the base sequence with it; in a cleaned batch both stay.
+Kafka serves a batch whole, and its consumers skip the records before their offset. A copy whose segment begins inside
+the batch has to begin at the offset. So the base offset moves, and the base sequence with it; in a cleaned batch both
+stay.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +20,13 @@ from spark_segments.format.layout import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
+    CRC_POSITION,
     DELETE_HORIZON_MASK,
     HEADER_STRUCT,
     LOG_OVERHEAD,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
     NO_TIMESTAMP,
     NONE,
     RECORDS_POSITION,
@@ -28,7 +35,38 @@ from spark_segments.format.layout import (
 from spark_segments.format.sidecars.producer_state import sequence_after
 from spark_segments.format.window import Window
 
+LARGEST_BATCH_OFFSETS = 1 << 31
+"""The most offsets that a batch can span."""
+
 _MAGIC = 2
+
+
+def made_batch(
+    records: Any,
+    count: int,
+    *,
+    base_offset: int,
+    last_offset: int,
+    leader_epoch: int,
+    attributes: int = 0,
+    base_timestamp: int = NO_TIMESTAMP,
+    max_timestamp: int = NO_TIMESTAMP,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A batch of `count` records, whose section `records` is compressed as the attributes say."""
+    header = HEADER_STRUCT.pack(
+        base_offset, BATCH_OVERHEAD - LOG_OVERHEAD + len(records), leader_epoch, _MAGIC, 0, attributes,
+        last_offset - base_offset, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    checked = b"".join((header[ATTRIBUTES_POSITION:], records))
+    return header[:CRC_POSITION] + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
+    """The 61 bytes that Kafka's DefaultRecordBatch.writeEmptyHeader writes without a producer and a timestamp."""
+    return made_batch(b"", 0, base_offset=base_offset, last_offset=last_offset, leader_epoch=leader_epoch)
 
 
 def batch_from(window: Window, offset: int) -> bytes:
@@ -62,23 +100,16 @@ def batch_from(window: Window, offset: int) -> bytes:
         base_timestamp, codec = NO_TIMESTAMP, NONE
     elif not attributes & TIMESTAMP_TYPE_MASK:
         max_timestamp = base_timestamp + int(largest_delta)
-    records = compress(codec, out[:size])
-
-    def header(crc: int) -> bytes:
-        return HEADER_STRUCT.pack(
-            offset,
-            BATCH_OVERHEAD - LOG_OVERHEAD + len(records),
-            int(batches.leader_epoch[0]),
-            _MAGIC,
-            crc,
-            attributes,
-            int(last_offset) - offset,
-            base_timestamp,
-            max_timestamp,
-            int(batches.producer_id[0]),
-            int(batches.producer_epoch[0]),
-            sequence_after(int(batches.base_sequence[0]), dropped),
-            count,
-        )
-
-    return header(crc32c(b"".join((header(0)[ATTRIBUTES_POSITION:], records)))) + bytes(records)
+    return made_batch(
+        compress(codec, out[:size]),
+        count,
+        base_offset=offset,
+        last_offset=int(last_offset),
+        leader_epoch=int(batches.leader_epoch[0]),
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=int(batches.producer_id[0]),
+        producer_epoch=int(batches.producer_epoch[0]),
+        base_sequence=sequence_after(int(batches.base_sequence[0]), dropped),
+    )
