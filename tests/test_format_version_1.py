@@ -89,8 +89,8 @@ def test_it_is_rolled_and_compacted_on(witness: LogDir) -> None:
 def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
 
-    roll(witness, topic="trimmed", now_ms=LATER_MS)
-    retain(witness, topic="trimmed", now_ms=LATER_MS)
+    roll(witness, topics=["trimmed"], now_ms=LATER_MS)
+    retain(witness, topics=["trimmed"], now_ms=LATER_MS)
     vacuum(witness, now_ms=LATER_MS)
 
     assert read(witness, "trimmed") == []

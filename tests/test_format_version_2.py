@@ -146,8 +146,8 @@ def test_an_export_stamps_the_epochs_of_both_leaders(witness: LogDir, tmp_path: 
 def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
 
-    roll(witness, topic="trimmed", now_ms=LATER_MS)
-    retain(witness, topic="trimmed", now_ms=LATER_MS)
+    roll(witness, topics=["trimmed"], now_ms=LATER_MS)
+    retain(witness, topics=["trimmed"], now_ms=LATER_MS)
     vacuum(witness, now_ms=LATER_MS)
 
     assert read(witness, "trimmed") == []

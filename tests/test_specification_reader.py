@@ -336,7 +336,7 @@ def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
     before = mine.snapshot("plain", version)
     assert sum(1 for number in before.partitions for _ in mine.records(before, number)) == len(appended)
 
-    restore(log, "plain", version)
+    restore(log, topics=["plain"], version=version)
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 

@@ -86,7 +86,7 @@ def write_shared(log: LogDir) -> None:
     log.create_topic("shared", 10, {"retention.ms": "-1", "segment.ms": str(HOUR_MS), "segment.bytes": "1024"})
     log.append("shared", rows(10, 4), txn=("feed", 1))
     now_ms = log.storage.now_ms()
-    roll(log, topic="shared", now_ms=now_ms + 2 * HOUR_MS)
+    roll(log, topics=["shared"], now_ms=now_ms + 2 * HOUR_MS)
     append_as_query(log, "shared", rows(10, 3, first=40), Transaction("feed", 2, "query-2"))
     log.append("shared", rows(10, 2, first=70), options=ProducerOptions("zstd"))
     log.append("shared", rows(3, 30, first=90))
@@ -100,8 +100,8 @@ def write_compacted(log: LogDir) -> None:
     for number in range(2):
         log.append("compacted", rows(2, 20, keys=6, first=number * 40), options=ProducerOptions("lz4", 400))
     later_ms = log.storage.now_ms() + 2 * HOUR_MS
-    roll(log, topic="compacted", now_ms=later_ms)
-    compact(log, topic="compacted", now_ms=later_ms)
+    roll(log, topics=["compacted"], now_ms=later_ms)
+    compact(log, topics=["compacted"], now_ms=later_ms)
     log.append("compacted", rows(2, 10, keys=6, first=80), options=ProducerOptions("gzip"))
 
 
@@ -114,15 +114,15 @@ def write_trimmed(log: LogDir) -> None:
         log.append("trimmed", rows(8, 3, first=turn * 50))
         if turn == 0:
             log.delete_topic("trimmed")
-    roll(log, topic="trimmed", now_ms=log.storage.now_ms() + 2 * HOUR_MS)
+    roll(log, topics=["trimmed"], now_ms=log.storage.now_ms() + 2 * HOUR_MS)
     log.append("trimmed", rows(8, 3, first=100), options=ProducerOptions("snappy"))
     killed = mock.patch(
         "spark_segments.maintenance.removal.vacuum._drop", side_effect=StorageError("killed", path="trimmed")
     )
     with killed:
-        vacuum(log, topic="trimmed", now_ms=log.storage.now_ms() + HOUR_MS // 2)
+        vacuum(log, topics=["trimmed"], now_ms=log.storage.now_ms() + HOUR_MS // 2)
     log.delete_records("trimmed", {1: 4, 2: 6})
-    retain(log, topic="trimmed", now_ms=START_MS)
+    retain(log, topics=["trimmed"], now_ms=START_MS)
     drop_old_versions(log, "trimmed")
 
 

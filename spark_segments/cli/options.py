@@ -170,13 +170,14 @@ class JobOptions:
         if self.metrics is not None and self.dry_run:
             raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
 
-    def one_topic(self) -> str | None:
-        """The topic of the job, given as [TOPIC] or as --topic; None for all topics."""
+    def topics(self) -> list[str] | None:
+        """The topics of the job, given as [TOPIC] or as --topic, a name or a pattern; None for all topics."""
         argument, option = self.topic, self.topic_option
         if argument and option and argument != option:
             found = f"{argument} and --topic {option}"
             raise InvalidOptionError("Two topics", expected="TOPIC or --topic", found=found)
-        return argument or option
+        topic = argument or option
+        return [topic] if topic else None
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -93,8 +93,9 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
         if "error" in line:
             where = line["topic"] if line["partition"] is None else f"{line['topic']}-{line['partition']}"
             print(f"error: {where}: {line['error']}", file=sys.stderr)
-    if report.get("over_bytes"):
-        print(f"warning: {_over(report)}", file=sys.stderr)
+    details = report["details"]
+    if details.get("over_bytes"):
+        print(f"warning: {_over(details)}", file=sys.stderr)
     if output is Output.JSON:
         print_json(report)
         return
@@ -115,21 +116,21 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
         f"{human_bytes(report['bytes_in'])} in, {human_bytes(report['bytes_out'])} out, {report['seconds']:.1f} s"
     )
 
-    if "max_bytes" in report:
+    if "max_bytes" in details:
         print(
-            f"--max-bytes {human_bytes(report['max_bytes'])}: {human_bytes(report['live_bytes'])} live, "
-            f"{human_bytes(report['waiting_bytes'])} waiting for vacuum"
+            f"--max-bytes {human_bytes(details['max_bytes'])}: {human_bytes(details['live_bytes'])} live, "
+            f"{human_bytes(details['waiting_bytes'])} waiting for vacuum"
         )
 
 
-def _over(report: Mapping[str, Any]) -> str:
+def _over(details: Mapping[str, Any]) -> str:
     reasons = {
         "held_young_bytes": "are younger than --min-retention",
         "held_active_bytes": "in active segments",
         "held_compacted_bytes": "in topics that are only compacted",
     }
-    held = [f"{human_bytes(report[name])} {why}" for name, why in reasons.items() if report.get(name)]
-    above = f"{human_bytes(report['over_bytes'])} above --max-bytes {human_bytes(report['max_bytes'])}"
+    held = [f"{human_bytes(details[name])} {why}" for name, why in reasons.items() if details.get(name)]
+    above = f"{human_bytes(details['over_bytes'])} above --max-bytes {human_bytes(details['max_bytes'])}"
     return f"{above}: {', '.join(held)}" if held else above
 
 

@@ -25,8 +25,9 @@ class Report:
     """What a job did. records_in = records_out + all of `dropped`.
 
     `partitions` has a line for each partition that the job worked on: topic, partition, action and figures. A list of
-    offsets in a line is bounded, and a figure beside it says how many there are: see `first_and_last`. `figures` are
-    those of the whole job. `warnings` are sentences about what the job did by its rules and a user may not want.
+    offsets in a line is bounded, and a figure beside it says how many there are: see `first_and_last`. `details` has
+    what is the job's own and of no partition. `warnings` are sentences about what the job did by its rules and a user
+    may not want.
 
     An error has a line, too, whose action is FAILED and whose `error` is one line of text. The job leaves that
     partition as it was, or that topic (`partition` is None then), and goes on with the others. The figures of such a
@@ -42,7 +43,7 @@ class Report:
     bytes_out: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     partitions: list[dict[str, Any]] = field(default_factory=list)
-    figures: Counter[str] = field(default_factory=Counter)
+    details: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
     _started: float = field(default_factory=time.monotonic, repr=False)
@@ -84,10 +85,20 @@ class Report:
         else:
             self.add(topic, partition, FAILED, error=str(error))
 
+    def count(self, **figures: int) -> None:
+        """Adds to figures in `details`."""
+        for name, number in figures.items():
+            self.details[name] = self.details.get(name, 0) + number
+
     def warn(self, text: str) -> None:
         """Keeps a warning, and logs it."""
         self.warnings.append(text)
         _logger.warning(text)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a line, sorted."""
+        return sorted({line["topic"] for line in self.partitions})
 
     @property
     def failed(self) -> list[dict[str, Any]]:
@@ -105,6 +116,7 @@ class Report:
             "job": self.job,
             "dry_run": self.dry_run,
             "seconds": round(self.seconds, 3),
+            "topics": self.topics,
             "records_in": self.records_in,
             "records_out": self.records_out,
             "bytes_in": self.bytes_in,
@@ -113,7 +125,7 @@ class Report:
             "failed": len(self.failed),
             "warnings": self.warnings,
             "partitions": self.partitions,
-            **self.figures,
+            "details": self.details,
         }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
@@ -25,18 +26,29 @@ def check_managed(log: LogDir) -> None:
         )
 
 
+def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
+    """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of `topics`,
+    which are no patterns; sorted. All names where it is None.
+    """
+    if isinstance(topics, str):
+        raise InvalidOptionError("topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics))
+    if topics is None:
+        return sorted(names)
+    matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
+    return sorted(matching | {one for one in topics if not {*"*?["} & {*one}})
+
+
 def selected_topics(
-    log: LogDir, topic: str | None, report: Report, policy: str | None = None, *, load: bool = True
+    log: LogDir, topics: Sequence[str] | None, report: Report, policy: str | None = None, *, load: bool = True
 ) -> Iterator[tuple[Snapshot, TopicConfig]]:
-    """Yields (snapshot, configuration) of one topic, or of all topics. `policy`: only topics whose cleanup.policy has
-    it. `load`: the live rows are read here.
+    """Yields (snapshot, configuration) of the topics that are `selected`. `policy`: only topics whose cleanup.policy
+    has it. `load`: the live rows are read here.
 
     A topic that cannot be read, or that takes no job because it is a follower or fenced, goes into the report as
-    failed. Raises UnknownTopicError if there is no `topic`, and LogDirError as `check_managed` does.
+    failed. Raises UnknownTopicError if a topic that `topics` names is not there, and LogDirError as `check_managed`.
     """
     check_managed(log)
-    names = [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY))
-    for name in names:
+    for name in selected(log.storage.directories(MANIFEST_DIRECTORY), topics):
         try:
             snapshot = log.snapshot(name)
             config = topic_config(snapshot.config, log.defaults)
@@ -46,7 +58,7 @@ def selected_topics(
             if load:
                 _ = snapshot.live
         except UnknownTopicError:
-            if topic is not None:
+            if topics is not None and name in topics:
                 raise
             continue  # it was deleted
         except SegmentsError as error:

@@ -65,7 +65,7 @@ def make_versions(log: LogDir, topic: str, versions: int, figures: dict[str, flo
             started = time.perf_counter()
             log.append(topic, rows)
             seconds.append(time.perf_counter() - started)
-        roll(log, topic=topic)
+        roll(log, topics=[topic])
     tenth = max(1, len(seconds) // 10)
     for name, part in (("first", seconds[:tenth]), ("last", seconds[-tenth:])):
         figures[f"append, {name} tenth of {versions} versions, ms"] = round(1000 * statistics.median(part), 1)

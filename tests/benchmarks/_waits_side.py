@@ -40,7 +40,7 @@ def roll(directory: Path) -> None:
     from spark_segments.maintenance import roll as roll_topics
 
     log = LogDir.open(str(directory))
-    roll_topics(log, topic="prices", now_ms=log.storage.now_ms() + LATER_MS)
+    roll_topics(log, topics=["prices"], now_ms=log.storage.now_ms() + LATER_MS)
 
 
 def append(directory: Path) -> None:
@@ -54,7 +54,7 @@ def read(directory: Path) -> None:
 def compact(directory: Path) -> None:
     from spark_segments.maintenance import compact as compact_topics
 
-    report = compact_topics(LogDir.open(str(directory)), topic="prices")
+    report = compact_topics(LogDir.open(str(directory)), topics=["prices"])
     assert report.to_dict()["dropped"] == {"superseded": RECORDS - 10}
 
 

@@ -73,8 +73,8 @@ def make_topic(log: LogDir, records: int) -> float:
     for start in range(0, records, _APPEND_ROWS):
         log.append("states", _rows(generator, np.arange(start, min(records, start + _APPEND_ROWS))))
     later_ms = log.storage.now_ms() + 30 * 24 * 3_600_000
-    roll(log, topic="states", now_ms=later_ms)
-    compact(log, topic="states")
+    roll(log, topics=["states"], now_ms=later_ms)
+    compact(log, topics=["states"])
     log.append("states", _rows(generator, generator.choice(records, round(records * DIRTY_SHARE), replace=False)))
     partitions = log.describe("states")["partitions"]
     assert all(0 < row["first_dirty_offset"] < row["log_end_offset"] for row in partitions)

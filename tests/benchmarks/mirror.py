@@ -58,7 +58,7 @@ def copies(directory: Path, arguments: argparse.Namespace) -> tuple[dict[str, An
     leader = make_leader(source, arguments.mib << 20, arguments.segment_mib << 20)
     total = sum(file.stat().st_size for file in source.rglob("*") if file.is_file())
     cases: dict[str, Callable[[], object]] = {
-        "mirror": lambda: mirror(leader, LogDir.create(str(target))),
+        "mirror": lambda: mirror(LogDir.create(str(target)), leader=leader),
         "cp": lambda: subprocess.run(["cp", "-r", "--reflink=never", str(source), str(target)], check=True),
     }
     seconds: dict[str, list[float]] = {name: [] for name in cases}
@@ -101,14 +101,14 @@ def replayed_a_minute(directory: Path, commits: int, rows: int) -> float:
     leader.create_topic("orders", 1)
     if rows:
         _append_rows(leader, rows)
-    mirror(leader, follower)
+    mirror(follower, leader=leader)
     table = pa.table({"value": [b"x" * 100] * 100})
     for _ in range(commits):
         leader.append("orders", table)
     started = time.perf_counter()
-    report = mirror(leader, follower)
+    report = mirror(follower, leader=leader)
     passed = time.perf_counter() - started
-    assert report.figures["commits"] >= commits and not report.failed  # and that of merged files of the manifest
+    assert report.details["commits"] >= commits and not report.failed  # and that of merged files of the manifest
     for log in (leader, follower):
         shutil.rmtree(log.uri)
     return 60 * commits / passed
@@ -130,7 +130,7 @@ def followed(directory: Path, seconds: float) -> dict[str, Any]:
 
     def follow() -> None:
         while not ended.is_set():
-            assert not mirror(leader, follower).failed
+            assert not mirror(follower, leader=leader).failed
             ended.wait(0.2)
 
     thread = threading.Thread(target=follow)

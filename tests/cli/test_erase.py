@@ -44,6 +44,6 @@ def test_a_key_may_be_of_any_bytes(segments, run, log: LogDir, uri: str) -> None
 
 
 def test_erase_wants_a_topic_and_keys(run, uri: str) -> None:
-    assert "Which topic?" in run("erase", uri, "--key", "ada").error
+    assert "Which topics?" in run("erase", uri, "--key", "ada").error
     assert "Which keys?" in run("erase", uri, "customers").error
     assert run("explain", uri, "customers", "--key", "a", "--offset", "1").code == 2

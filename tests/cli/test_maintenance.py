@@ -169,9 +169,11 @@ def test_max_bytes_shortens_retention_and_says_how_far(segments, old_orders):
     limit = ("--max-bytes", "2.5KiB", "--now-ms", now_ms, "--output", "json")
     report = segments("retain", old_orders, *limit, "--dry-run").json
     assert LogDir.open(old_orders).snapshot("orders").version == before
-    assert report["dropped"]["max-bytes"] > 0 and report["max_bytes"] == 2560
+    assert report["dropped"]["max-bytes"] > 0 and report["details"]["max_bytes"] == 2560
     done = segments("retain", old_orders, *limit).json
-    assert done["partitions"] == report["partitions"] and done["live_bytes"] == report["live_bytes"]
+    assert (
+        done["partitions"] == report["partitions"] and done["details"]["live_bytes"] == report["details"]["live_bytes"]
+    )
     (line,) = done["partitions"]
     assert line["shortened_to_ms"] == now_ms - (START_MS + (line["log_start_offset"] - 1) * DAY_MS) - 1
     text = segments("retain", old_orders, "--max-bytes", "1GiB", "--now-ms", now_ms).lines[-1]

@@ -25,7 +25,7 @@ def places(segments, tmp_path: Path) -> tuple[str, str]:
 
 def test_a_run_reports_what_it_mirrored_and_the_lag_as_json_and_as_text(segments, places):
     report = segments("mirror", *places, "--once", "--output", "json").json
-    assert (report["job"], report["commits"], report["records_out"], report["failed"]) == ("mirror", 2, 2, 0)
+    assert (report["job"], report["details"]["commits"], report["records_out"], report["failed"]) == ("mirror", 2, 2, 0)
     assert {line["topic"]: line["lag_commits"] for line in report["partitions"]} == {"orders": 0, "prices": 0}
     ran = segments("mirror", *places, "--once")
     assert ran.lines[0].split()[:3] == ["topic", "action", "commits"]

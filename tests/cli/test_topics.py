@@ -110,7 +110,8 @@ def test_restore_brings_back_what_delete_records_took(segments, uri):
     version = LogDir.open(uri).snapshot("orders").version
     segments("delete-records", uri, "orders", "--before-offset", 2)
     restored = segments("topic", "restore", uri, "orders", "--version", version, "--output", "json").json
-    assert restored["partitions"] == [{"partition": 0, "log_start_offset": 0, "log_end_offset": 3}]
+    [line] = restored["partitions"]
+    assert (line["partition"], line["log_start_offset"], line["log_end_offset"]) == (0, 0, 3)
     assert segments("consume", uri, "orders").lines == ["a", "b", "c"]
 
 
@@ -152,8 +153,8 @@ def test_restore_names_the_transactions_that_it_takes_back_and_forgets_them_on_r
     assert lines[at + 2].split()[:3] == ["loader", "3-5,", "9"]
     assert log.append("orders", pa.table({"value": ["a"]}), ("loader", 9)) == {}
     restored = segments(*command, "--forget-transactions", "--output", "json").json
-    assert restored["transactions"] == [{"app_id": "loader", "versions": [3, 4, 5, 9], "kept_version": None}]
-    assert restored["transactions_forgotten"] is True
+    assert restored["details"]["transactions"] == [{"app_id": "loader", "versions": [3, 4, 5, 9], "kept_version": None}]
+    assert restored["details"]["transactions_forgotten"] is True
     assert log.append("orders", pa.table({"value": ["a"]}), ("loader", 3)) == {0: (4, 4)}
     latest = log.snapshot("orders").version
     assert "Transactions" not in segments("topic", "restore", uri, "orders", "--version", latest).text

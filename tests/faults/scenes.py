@@ -71,7 +71,7 @@ WRITES: dict[str, Callable[[LogDir], Any]] = {
     "retain": lambda log: retain(log, now_ms=later(log)),
     "compact": lambda log: compact(log, force=True),
     "vacuum": lambda log: vacuum(log, now_ms=later(log)),
-    "erase": lambda log: erase(log, "prices", [ERASED]),
+    "erase": lambda log: erase(log, topics=["prices"], keys=[ERASED]),
     "export": lambda log: log.export_kafka(f"{log.uri}/../export", "orders"),
 }
 

@@ -73,7 +73,7 @@ def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: Log
     assert contents(orders)["orders"] == {}
     jump(-400)
     vacuum(orders, now_ms=orders.storage.now_ms() + 3 * DAY_MS)
-    restore(orders, "orders", version)
+    restore(orders, topics=["orders"], version=version)
     assert contents(orders)["orders"] == before
     assert_clean(orders)
 

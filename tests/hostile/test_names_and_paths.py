@@ -77,7 +77,7 @@ def test_names_of_topics(place, name):
         lambda: log.history(name),
         lambda: list(log.read(name)),
         lambda: rebuild_manifest(log, name),
-        lambda: _raised(vacuum(log, topic=name).to_dict()["partitions"]),
+        lambda: _raised(vacuum(log, topics=[name]).to_dict()["partitions"]),
         lambda: _raised(verify(log, name).findings),
         lambda: log.export_kafka(str(place / "log" / "exported"), name),
         lambda: log.group("audit").reset({name: {0: 0}}),
@@ -115,7 +115,7 @@ def test_paths_of_rows(place, path, monkeypatch):
     later_ms = log.storage.now_ms() + 10**11
     for job in (roll, retain, compact, vacuum):
         try:
-            report = job(log, topic=TOPIC, now_ms=later_ms).to_dict()
+            report = job(log, topics=[TOPIC], now_ms=later_ms).to_dict()
         except SegmentsError:
             continue
         assert all("Traceback" not in line.get("error", "") for line in report["partitions"])

@@ -184,13 +184,13 @@ class Life:
             if not version:
                 version.append(self.log.describe("orders")["version"])
             self.log.append("orders", table, txn=("undone", 1))
-            restore(self.log, "orders", version[0])
+            restore(self.log, topics=["orders"], version=version[0])
 
         return step
 
     def _mirror(self) -> None:
         follower = LogDir.create(f"{self.uri}-follower", self.options)
-        self._finished(mirror(self.log, follower))
+        self._finished(mirror(follower, leader=self.log))
         assert verify(follower, deep=True).findings == []
         for topic, expected in self.expected.items():
             assert self._records(follower, topic) == sorted(expected)

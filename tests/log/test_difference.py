@@ -124,7 +124,7 @@ def test_what_a_restore_took_from_the_leader_is_not_foreign_in_a_copy_from_befor
     for count in (2, 4, 2):
         log.append("orders", pa.table({"value": [b"b"] * count}))
         copies.append(history(log, "orders"))
-    restore(log, "orders", kept)
+    restore(log, topics=["orders"], version=kept)
     log.append("orders", pa.table({"value": [b"c"]}))
     leader = history(log, "orders")
     assert [first_foreign_offset(copy, leader) for copy in copies] == [None] * 3

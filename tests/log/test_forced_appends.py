@@ -233,7 +233,7 @@ def test_a_mirror_has_forced_every_file_when_it_returns(root, tmp_path):
     leader = LogDir.create(str(tmp_path / "leader"))
     leader.create_topic("orders", 1, FORCED)
     leader.append("orders", rows("a"))
-    assert not mirror(leader, log).failed
+    assert not mirror(log, leader=leader).failed
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
 
 

@@ -77,14 +77,14 @@ class Histories:
         for _ in range(steps):
             self.append()
             if self.random.random() < 0.5:
-                roll(self.log, topic=self.topic, now_ms=self._later())
+                roll(self.log, topics=[self.topic], now_ms=self._later())
             if self.random.random() < 0.5:
-                compact(self.log, topic=self.topic)
+                compact(self.log, topics=[self.topic])
 
     def clean_all(self) -> None:
         self.log.alter_topic(self.topic, config={"min.cleanable.dirty.ratio": "0", "segment.ms": "1"})
-        roll(self.log, topic=self.topic, now_ms=self._later())
-        compact(self.log, topic=self.topic)
+        roll(self.log, topics=[self.topic], now_ms=self._later())
+        compact(self.log, topics=[self.topic])
 
     def _later(self) -> int:
         return self.log.storage.now_ms() + 30 * 24 * 3_600_000

@@ -260,7 +260,8 @@ def test_an_empty_segment_comes_before_the_one_that_begins_where_it_does(log, tm
     assert verify(log, deep=True).ok
     kafka.append([(b"b", True)])
     log.import_kafka(kafka.write())
-    assert restore(log, TOPIC, snapshot.version) == {0: (0, 11)}
+    [line] = restore(log, topics=[TOPIC], version=snapshot.version).partitions
+    assert (line["log_start_offset"], line["log_end_offset"]) == (0, 11)
     assert values(log) == {offset: kafka.history[offset] for offset in (6, 7, 8, 9)}
     assert verify(log, deep=True).ok
 
@@ -275,7 +276,7 @@ def test_a_version_from_before_a_topic_was_imported_anew_is_not_restored(log, tm
     kafka.append([(b"a", True)])
     log.import_kafka(kafka.write())
     with pytest.raises(LogDirError, match=f"Version {before} is of another topic"):
-        restore(log, TOPIC, before)
+        restore(log, topics=[TOPIC], version=before)
     assert values(log) == kafka.records()
 
 
@@ -381,7 +382,7 @@ def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, tmp_path, 
 
     def plan_and_restore(*args):
         plans = plan(*args)
-        restore(log, "latest-price", uncleaned)
+        restore(log, topics=["latest-price"], version=uncleaned)
         return plans
 
     monkeypatch.setattr(importing, "plan_import", plan_and_restore)

@@ -244,7 +244,7 @@ def test_a_follower_has_the_holes_of_its_leader(lacking, log, tmp_path):
     disk, hole = lacking
     log.import_kafka(str(disk.root))
     follower = LogDir.create(str(tmp_path / "follower"))
-    mirror(log, follower)
+    mirror(follower, leader=log)
     assert holes(follower, "orders") == [hole]
 
 

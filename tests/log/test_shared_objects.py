@@ -178,8 +178,8 @@ def test_a_topic_of_the_longest_name_shares_objects_as_others_do(log, tmp_path, 
     stray = path.replace(".log", "00.log")
     log.storage.write(stray, b"of a writer that failed")
     copy = LogDir.create(str(tmp_path / "copy"))
-    assert not mirror(log, copy).failed
-    erase(log, name, [b"no key"])
+    assert not mirror(copy, leader=log).failed
+    erase(log, topics=[name], keys=[b"no key"])
     log.delete_topic(name)
     old_ms = log.storage.now_ms() + 30 * 86_400_000
     with store_clock(old_ms):

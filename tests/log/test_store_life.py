@@ -168,11 +168,11 @@ def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
     [left] = log.storage.unfinished_uploads()
     assert left.path.startswith("orders-0/") and left.path.endswith(".log")
     with store_clock(left.started_ms + ORPHAN_AGE_MS - 60_000):
-        assert vacuum(log).to_dict()["unfinished_uploads"] == 0  # a writer may still be at it
+        assert vacuum(log).to_dict()["details"]["unfinished_uploads"] == 0  # a writer may still be at it
     with store_clock(left.started_ms + ORPHAN_AGE_MS + 60_000):
-        assert vacuum(log, dry_run=True).to_dict()["unfinished_uploads"] == 1
+        assert vacuum(log, dry_run=True).to_dict()["details"]["unfinished_uploads"] == 1
         assert len(log.storage.unfinished_uploads()) == 1
-        assert vacuum(log, topic="orders").to_dict()["unfinished_uploads"] == 1
+        assert vacuum(log, topics=["orders"]).to_dict()["details"]["unfinished_uploads"] == 1
     assert log.storage.unfinished_uploads() == []
     assert verify(log, deep=True).findings == []
 
@@ -182,6 +182,6 @@ def test_a_store_that_does_not_allow_to_list_uploads_is_a_warning(uri: str, prox
     log = LogDir.create(uri, proxy.options)
     proxy.play(lambda request: SLOW_DOWN if request.operation == "LIST UPLOADS" else None)
     report = vacuum(log)
-    assert "unfinished_uploads" not in report.figures
+    assert "unfinished_uploads" not in report.details
     [warning] = report.warnings
     assert "s3:ListBucketMultipartUploads" in warning

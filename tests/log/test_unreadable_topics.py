@@ -122,8 +122,8 @@ def test_an_export_of_all_topics_exports_the_others_and_names_it(damaged, tmp_pa
 def test_jobs_do_the_others_and_report_it(damaged):
     for job in (roll, retain, compact, vacuum):
         assert [line["topic"] for line in job(damaged).failed] == ["bad"]
-        assert [line["topic"] for line in job(damaged, topic="bad").failed] == ["bad"]
-        assert job(damaged, topic="good").failed == []
+        assert [line["topic"] for line in job(damaged, topics=["bad"]).failed] == ["bad"]
+        assert job(damaged, topics=["good"]).failed == []
 
 
 def test_only_force_deletes_it(damaged):

@@ -70,7 +70,7 @@ def create_again(log: LogDir) -> None:
 
 ACTIONS: dict[str, Callable[[LogDir], object]] = {
     IMPORT: import_again,
-    "restore": lambda log: restore(log, "orders", APPENDS, forget_transactions=True),
+    "restore": lambda log: restore(log, topics=["orders"], version=APPENDS, forget_transactions=True),
     "delete-records": lambda log: log.delete_records("orders", {0: 33, 1: -1}),
     "alter": lambda log: log.alter_topic("orders", {"cleanup.policy": "compact", "retention.ms": None}, PARTITIONS + 1),
     "delete": delete,

@@ -208,7 +208,7 @@ def retained(log) -> tuple[LogDir, int]:
 
 def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
     log, version = retained
-    assert compact_while(log, lambda: restore(log, "t", version))["action"] == "lost to another job"
+    assert compact_while(log, lambda: restore(log, topics=["t"], version=version))["action"] == "lost to another job"
     assert log.snapshot("t").partition(0).first_dirty_offset == 2
     for key in ("d 1", "d 2"):  # the tombstone gets its horizon, then it goes
         append(log, key)
@@ -222,7 +222,7 @@ def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
 def test_a_restore_that_takes_a_deletion_of_records_back_undoes_the_round(sealed):
     version = sealed.snapshot("t").version
     sealed.delete_records("t", {0: 6})
-    line = compact_while(sealed, lambda: restore(sealed, "t", version))
+    line = compact_while(sealed, lambda: restore(sealed, topics=["t"], version=version))
     assert (line["action"], bounds(sealed)) == ("lost to another job", [(0, 4), (4, 8), (8, 9)])
     assert sealed.snapshot("t").partition(0).first_dirty_offset == 0
     compact(sealed, now_ms=GOLDEN_MS)

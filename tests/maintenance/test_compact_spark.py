@@ -42,7 +42,7 @@ def appended(log: LogDir, tmp_path: Path, topic: str, partitions: int) -> LogDir
 def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
     appended(log, tmp_path, "prices", 3)
     copy = appended(log, tmp_path, "stock", 3)
-    there, here = (one.to_dict() for one in (compact(log, spark, now_ms=NOW_MS), compact(copy, now_ms=NOW_MS)))
+    there, here = (one.to_dict() for one in (compact(log, spark=spark, now_ms=NOW_MS), compact(copy, now_ms=NOW_MS)))
     assert len(there["partitions"]) == 6
     assert there["partitions"] == here["partitions"]
     assert 0 < there["records_out"] < there["records_in"]
@@ -63,7 +63,7 @@ def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, mo
 
     monkeypatch.setattr(MapFile, "pieces", noted)
     copy = appended(log, tmp_path, "prices", 1)
-    there = compact(log, spark, now_ms=NOW_MS)
+    there = compact(log, spark=spark, now_ms=NOW_MS)
     assert len(merged) == 2, "the driver has merged the maps of two tasks"
     assert there.partitions == compact(copy, now_ms=NOW_MS).partitions
     assert contents(log, "prices") == contents(copy, "prices")
@@ -108,7 +108,7 @@ def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spar
     copy = appended(log, tmp_path, "prices", 1)
     for one in (log, copy):
         one.alter_topic("prices", {"segment.bytes": "1000000"})
-    there = compact(log, spark, now_ms=NOW_MS)
+    there = compact(log, spark=spark, now_ms=NOW_MS)
     assert threads == [min(spark.sparkContext.defaultParallelism, os.cpu_count() or 1)] == [2]
     assert there.partitions == compact(copy, now_ms=NOW_MS).partitions
     assert there.partitions[0]["segments_in"] > there.partitions[0]["segments_out"] == 1

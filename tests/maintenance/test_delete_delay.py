@@ -71,7 +71,7 @@ def do_delete_topic(log: LogDir, now_ms: int) -> None:
 
 
 def do_restore(log: LogDir, now_ms: int) -> None:
-    restore(log, "orders", 1)
+    restore(log, topics=["orders"], version=1)
 
 
 def do_repair(log: LogDir, now_ms: int) -> None:

@@ -131,16 +131,16 @@ def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
         ends = log.offsets("t")
         compacted = "compact" in policy
         version = log.snapshot("t").version
-        planned = erase(log, "t", sorted(erased), dry_run=True, history=history).to_dict()
+        planned = erase(log, topics=["t"], keys=sorted(erased), dry_run=True, history=history).to_dict()
         assert (log.snapshot("t").version, contents(log, "t")) == (version, there)
 
         if commits is not None:
             with contextlib.suppress(RuntimeError), interrupted(commits):
-                erase(log, "t", sorted(erased), now_ms=NOW_MS, history=history)
+                erase(log, topics=["t"], keys=sorted(erased), now_ms=NOW_MS, history=history)
             assert [one for one in contents(log, "t") if one["key"] not in erased] == [
                 one for one in there if one["key"] not in erased
             ]
-        report = erase(log, "t", sorted(erased), now_ms=NOW_MS, history=history).to_dict()
+        report = erase(log, topics=["t"], keys=sorted(erased), now_ms=NOW_MS, history=history).to_dict()
 
         tombstones = [one for one in contents(log, "t") if one["offset"] >= ends[one["partition"]][1]]
         newest = {(one["partition"], one["key"]): one for one in there}
@@ -159,7 +159,7 @@ def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
         assert faults(log) == []
 
         version = log.snapshot("t").version
-        assert erase(log, "t", sorted(erased), now_ms=NOW_MS).to_dict()["partitions"] == []
+        assert erase(log, topics=["t"], keys=sorted(erased), now_ms=NOW_MS).to_dict()["partitions"] == []
         assert log.snapshot("t").version == version
 
         if not history:
@@ -215,7 +215,7 @@ def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy
     others = [one for one in contents(log, "t") if one["key"] != b"ada"]
     assert len(files_with(log, b"secret")) >= 3
 
-    erase(log, "t", [b"ada"], now_ms=log.storage.now_ms(), history=history)
+    erase(log, topics=["t"], keys=[b"ada"], now_ms=log.storage.now_ms(), history=history)
 
     if not history:
         assert files_with(log, b"secret") != [], "readers of earlier versions have their files"
@@ -251,7 +251,7 @@ def objects_in_log(log: LogDir) -> set[str]:
 @pytest.mark.parametrize("history", [False, True])
 def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy: str, history: bool) -> None:
     bobs = secret_among_many(log, policy)
-    report = erase(log, "t", [b"ada"], history=history).to_dict()
+    report = erase(log, topics=["t"], keys=[b"ada"], history=history).to_dict()
     actions = [(line["partition"], line["segments"]) for line in report["partitions"] if line["action"] == "erase"]
     assert actions == [(3, 2), (7, 2)]
     copied = sum(line["segments"] for line in report["partitions"] if line["action"] == "copy")
@@ -270,7 +270,7 @@ def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogD
     """The first erasure is killed before other partitions' runs are copied, and vacuum drops the rows of the keys."""
     bobs = secret_among_many(log)
     with pytest.raises(RuntimeError, match="killed"), interrupted(2):
-        erase(log, "t", [b"ada"])
+        erase(log, topics=["t"], keys=[b"ada"])
     vacuum(log, now_ms=log.storage.now_ms() + 2000)
     account = key_account(log, "t", b"ada")
     assert (
@@ -283,8 +283,8 @@ def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogD
     }
     assert all(copy.files_deleted.latest_ms > account.now_ms for copy in account.copies)
 
-    planned = erase(log, "t", [b"ada"], dry_run=True).to_dict()
-    report = erase(log, "t", [b"ada"], history=history).to_dict()
+    planned = erase(log, topics=["t"], keys=[b"ada"], dry_run=True).to_dict()
+    report = erase(log, topics=["t"], keys=[b"ada"], history=history).to_dict()
     assert {line["action"] for line in report["partitions"]} == {"copy"}
     assert _lines(planned) == _lines(report)
     if not history:
@@ -307,7 +307,7 @@ def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -
     removed = explain(log, "t", 3, 0, every_ms=1000)
     assert removed.files_deleted.latest_ms > now_ms + 60_000, "other partitions keep the object"
     assert removed.files_deleted == removed.steps[-1].window
-    erase(log, "t", [b"ada"])
+    erase(log, topics=["t"], keys=[b"ada"])
     assert explain(log, "t", 3, 0, every_ms=1000).files_deleted.latest_ms < now_ms + 60_000
     after = key_account(log, "t", b"ada", every_ms=1000)
     assert {copy.state for copy in after.copies} == {"removed file"}
@@ -330,7 +330,7 @@ def clipped(log: LogDir, base_offset: int, batch_bytes: int) -> None:
 def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log: LogDir) -> None:
     topic(log)
     clipped(log, 1, batch_bytes=1)
-    erase(log, "t", [b"ada"], history=True)
+    erase(log, topics=["t"], keys=[b"ada"], history=True)
     assert files_with(log, b"secret") == []
     assert [one["value"] for one in contents(log, "t")] == [b"1", b"2"]
 
@@ -340,7 +340,7 @@ def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log: LogDir) -> No
     clipped(log, 1, batch_bytes=10_000)
     before = log.snapshot("t").version
     with pytest.raises(SegmentsError, match="begins inside a batch"):
-        erase(log, "t", [b"ada"])
+        erase(log, topics=["t"], keys=[b"ada"])
     assert log.snapshot("t").version == before
 
 
@@ -349,7 +349,7 @@ def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
     append(log, [(0, b"ada", b"1"), (0, b"ada", b"2"), (0, b"bob", b"3")])
     append(log, [(0, b"bob", b"4")])
     before = log.snapshot("t").version, contents(log, "t")
-    [line] = erase(log, "t", [b"ada"], dry_run=True, history=True).to_dict()["partitions"]
+    [line] = erase(log, topics=["t"], keys=[b"ada"], dry_run=True, history=True).to_dict()["partitions"]
     assert (line["segments"], line["base_offsets"], line["records_to_erase"]) == (1, [0], 2)
     assert line["tombstones_to_append"] == 1
     assert (log.snapshot("t").version, contents(log, "t")) == before
@@ -366,7 +366,7 @@ def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: L
         return commit(manifest, plan, **options)
 
     monkeypatch.setattr(Manifest, "commit", commit_late)
-    report = erase(log, "t", [b"ada"])
+    report = erase(log, topics=["t"], keys=[b"ada"])
     assert report.dropped == {"erased": 2}
     assert [(one["key"], one["offset"]) for one in contents(log, "t")] == [(b"bob", 1)]
     assert faults(log) == []
@@ -375,7 +375,7 @@ def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: L
 def test_a_value_that_comes_after_the_erasure_stays(log: LogDir) -> None:
     topic(log, "compact")
     append(log, [(0, b"ada", b"1")])
-    erase(log, "t", [b"ada"])
+    erase(log, topics=["t"], keys=[b"ada"])
     append(log, [(0, b"ada", b"2")])
     assert [one["value"] for one in contents(log, "t")] == [None, b"2"]
 
@@ -400,7 +400,7 @@ def test_transactions_stay_as_they_are(log: LogDir, directory: str) -> None:
     levels = ("read_uncommitted", "read_committed")
     before = {level: records(level) for level in levels}
     key = before["read_committed"][0]["key"]
-    erase(log, name, [key])
+    erase(log, topics=[name], keys=[key])
     assert {level: records(level) for level in levels} == {
         level: [row for row in rows if row["key"] != key] for level, rows in before.items()
     }
@@ -412,14 +412,14 @@ def test_what_kafka_wrote_in_old_formats_is_erased_from_too(log: LogDir, directo
     name = imported(log, directory)
     before = contents(log, name)
     key = next(row["key"] for row in before if row["key"])
-    erase(log, name, [key])
+    erase(log, topics=[name], keys=[key])
     assert contents(log, name) == [row for row in before if row["key"] != key] != []
 
 
 def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Path) -> None:
     topic(log, segment_bytes=300)
     append(log, [(0, b"ada", b"secret"), (0, b"bob", b"1"), (1, b"ada", b"secret")])
-    erase(log, "t", [b"ada"])
+    erase(log, topics=["t"], keys=[b"ada"])
     seal(log)
     retain(log)
     log.export_kafka(str(tmp_path / "kafka"))
@@ -432,9 +432,9 @@ def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Pat
 def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
     topic(log)
     with pytest.raises(InvalidOptionError, match="Which keys"):
-        erase(log, "t", [])
+        erase(log, topics=["t"], keys=[])
     with pytest.raises(LogDirError, match="Maintenance does not change a directory of Kafka's"):
-        erase(LogDir.open(str(GOLDEN / "broker-data")), "orders", [b"a"])
+        erase(LogDir.open(str(GOLDEN / "broker-data")), topics=["orders"], keys=[b"a"])
 
 
 @pytest.mark.slow
@@ -450,7 +450,7 @@ def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: L
         ("active segment", 1), ("removed file", 1), ("sealed segment", 1)
     ]  # fmt: skip
 
-    erase(log, "t", [b"ada"])
+    erase(log, topics=["t"], keys=[b"ada"])
     account = key_account(log, "t", b"ada")
     assert {copy.state for copy in account.copies} == {"removed file"}
     assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret")
@@ -475,7 +475,7 @@ def test_history_and_the_account_cover_the_files_of_a_deleted_topic_of_the_name(
     assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret") != []
     assert account.copies[0].files_deleted.earliest_ms <= log.storage.now_ms() + 6000, "its own delay counts"
 
-    erase(log, "t", [b"ada"], history=True)
+    erase(log, topics=["t"], keys=[b"ada"], history=True)
     assert files_with(log, b"secret") == []
     assert len(files_with(log, b"bobs own")) == 1
     assert key_account(log, "t", b"ada").copies == ()

@@ -57,7 +57,7 @@ def test_a_damaged_chunk_stops_the_rolling_of_its_partition_only(orders, session
     chunk = live(orders, "orders", DAMAGED)[5]
     flip(path_of(orders, chunk.path), 70)
     before = rows_of(orders, DAMAGED)
-    report = roll(orders, session, now_ms=GOLDEN_MS)
+    report = roll(orders, spark=session, now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll", DAMAGED: "failed", 2: "roll"}
     assert rows_of(orders, DAMAGED) == before
     for number in (0, 2):
@@ -80,7 +80,7 @@ def test_a_chunk_whose_header_is_damaged_fails_before_anything_is_copied(orders)
 def test_a_missing_file_is_one_clear_line(orders, session):
     chunk = live(orders, "orders", DAMAGED)[5]
     path_of(orders, chunk.path).unlink()
-    report = roll(orders, session, now_ms=GOLDEN_MS)
+    report = roll(orders, spark=session, now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll", DAMAGED: "failed", 2: "roll"}
     error = report.failed[0]["error"]
     assert error.startswith(f"A file that the log named when it was loaded is gone in {path_of(orders, chunk.path)}. ")
@@ -92,7 +92,7 @@ def test_a_damaged_segment_stops_the_compaction_of_its_partition_only(orders, se
     segment = live(orders, "orders", DAMAGED)[1]
     flip(path_of(orders, segment.path), segment.log_bytes - 1)
     before = rows_of(orders, DAMAGED)
-    report = compact(orders, session, now_ms=GOLDEN_MS, force=True)
+    report = compact(orders, spark=session, now_ms=GOLDEN_MS, force=True)
     assert actions(report) == {0: "compact", DAMAGED: "failed", 2: "compact"}
     assert report.dropped["superseded"] > 0
     assert rows_of(orders, DAMAGED) == before
@@ -193,7 +193,7 @@ def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report
     flip(path_of(orders, segment.path), segment.log_bytes - 1)
     before = len(contents(orders, "orders", partition=DAMAGED, end_offset=segment.base_offset))
     small = LogDir.open(orders.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
-    report = compact(small, session, now_ms=GOLDEN_MS, force=True)
+    report = compact(small, spark=session, now_ms=GOLDEN_MS, force=True)
     assert actions(report) == {0: "compact", DAMAGED: "failed", 2: "compact"}
     (line,) = report.failed
     assert line["partition"] == DAMAGED and segment.path in line["error"]
@@ -213,10 +213,10 @@ def files(log: LogDir) -> set[str]:
 def test_a_partition_that_roll_fails_with_leaves_no_files(orders, session):
     chunk = live(orders, "orders", DAMAGED)[15]
     flip(path_of(orders, chunk.path), 70)
-    roll(orders, session, now_ms=GOLDEN_MS)
+    roll(orders, spark=session, now_ms=GOLDEN_MS)
     before = files(orders)
     assert len({path for path in before if path.startswith("orders-1/")}) == 3 * 40
-    assert roll(orders, session, now_ms=GOLDEN_MS).failed
+    assert roll(orders, spark=session, now_ms=GOLDEN_MS).failed
     assert files(orders) == before
     assert len(contents(orders, "orders", partition=0)) == 40
 
@@ -231,5 +231,5 @@ def test_a_partition_that_compact_fails_with_leaves_no_files(orders, session, by
         monkeypatch.setattr(PLAN, "LARGE_SHARE", 0)
     before = {path for path in files(orders) if path.startswith("orders-1/")}
     small = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "2"})
-    assert actions(compact(small, session, now_ms=GOLDEN_MS, force=True))[DAMAGED] == "failed"
+    assert actions(compact(small, spark=session, now_ms=GOLDEN_MS, force=True))[DAMAGED] == "failed"
     assert {path for path in files(orders) if path.startswith("orders-1/")} == before

@@ -61,7 +61,7 @@ def test_batches_without_a_leader_epoch_get_the_partitions_and_others_keep_their
     before = log.snapshot("orders").partition(0)
     moved = dataclasses.replace(before, leader_epoch=7, leader_epochs=((3, 0), (7, 10)))
     log.manifest("orders").commit(lambda _: Change("test", partitions=[moved]))
-    compact(log, topic="orders", now_ms=GOLDEN_MS)
+    compact(log, topics=["orders"], now_ms=GOLDEN_MS)
     assert epochs(log) == [[3], [7], [-1], [-1]], "two are rewritten, one is left as it was, one is active"
     assert verify(log, deep=True).errors == 0
 

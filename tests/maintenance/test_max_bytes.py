@@ -207,12 +207,14 @@ def test_the_size_is_that_of_the_live_files_and_what_is_removed_waits_for_vacuum
     report = retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()
     after_bytes, still_bytes = sizes(full)
     assert after_bytes <= limit < live_bytes and still_bytes == all_bytes
-    assert report["live_bytes"] == after_bytes and report["waiting_bytes"] == all_bytes - after_bytes
-    assert (report["max_bytes"], report["over_bytes"]) == (limit, 0)
+    assert (
+        report["details"]["live_bytes"] == after_bytes and report["details"]["waiting_bytes"] == all_bytes - after_bytes
+    )
+    assert (report["details"]["max_bytes"], report["details"]["over_bytes"]) == (limit, 0)
     assert report["records_in"] == report["records_out"] + report["dropped"]["max-bytes"]
     vacuum(full, now_ms=full.storage.now_ms() + 2 * DAY_MS)
     assert sizes(full) == (after_bytes, after_bytes)
-    assert retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()["waiting_bytes"] == 0
+    assert retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()["details"]["waiting_bytes"] == 0
 
 
 def test_the_oldest_of_all_topics_go_and_the_report_says_how_far(full):
@@ -239,7 +241,7 @@ def test_retention_ms_as_short_as_reported_takes_the_same(full, tmp_path):
         full.alter_topic("orders", {"retention.ms": str(shorter)})
         found = [
             one
-            for one in retain(full, topic="orders", now_ms=LATER_MS, dry_run=True).partitions
+            for one in retain(full, topics=["orders"], now_ms=LATER_MS, dry_run=True).partitions
             if one["partition"] == line["partition"]
         ]
         assert bool(found and found[0]["segments"] == line["segments"]) is same
@@ -249,8 +251,8 @@ def test_a_size_that_cannot_be_reached_is_said_with_what_is_in_its_way(full):
     now_ms = START_MS + 45 * DAY_MS  # most of orders-1 is not a day old
     report = retain(full, now_ms=now_ms, max_bytes=0).to_dict()
     live_bytes, _ = sizes(full)
-    assert report["over_bytes"] == report["live_bytes"] == live_bytes > 0
-    held = [report[f"held_{why}_bytes"] for why in ("active", "young", "compacted")]
+    assert report["details"]["over_bytes"] == report["details"]["live_bytes"] == live_bytes > 0
+    held = [report["details"][f"held_{why}_bytes"] for why in ("active", "young", "compacted")]
     assert sum(held) == live_bytes and all(held)
     assert bases(full)["prices", 0][0] == 0
     for number in (0, 1):
@@ -280,7 +282,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(full):
     assert (bases(full), [full.snapshot(topic).version for topic in full.topics()]) == before
     done = retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()
     assert {**dry, "seconds": 0, "dry_run": False} == {**done, "seconds": 0}
-    assert done["live_bytes"] == sizes(full)[0] <= limit
+    assert done["details"]["live_bytes"] == sizes(full)[0] <= limit
 
 
 def test_ordinary_retention_comes_first_and_may_be_enough(full):
@@ -311,7 +313,10 @@ def test_two_at_once_take_what_one_would_take(full, tmp_path, monkeypatch):
     meanwhile(monkeypatch, lambda: reports.append(retain(full, now_ms=LATER_MS, max_bytes=limit)))
     late = retain(full, now_ms=LATER_MS, max_bytes=limit)
     assert reports[0].to_dict()["partitions"] == expected["partitions"]
-    assert late.partitions == [] and late.to_dict()["live_bytes"] == expected["live_bytes"] == sizes(full)[0]
+    assert (
+        late.partitions == []
+        and late.to_dict()["details"]["live_bytes"] == expected["details"]["live_bytes"] == sizes(full)[0]
+    )
 
 
 def test_many_at_once_take_what_one_would_take(full):
@@ -327,7 +332,7 @@ def test_many_at_once_take_what_one_would_take(full):
         reports = [*pool.map(work, range(4))]
     assert not any(report.failed for report in reports)
     assert sum((report.dropped for report in reports), Counter()) == Counter(expected["dropped"])
-    assert sizes(full)[0] == expected["live_bytes"]
+    assert sizes(full)[0] == expected["details"]["live_bytes"]
 
 
 @pytest.mark.slow
@@ -346,12 +351,12 @@ def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monk
             LogDir(full.storage, defaults=full.defaults, open_delta_log=play), now_ms=LATER_MS, max_bytes=limit
         )
         assert [line["topic"] for line in report.failed] == ["payments"]
-        assert report.to_dict()["live_bytes"] == sizes(full)[0]
+        assert report.to_dict()["details"]["live_bytes"] == sizes(full)[0]
 
     meanwhile(monkeypatch, half)
     report = retain(full, now_ms=LATER_MS, max_bytes=limit)
     assert {line["topic"] for line in report.partitions} == {"payments"}
-    assert sizes(full)[0] == expected.to_dict()["live_bytes"]
+    assert sizes(full)[0] == expected.to_dict()["details"]["live_bytes"]
 
 
 def test_a_lost_race_is_planned_anew_on_what_is_there(full, monkeypatch):
@@ -363,7 +368,7 @@ def test_a_lost_race_is_planned_anew_on_what_is_there(full, monkeypatch):
     assert [(line["topic"], line["partition"], line["segments"]) for line in report.partitions] == [
         (line["topic"], line["partition"], line["segments"]) for line in expected.partitions
     ]
-    assert full.offsets("orders")[0][1] == 43 and report.to_dict()["live_bytes"] == sizes(full)[0]
+    assert full.offsets("orders")[0][1] == 43 and report.to_dict()["details"]["live_bytes"] == sizes(full)[0]
 
 
 def test_a_topic_that_is_altered_or_made_again_meanwhile_is_left(full, monkeypatch):
@@ -372,7 +377,7 @@ def test_a_topic_that_is_altered_or_made_again_meanwhile_is_left(full, monkeypat
         full.delete_topic("payments")
         topic_with(full, "payments", {"segment.bytes": 2000, "retention.ms": -1})
         append_one_by_one(full, "payments", records(40, time_ms=START_MS))
-        roll(full, topic="payments", now_ms=START_MS)
+        roll(full, topics=["payments"], now_ms=START_MS)
 
     meanwhile(monkeypatch, change)
     report = retain(full, now_ms=LATER_MS, max_bytes=0)
@@ -395,13 +400,13 @@ def test_files_of_deleted_topics_wait_for_vacuum(full):
     live_bytes, all_bytes = sizes(full)
     full.delete_topic("payments")
     report = retain(full, now_ms=LATER_MS, max_bytes=live_bytes).to_dict()
-    assert report["partitions"] == [] and report["live_bytes"] == sizes(full)[0] < live_bytes
-    assert report["waiting_bytes"] == all_bytes - report["live_bytes"]
+    assert report["partitions"] == [] and report["details"]["live_bytes"] == sizes(full)[0] < live_bytes
+    assert report["details"]["waiting_bytes"] == all_bytes - report["details"]["live_bytes"]
 
 
 def test_a_topic_or_a_limit_that_makes_no_sense_is_an_error(full):
     with pytest.raises(InvalidOptionError, match="whole log directory"):
-        retain(full, topic="orders", max_bytes=1)
+        retain(full, topics=["orders"], max_bytes=1)
     for wrong in ({"max_bytes": -1}, {"max_bytes": 1, "min_retention_ms": -1}):
         with pytest.raises(InvalidOptionError, match="below 0"):
             retain(full, **wrong)

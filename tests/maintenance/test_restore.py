@@ -12,9 +12,8 @@ from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDir
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance import Report, compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
-from spark_segments.maintenance.removal.undone_transactions import UndoneTransactions
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
@@ -35,6 +34,11 @@ def assert_sound(log: LogDir) -> None:
     assert report.ok, report.findings
 
 
+def bounds(report: Report) -> dict[int, tuple[int, int]]:
+    """{partition: (log start offset, log end offset)} after a restore."""
+    return {line["partition"]: (line["log_start_offset"], line["log_end_offset"]) for line in report.partitions}
+
+
 @pytest.fixture
 def orders(log) -> LogDir:
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.ms": -1, "file.delete.delay.ms": DELAY_MS})
@@ -48,7 +52,7 @@ def test_records_that_retention_took_are_there_again(orders):
     orders.alter_topic("orders", {"retention.bytes": "0"})
     retain(orders, now_ms=GOLDEN_MS)
     assert orders.offsets("orders")[0][0] > 0
-    assert restore(orders, "orders", wanted) == {0: (0, 40)}
+    assert bounds(restore(orders, topics=["orders"], version=wanted)) == {0: (0, 40)}
     assert contents(orders, "orders") == before
     assert orders.config("orders").retention_bytes == 0  # settings are not brought back
     assert_sound(orders)
@@ -63,8 +67,8 @@ def test_a_clock_that_fails_after_the_commit_is_no_error_of_a_restore(orders, mo
         raise StorageError("The file system failed", path=storage.location("_clock"))
 
     play.commits(lambda go: (go(), monkeypatch.setattr(Storage, "now_ms", failed))[0])
-    restored = restore(LogDir(Storage(orders.uri), open_delta_log=play), "orders", wanted)
-    assert (dict(restored), restored.leaving) == ({0: (0, 60)}, {0: (40, 60)})
+    restored = restore(LogDir(Storage(orders.uri), open_delta_log=play), topics=["orders"], version=wanted)
+    assert bounds(restored) == {0: (0, 60)} and restored.partitions[0]["leaving"] == [40, 60]
     monkeypatch.undo()
     assert contents(orders, "orders") == before
 
@@ -73,7 +77,7 @@ def test_rolling_is_undone_and_can_be_done_again(orders):
     before, wanted = contents(orders, "orders"), version(orders)
     roll(orders, now_ms=GOLDEN_MS)
     rolled = [segment.base_offset for segment in live(orders, "orders")]
-    restore(orders, "orders", wanted)
+    restore(orders, topics=["orders"], version=wanted)
     assert [segment.state for segment in live(orders, "orders")] == ["chunk"] * 40
     assert contents(orders, "orders") == before
     assert_sound(orders)
@@ -86,7 +90,7 @@ def test_rolling_is_undone_and_can_be_done_again(orders):
 def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
     before, wanted = contents(orders, "orders"), version(orders)
     append_one_by_one(orders, "orders", records(20, first=40))
-    assert restore(orders, "orders", wanted) == {0: (0, 60)}
+    assert bounds(restore(orders, topics=["orders"], version=wanted)) == {0: (0, 60)}
     assert contents(orders, "orders") == before
     assert orders.append("orders", records(1, first=99)) == {0: (60, 60)}
     assert [one["offset"] for one in contents(orders, "orders")] == [*range(40), 60]
@@ -100,7 +104,7 @@ def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
 def test_the_empty_batch_in_their_place_can_be_compacted_and_exported(orders, tmp_path):
     wanted = version(orders)
     append_one_by_one(orders, "orders", records(20, first=40))
-    restore(orders, "orders", wanted)
+    restore(orders, topics=["orders"], version=wanted)
     orders.export_kafka(str(tmp_path / "kafka"))
     broker = LogDir.open(str(tmp_path / "kafka"))
     assert broker.offsets("orders") == {0: (0, 60)}
@@ -122,7 +126,7 @@ def test_a_compacted_topic_is_cleaned_again(orders):
     compact(orders, now_ms=GOLDEN_MS)
     cleaned = contents(orders, "orders")
     assert len(cleaned) < len(before)
-    restore(orders, "orders", wanted)
+    restore(orders, topics=["orders"], version=wanted)
     assert contents(orders, "orders") == before
     assert orders.snapshot("orders").partition(0).first_dirty_offset == 0
     compact(orders, now_ms=GOLDEN_MS)
@@ -134,7 +138,7 @@ def test_a_deleted_topic_is_there_again(orders):
     before, wanted = contents(orders, "orders"), version(orders)
     orders.delete_topic("orders")
     assert orders.topics() == []
-    restore(orders, "orders", wanted)
+    restore(orders, topics=["orders"], version=wanted)
     assert orders.topics() == ["orders"]
     assert contents(orders, "orders") == before
     assert_sound(orders)
@@ -146,7 +150,7 @@ def test_an_empty_version_and_a_partition_that_came_later_are_empty(log):
     log.alter_topic("orders", partitions=2)
     append_one_by_one(log, "orders", records(5), partition=0)
     append_one_by_one(log, "orders", records(7), partition=1)
-    assert restore(log, "orders", empty) == {0: (5, 5), 1: (7, 7)}
+    assert bounds(restore(log, topics=["orders"], version=empty)) == {0: (5, 5), 1: (7, 7)}
     assert contents(log, "orders") == []
     assert_sound(log)
 
@@ -158,7 +162,7 @@ def test_what_vacuum_has_taken_cannot_be_restored(orders):
     before = contents(orders, "orders")
     vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
     with pytest.raises(LogDirError, match="vacuum has deleted 33 of its files"):
-        restore(orders, "orders", wanted)
+        restore(orders, topics=["orders"], version=wanted)
     assert contents(orders, "orders") == before
 
 
@@ -171,7 +175,7 @@ def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
 
     def restore_first(*_):
         with pytest.raises(LogDirError, match="vacuum has deleted"):
-            restore(orders, "orders", wanted)
+            restore(orders, topics=["orders"], version=wanted)
         tried.append(True)
 
     monkeypatch.setattr(VACUUM, "_delete", restore_first)
@@ -182,7 +186,7 @@ def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
 def test_what_was_restored_is_not_vacuums_any_more(orders):
     before, wanted = contents(orders, "orders"), version(orders)
     roll(orders, now_ms=GOLDEN_MS)
-    restore(orders, "orders", wanted)
+    restore(orders, topics=["orders"], version=wanted)
     vacuum(orders, now_ms=orders.storage.now_ms() + DELAY_MS + 60_000)
     assert contents(orders, "orders") == before
     assert_sound(orders)
@@ -190,16 +194,16 @@ def test_what_was_restored_is_not_vacuums_any_more(orders):
 
 def test_wrong_versions_and_topics_are_named(orders):
     with pytest.raises(InvalidOptionError, match="99"):
-        restore(orders, "orders", 99)
+        restore(orders, topics=["orders"], version=99)
     with pytest.raises(UnknownTopicError, match="orers"):
-        restore(orders, "orers", 0)
+        restore(orders, topics=["orers"], version=0)
     old = version(orders)
     orders.delete_topic("orders")
     topic_with(orders, "orders", {})
     with pytest.raises(LogDirError, match="another topic of the name"):
-        restore(orders, "orders", old)
+        restore(orders, topics=["orders"], version=old)
     with pytest.raises(LogDirError, match="Import it"):
-        restore(LogDir.open(str(golden_dir("broker-data"))), "orders", 0)
+        restore(LogDir.open(str(golden_dir("broker-data"))), topics=["orders"], version=0)
 
 
 def send(log: LogDir, app_id: str, *versions: int) -> list[bool]:
@@ -222,13 +226,16 @@ def sent(log) -> tuple[LogDir, int]:
     return log, wanted
 
 
-TAKEN_BACK = [UndoneTransactions("loader", (2, 5), 1), UndoneTransactions("other", (0,), None)]
+TAKEN_BACK = [
+    {"app_id": "loader", "versions": (2, 5), "kept_version": 1},
+    {"app_id": "other", "versions": (0,), "kept_version": None},
+]
 
 
 def test_transactions_that_a_restore_takes_back_are_named_and_stay_remembered(sent):
     log, wanted = sent
-    restored = restore(log, "orders", wanted)
-    assert restored == {0: (0, 40)} and list(restored.transactions) == TAKEN_BACK
+    restored = restore(log, topics=["orders"], version=wanted)
+    assert bounds(restored) == {0: (0, 40)} and restored.details["transactions"] == TAKEN_BACK
     assert send(log, "loader", 1, 2, 5, 6) == [False, False, False, True]
     assert send(log, "other", 0) == [False]
 
@@ -237,8 +244,10 @@ def test_transactions_that_a_restore_takes_back_are_named_and_stay_remembered(se
 def test_transactions_that_are_forgotten_can_be_sent_again_once(sent, asked):
     log, wanted = sent
     if asked == "by a second restore":
-        restore(log, "orders", wanted)
-    assert list(restore(log, "orders", wanted, forget_transactions=True).transactions) == TAKEN_BACK
+        restore(log, topics=["orders"], version=wanted)
+    assert (
+        restore(log, topics=["orders"], version=wanted, forget_transactions=True).details["transactions"] == TAKEN_BACK
+    )
     assert send(log, "loader", 1, 2, 5, 5) == [False, True, True, False]
     assert send(log, "other", 0, 0) == [True, False]
     assert values(log) == [first + number for first in (100, 200, 500, 0) for number in range(10)]
@@ -247,7 +256,7 @@ def test_transactions_that_are_forgotten_can_be_sent_again_once(sent, asked):
 
 def test_what_is_forgotten_stays_so_after_a_checkpoint(sent):
     log, wanted = sent
-    restore(log, "orders", wanted, forget_transactions=True)
+    restore(log, topics=["orders"], version=wanted, forget_transactions=True)
     log.manifest("orders").merge_files()
     assert send(log, "loader", 1, 2) == [False, True]
     assert send(log, "other", 0) == [True]
@@ -256,8 +265,8 @@ def test_what_is_forgotten_stays_so_after_a_checkpoint(sent):
 def test_records_that_come_back_bring_their_transactions_back(sent):
     log, wanted = sent
     latest = version(log)
-    restore(log, "orders", wanted, forget_transactions=True)
-    assert list(restore(log, "orders", latest).transactions) == []
+    restore(log, topics=["orders"], version=wanted, forget_transactions=True)
+    assert restore(log, topics=["orders"], version=latest).details["transactions"] == []
     assert send(log, "loader", 2, 5) == [False, False]
     assert send(log, "other", 0) == [False]
     assert len(contents(log, "orders")) == 40
@@ -265,9 +274,11 @@ def test_records_that_come_back_bring_their_transactions_back(sent):
 
 def test_what_was_forgotten_before_is_not_named_again(sent):
     log, wanted = sent
-    restore(log, "orders", wanted, forget_transactions=True)
+    restore(log, topics=["orders"], version=wanted, forget_transactions=True)
     send(log, "loader", 2)
-    assert list(restore(log, "orders", wanted).transactions) == [UndoneTransactions("loader", (2,), 1)]
+    assert restore(log, topics=["orders"], version=wanted).details["transactions"] == [
+        {"app_id": "loader", "versions": (2,), "kept_version": 1}
+    ]
     assert send(log, "loader", 2, 5) == [False, True]
 
 
@@ -285,52 +296,52 @@ def test_a_version_whose_transactions_vacuum_takes_meanwhile_is_not_restored(sen
     monkeypatch.setattr(RESTORE, "_check_files", vacuumed)
     before = version(log)
     with pytest.raises(InvalidOptionError, match=r"rows of this version.*not there any more.*Vacuum has taken them"):
-        restore(log, "orders", wanted)
+        restore(log, topics=["orders"], version=wanted)
     assert version(log) == before
 
 
 def test_no_restore_brings_erased_records_back_unless_it_is_told_to(orders):
     wanted = version(orders)
     before = contents(orders, "orders")
-    erase(orders, "orders", [b"1", b"2", b"no key of a record"])
+    erase(orders, topics=["orders"], keys=[b"1", b"2", b"no key of a record"])
     last = version(orders)
     left = contents(orders, "orders")
     append_one_by_one(orders, "orders", records(3, first=40))
     with pytest.raises(
         ErasedRecordsError, match=rf"version {last} of 20\d\d-.* UTC \(3 keys\).*including-erased"
     ) as found:
-        restore(orders, "orders", wanted)
+        restore(orders, topics=["orders"], version=wanted)
     assert "no key" not in str(found.value)
     with pytest.raises(ErasedRecordsError):
-        restore(orders, "orders", wanted, dry_run=True)
+        restore(orders, topics=["orders"], version=wanted, dry_run=True)
 
-    restore(orders, "orders", last)  # of after the erasure
+    restore(orders, topics=["orders"], version=last)  # of after the erasure
     assert contents(orders, "orders") == left
-    restored = restore(orders, "orders", wanted, including_erased=True)
-    assert [(one.version, one.keys) for one in restored.erasures] == [(last, 3)]
+    restored = restore(orders, topics=["orders"], version=wanted, including_erased=True)
+    assert [(one["version"], one["keys"]) for one in restored.details["erasures"]] == [(last, 3)]
     assert contents(orders, "orders") == before
     assert_sound(orders)
 
 
 def test_an_erasure_is_known_after_vacuum_and_after_the_topic_was_deleted(orders):
     wanted = version(orders)
-    erase(orders, "orders", [b"1"])
+    erase(orders, topics=["orders"], keys=[b"1"])
     for number in range(25):  # checkpoints
         append_one_by_one(orders, "orders", records(1, first=40 + number))
     vacuum(orders)
     orders.delete_topic("orders")
     with pytest.raises(ErasedRecordsError):
-        restore(orders, "orders", wanted)
+        restore(orders, topics=["orders"], version=wanted)
 
 
 def test_a_topic_of_format_version_1_tells_an_erasure_by_its_commit(log):
     log.manifest("orders").create("an-id", {"retention.ms": "-1"}, [Partition("an-id", 0)], format_version=1)
     append_one_by_one(log, "orders", records(20))
     wanted = version(log)
-    erase(log, "orders", [b"1"])
+    erase(log, topics=["orders"], keys=[b"1"])
     last = version(log)
     with pytest.raises(ErasedRecordsError, match=rf"version {last} of .* UTC \(unknown keys\)"):
-        restore(log, "orders", wanted)
+        restore(log, topics=["orders"], version=wanted)
 
 
 def test_a_restore_that_brings_no_file_back_may_go_beyond_an_erasure(orders):
@@ -339,8 +350,8 @@ def test_a_restore_that_brings_no_file_back_may_go_beyond_an_erasure(orders):
     append_one_by_one(
         orders, "orders", pa.table({"key": pa.array([b"ada"], pa.binary()), "value": pa.array([b"1"], pa.binary())})
     )
-    erase(orders, "orders", [b"ada"])
-    restore(orders, "orders", wanted)
+    erase(orders, topics=["orders"], keys=[b"ada"])
+    restore(orders, topics=["orders"], version=wanted)
     assert contents(orders, "orders") == before
 
 
@@ -348,6 +359,6 @@ def test_a_topic_remembers_that_it_erased_however_often_it_did(orders, monkeypat
     monkeypatch.setattr("spark_segments.log.manifest.erasures.MOST_ERASURES", 2)
     wanted = version(orders)
     for number in range(5):
-        erase(orders, "orders", [b"%d" % number])
-    restored = restore(orders, "orders", wanted, including_erased=True, dry_run=True)
-    assert [(one.version, one.keys) for one in restored.erasures] == [(wanted + 4, 4), (wanted + 5, 1)]
+        erase(orders, topics=["orders"], keys=[b"%d" % number])
+    restored = restore(orders, topics=["orders"], version=wanted, including_erased=True, dry_run=True)
+    assert [(one["version"], one["keys"]) for one in restored.details["erasures"]] == [(wanted + 4, 4), (wanted + 5, 1)]

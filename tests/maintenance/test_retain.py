@@ -134,7 +134,7 @@ def test_log_start_and_end_never_go_back(tmp_path_factory, found, overrides, clo
             log.delete_records("orders", {number: min(start, end)})
     before = log.offsets("orders")
     for now_ms in clocks:
-        retain(log, topic="orders", now_ms=now_ms)
+        retain(log, topics=["orders"], now_ms=now_ms)
         after = log.offsets("orders")
         for number in (0, 1):
             assert after[number][0] >= before[number][0] and after[number][1] == before[number][1]
@@ -288,10 +288,10 @@ def test_all_topics_or_the_one_that_is_named(log):
         topic_with(log, name, {"segment.bytes": 2000, "retention.bytes": 2000, "retention.ms": -1})
         append_one_by_one(log, name, records(40))
     roll(log, now_ms=GOLDEN_MS)
-    assert {line["topic"] for line in retain(log, topic="orders", now_ms=GOLDEN_MS).partitions} == {"orders"}
+    assert {line["topic"] for line in retain(log, topics=["orders"], now_ms=GOLDEN_MS).partitions} == {"orders"}
     assert {line["topic"] for line in retain(log, now_ms=GOLDEN_MS).partitions} == {"payments"}
     with pytest.raises(UnknownTopicError, match="orers"):
-        retain(log, topic="orers")
+        retain(log, topics=["orers"])
 
 
 def test_a_directory_of_kafkas_is_not_touched():

@@ -174,7 +174,7 @@ def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_
     before, wanted = contents(log, "orders"), log.snapshot("orders").version
     roll(log, now_ms=GOLDEN_MS)
     assert states(log) == ["sealed", "chunk"]
-    meanwhile(monkeypatch, lambda: restore(log, "orders", wanted))
+    meanwhile(monkeypatch, lambda: restore(log, topics=["orders"], version=wanted))
     later_ms = log.storage.now_ms() + 8 * DAY_MS
     (line,) = roll(log, now_ms=later_ms).partitions
     assert line["action"] == "lost to another job"

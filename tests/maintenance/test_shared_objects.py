@@ -309,10 +309,10 @@ def test_a_restore_between_two_vacuums_gets_the_rows_whose_object_is_there(order
     vacuum(orders, now_ms=now_ms)  # takes the row of partition 0, not the object
     assert path in objects(orders)
     with pytest.raises(LogDirError, match="vacuum has deleted"):
-        restore(orders, "orders", whole)
+        restore(orders, topics=["orders"], version=whole)
     with pytest.raises(LogDirError, match="cannot be restored"):
-        restore(orders, "orders", whole)
-    restore(orders, "orders", partly)
+        restore(orders, topics=["orders"], version=whole)
+    restore(orders, topics=["orders"], version=partly)
     assert contents(orders, "orders") == before and path in named_objects(orders)
     vacuum(orders, now_ms=now_ms + 30 * DAY_MS)
     assert path in objects(orders) and contents(orders, "orders") == before

@@ -68,7 +68,7 @@ def test_a_file_stays_while_a_removed_row_may_be_read_or_restored(shared):
     vacuum(shared, now_ms=LATER_MS)
     assert there(shared) == {FIRST, SECOND}
     with pytest.raises(LogDirError, match="cannot be restored: vacuum has deleted 1 of its files"):
-        restore(shared, "orders", version)
+        restore(shared, topics=["orders"], version=version)
     assert [row.identity for row in of(shared, FIRST)] == [second.identity]
 
 

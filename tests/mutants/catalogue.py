@@ -606,7 +606,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a leader that was demoted and cut is known by its epochs alone",
-        "maintenance/promotion/divergence.py",
+        "log/divergence.py",
         "    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)\n",
         "    return False\n",
         "tests/maintenance/promotion/test_demote.py::test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch",

@@ -39,7 +39,9 @@ def maintain(simulation: Simulation, process: Process) -> None:
 def run_job(simulation: Simulation, process: Process, log: Any, name: str, topic: str | None) -> None:
     """Runs a job by the store's clock."""
     now_ms = simulation.world.now_ms
-    simulation.attempt_job(process, lambda: JOBS[name](log, topic=topic, now_ms=now_ms), now_ms=now_ms)
+    simulation.attempt_job(
+        process, lambda: JOBS[name](log, topics=None if topic is None else [topic], now_ms=now_ms), now_ms=now_ms
+    )
 
 
 def check(simulation: Simulation, process: Process, log: Any, topic: str | None) -> None:

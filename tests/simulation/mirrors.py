@@ -91,7 +91,7 @@ def follow(simulation: Simulation, process: Process) -> None:
             parted = follower.is_parted(topic)
             refusals = simulation.attempt_job(
                 process,
-                lambda topic=topic: mirror(source, target, topics=[topic], groups=True),
+                lambda topic=topic: mirror(target, leader=source, topics=[topic], groups=True),
                 lambda line, parted=parted: parted and "has records that the topic in" in line["error"],
             )
             if refusals:  # what the error says that helps
@@ -103,7 +103,7 @@ def last_mirror(simulation: Simulation) -> None:
     """In peace the follower reaches the leader, and every byte of it is right."""
     follower: Follower = simulation.follower
     source, target = simulation.open(), follower.open()
-    report = mirror(source, target, topics=TOPICS)
+    report = mirror(target, leader=source, topics=TOPICS)
     if report.failed:
         raise Violation(f"the last mirror fails: {report.failed[:3]}")
     compare_followers(simulation)

@@ -90,7 +90,7 @@ def do_one_thing(simulation: Simulation, process: Process, log: Any, topic: str)
             one_commit(simulation, process, lambda: log.upgrade_topic(topic), upgrade=topic)
         case "erase" if topic != IMPORTED:
             keys = [b"key-%d" % number for number in random.sample(range(KEYS), 2)]
-            simulation.attempt(process, lambda: erase(log, topic, keys), erase=keys)
+            simulation.attempt(process, lambda: erase(log, topics=[topic], keys=keys), erase=keys)
             judge.counts["erasures"] += 1
         case "mistake":
             mistake(simulation, process, log, topic)
@@ -136,7 +136,7 @@ def bring_back(simulation: Simulation, process: Process, log: Any, topic: str, v
     _, error = one_commit(
         simulation,
         process,
-        lambda: restore(log, topic, version, forget_transactions=forget, including_erased=erased),
+        lambda: restore(log, topics=[topic], version=version, forget_transactions=forget, including_erased=erased),
         ErasedRecordsError,
         restore=version,
         forget=forget,
@@ -155,7 +155,7 @@ def mistake(simulation: Simulation, process: Process, log: Any, topic: str) -> N
         "a topic that is there": lambda: log.create_topic("kept", 1),
         "a topic that is not": lambda: log.delete_topic("oders"),
         "an offset beyond the end": lambda: log.delete_records("kept", {0: 1 << 40}),
-        "a version to come": lambda: restore(log, topic, 1 << 40),
+        "a version to come": lambda: restore(log, topics=[topic], version=1 << 40),
     }
     name = simulation.random.choice([*wrong])
     _, error = one_commit(simulation, process, wrong[name], OffsetOutOfRangeError, refused=name)

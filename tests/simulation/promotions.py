@@ -130,7 +130,7 @@ def move(simulation: Simulation, process: Process) -> None:
             elif isinstance(error, UnknownTopicError | NotLeaderError):
                 disk["is_promoting"] = False
             continue
-        simulation.attempt_job(process, lambda a=here, b=there: mirror(a, b, topics=[MOVED], groups=True))
+        simulation.attempt_job(process, lambda a=here, b=there: mirror(b, leader=a, topics=[MOVED], groups=True))
 
 
 def make(log: LogDir) -> None:
@@ -153,7 +153,7 @@ def last_move(simulation: Simulation) -> None:
     history.check(leader)
     if _role(other) not in (None, FOLLOWER):
         demote(other, MOVED, leader)
-    report = mirror(leader, other, topics=[MOVED], groups=True)
+    report = mirror(other, leader=leader, topics=[MOVED], groups=True)
     if report.failed:
         raise Violation(f"{MOVED}: the last mirror fails: {report.failed}")
     history.check(other)

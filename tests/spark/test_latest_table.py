@@ -104,7 +104,7 @@ def test_a_log_whose_last_records_a_restore_took_is_compared_whole(orders, uri):
     version = orders.snapshot("orders").version
     append(orders, (b"a", b"2"), (b"d", b"2"))
     update_table(orders, "orders", uri)
-    restore(orders, "orders", version)
+    restore(orders, topics=["orders"], version=version)
     assert update_table(orders, "orders", uri).whole == REWRITTEN
     assert content(uri) == alive(orders) and b"2" not in [record[3] for record in content(uri)]
     assert update_table(orders, "orders", uri).whole is None
@@ -114,10 +114,10 @@ def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, u
     version = orders.snapshot("orders").version
     append(orders, (b"a", b"2"), (b"d", b"2"))
     follower = LogDir.create(str(tmp_path / "follower"))
-    mirror(orders, follower)
+    mirror(follower, leader=orders)
     update_table(follower, "orders", uri)
-    restore(orders, "orders", version)
-    mirror(orders, follower)
+    restore(orders, topics=["orders"], version=version)
+    mirror(follower, leader=orders)
     assert update_table(follower, "orders", uri).whole == REWRITTEN
     assert content(uri) == alive(orders) and b"2" not in [record[3] for record in content(uri)]
     assert update_table(follower, "orders", uri).version is None
@@ -127,7 +127,7 @@ def test_keys_that_were_erased_leave_the_table(log, uri):
     log.create_topic("orders")
     append(log, (b"a", b"1"), (b"b", b"1"))
     update_table(log, "orders", uri)
-    erase(log, "orders", [b"a"])
+    erase(log, topics=["orders"], keys=[b"a"])
     assert update_table(log, "orders", uri).whole == REWRITTEN
     assert content(uri) == alive(log) and len(content(uri)) == 1
 

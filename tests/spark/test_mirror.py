@@ -30,4 +30,4 @@ def test_tasks_of_spark_copy_files_as_this_process_does(spark, log):
         file.write(b"?")
     appended(log, 1, first=40)
     second = mirrored(log, follower, spark=spark)  # what is there already is not read again
-    assert (second["commits"], second["files"]) == (1, 3)
+    assert (second["details"]["commits"], second["details"]["files"]) == (1, 3)

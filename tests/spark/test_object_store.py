@@ -28,7 +28,7 @@ def test_a_topic_on_s3_is_written_rolled_and_read(
         "binary(string(id)) as key", "binary(concat('order ', id)) as value", "timestamp_millis(id) as timestamp"
     )
     frame.write.format("segments").mode("append").options(topic="orders", **options).save(uri)
-    roll(log, spark, now_ms=log.storage.now_ms() + 2000)
+    roll(log, spark=spark, now_ms=log.storage.now_ms() + 2000)
     assert [one["chunks"] for one in log.describe("orders")["partitions"]] == [0, 0, 0]
     found = spark.read.format("segments").options(subscribe="orders", **options).load(uri)
     assert_df_equality(found.select("key", "value", "timestamp"), frame, ignore_row_order=True, ignore_nullable=True)

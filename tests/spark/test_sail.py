@@ -90,7 +90,7 @@ def test_the_jobs_run_on_its_session_and_the_latest_view_merges_into_a_delta_tab
     log.create_topic("t", 2, {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0"})
     for step in range(4):
         write(sail.range(100).selectExpr("string(id % 10) AS key", f"string(id + {step}) AS value"), log.uri, "t")
-    reports = [job(log, sail).to_dict() for job in (roll, compact, retain, vacuum)]
+    reports = [job(log, spark=sail).to_dict() for job in (roll, compact, retain, vacuum)]
     assert not any(report["failed"] for report in reports)
     latest = load(sail, log.uri, "t", view="latest", includeTombstones="false")
     expected = {row["key"]: row["value"] for batch in log.read("t") for row in batch.to_pylist()}

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.jobs.maintenance import finish
+from spark_segments.cli.jobs.maintenance import finish, run
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     JobOptions,
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import Output, print_report, progress_bar
+from spark_segments.cli.output import Output
 from spark_segments.errors import InvalidOptionError
 
 KeyOption = Annotated[
@@ -56,19 +56,10 @@ def erase(
     """
     from spark_segments.maintenance import erase as job
 
-    topic, keys = settings.one_topic(), key_bytes(key, key_base64)
-    if topic is None:
-        raise InvalidOptionError("Which topic?", expected="TOPIC", found="none")
-    log = location.open()
-    with progress_bar("erase") as progress:
-        report = job(
-            log, topic, keys, spark.session("erase"), settings.now_ms, settings.dry_run,
-            history=history, progress=progress,
-        )  # fmt: skip
-    print_report(report.to_dict(), settings.output)
+    report = run(job, location, settings, spark, keys=key_bytes(key, key_base64), history=history)
     if settings.output is Output.TEXT and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
-    finish(settings, log, report)
+    finish(settings, location.open(), report)
 
 
 def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:

@@ -142,11 +142,12 @@ def maintain(
     from spark_segments.maintenance import retain as retain_job
     from spark_segments.maintenance import roll as roll_job
     from spark_segments.maintenance import vacuum as vacuum_job
+    from spark_segments.maintenance.selection import selected
 
-    reports = [_report(job, location, settings, spark) for job in (roll_job, retain_job, compact_job, vacuum_job)]
+    reports = [run(job, location, settings, spark) for job in (roll_job, retain_job, compact_job, vacuum_job)]
     if settings.metrics is not None:
-        log, topic = location.open(), settings.one_topic()
-        snapshots = [log.snapshot(name) for name in ([topic] if topic else log.topics())]
+        log = location.open()
+        snapshots = [log.snapshot(name) for name in selected(log.topics(), settings.topics())]
         state = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
         _write_metrics(settings.metrics, log, reports, state)
     _exit(reports)
@@ -159,7 +160,7 @@ def _run(
     spark: SparkOptions,
     **further: Any,
 ) -> None:
-    finish(settings, location.open(), _report(job, location, settings, spark, **further))
+    finish(settings, location.open(), run(job, location, settings, spark, **further))
 
 
 def finish(settings: JobOptions, log: LogDir, report: Report) -> None:
@@ -169,7 +170,7 @@ def finish(settings: JobOptions, log: LogDir, report: Report) -> None:
     _exit([report])
 
 
-def _report(
+def run(
     job: Callable[..., Any],
     location: ConfiguredLogOptions,
     settings: JobOptions,
@@ -177,10 +178,12 @@ def _report(
     **further: Any,
 ) -> Report:
     """Runs the job and prints its report."""
-    topic, log = settings.one_topic(), location.open()
-    session = spark.session(job.__name__)
+    log = location.open()
     with progress_bar(job.__name__) as progress:
-        report: Report = job(log, session, topic, settings.now_ms, settings.dry_run, progress=progress, **further)
+        report: Report = job(
+            log, topics=settings.topics(), spark=spark.session(job.__name__), dry_run=settings.dry_run,
+            progress=progress, now_ms=settings.now_ms, **further,
+        )  # fmt: skip
     print_report(report.to_dict(), settings.output)
     return report
 

@@ -104,7 +104,7 @@ def mirror(
     if seconds <= 0:
         raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
-    patterns = topic or []
+    patterns = topic or None
     if leaders.is_kafka:
         _check_for_kafka({"--lag": lag, "--groups": groups, "--metrics": metrics is not None}, once=once)
         _copy_kafka(leaders, target.create(), spark, patterns, checksums, output)
@@ -119,7 +119,7 @@ def mirror(
     from spark_segments.maintenance.mirroring.mirror import mirror as job
 
     followers, session = target.create(), spark.session("mirror")
-    work = partial(job, leaders, followers, session, patterns, groups=groups, checksums=checksums)
+    work = partial(job, followers, leader=leaders, topics=patterns, spark=session, groups=groups, checksums=checksums)
     if once:
         report = _pass(work)
         _tell(report, set())
@@ -150,7 +150,7 @@ def _follow(
             report = Report("mirror", dry_run=False)
             report.warn(str(error))
         told = _tell(report, told)
-        if report.figures["commits"]:
+        if report.details.get("commits"):
             _print(report, output)
         if metrics is not None:
             _write_metrics(metrics, target, report)
@@ -188,7 +188,7 @@ def _copy_kafka(
     source: LogDir,
     target: LogDir,
     spark: SparkOptions,
-    patterns: list[str],
+    patterns: list[str] | None,
     checksums: Path | None,
     output: Output,
 ) -> None:
@@ -219,13 +219,13 @@ def _print(report: Report, output: Output) -> None:
     topics = f"{len(found['partitions']):,} topics ({found['failed']:,} failed)"
     size = human_bytes(found["bytes_out"])
     print(
-        f"mirror: {topics}, {found.get('commits', 0):,} commits, {found['records_out']:,} records, {size}, "
+        f"mirror: {topics}, {found['details'].get('commits', 0):,} commits, {found['records_out']:,} records, {size}, "
         f"{found['seconds']:.1f} s",
         flush=True,
     )
 
 
-def _print_lags(source: LogDir, target: LogDir, patterns: list[str], output: Output) -> None:
+def _print_lags(source: LogDir, target: LogDir, patterns: list[str] | None, output: Output) -> None:
     from spark_segments.maintenance.mirroring.mirror import lags
 
     found = lags(source, target, patterns)

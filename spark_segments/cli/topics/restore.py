@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -13,8 +12,9 @@ import typer
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, print_json, print_table
-from spark_segments.maintenance.removal.restore import Restored
-from spark_segments.maintenance.removal.restore import restore as restore_topic
+from spark_segments.log.manifest.erasures import Erasure
+from spark_segments.maintenance.removal.restore import restore as job
+from spark_segments.maintenance.report import Report
 
 
 @with_options
@@ -60,86 +60,67 @@ def restore(
         assert time is not None
         version = log.manifest(topic).version_at(timestamp_ms(time))
     work = partial(
-        restore_topic, log, topic, version, forget_transactions=forget_transactions, including_erased=including_erased
-    )
+        job, log, topics=[topic], version=version,
+        forget_transactions=forget_transactions, including_erased=including_erased,
+    )  # fmt: skip
     if sys.stdin.isatty() and not yes and not dry_run:
         planned = work(dry_run=True)
-        if planned.leaving:
-            print(_leaving(planned), file=sys.stderr)
+        if leaving := _offsets(planned, "leaving"):
+            print(_leaving(leaving), file=sys.stderr)
             typer.confirm(f"Restore version {version} of {topic}?", abort=True, err=True)
-    restored = work(dry_run=dry_run)
-    if restored.erasures:
+    report = work(dry_run=dry_run)
+    details = report.details
+    if details["expired_records"]:
+        print(
+            f"warning: {details['expired_records']:,} of {details['records']:,} records are older than retention.ms: "
+            f"the next retain takes them. segments topic alter --config retention.ms=… keeps them",
+            file=sys.stderr,
+        )
+    if details["erasures"]:
         print(
             f"warning: records that were erased since {'would be' if dry_run else 'are'} in the log again: "
-            f"{', '.join(map(str, restored.erasures))}. Erase their keys again",
+            f"{', '.join(str(Erasure(**one)) for one in details['erasures'])}. Erase their keys again",
             file=sys.stderr,
         )
-    if restored.expired_records:
-        print(
-            f"warning: {restored.expired_records:,} of {restored.records:,} records are older than retention.ms: the "
-            f"next retain takes them. segments topic alter --config retention.ms=… keeps them",
-            file=sys.stderr,
-        )
-    (_print_json if output is Output.JSON else _print_text)(topic, version, restored, dry_run, forget_transactions)
+    if output is Output.JSON:
+        print_json(report.to_dict())
+    else:
+        _print_text(topic, report)
 
 
-def _leaving(restored: Restored) -> str:
-    total = sum(end - first for first, end in restored.leaving.values())
-    where = ", ".join(f"{number}: {first} to {end - 1}" for number, (first, end) in list(restored.leaving.items())[:8])
-    more = ", …" if len(restored.leaving) > 8 else ""
+def _offsets(report: Report, name: str) -> list[tuple[int, int, int]]:
+    """(partition, first offset, last offset) of what is leaving or returning."""
+    return [(line["partition"], line[name][0], line[name][1] - 1) for line in report.partitions if name in line]
+
+
+def _leaving(leaving: list[tuple[int, int, int]]) -> str:
+    total = sum(last - first + 1 for _, first, last in leaving)
+    where = ", ".join(f"{number}: {first} to {last}" for number, first, last in leaving[:8])
+    more = ", …" if len(leaving) > 8 else ""
     return (
         f"{total:,} offsets were given out after that version. Their records leave the log (partition {where}{more})."
     )
 
 
-def _print_json(topic: str, version: int, restored: Restored, dry_run: bool, forgotten: bool) -> None:
-    print_json(
-        {
-            "topic": topic,
-            "version": version,
-            "dry_run": dry_run,
-            "partitions": [
-                {"partition": number, "log_start_offset": start, "log_end_offset": end}
-                for number, (start, end) in restored.items()
-            ],
-            "leaving": _offsets(restored.leaving),
-            "returning": _offsets(restored.returning),
-            "records": restored.records,
-            "expired_records": restored.expired_records,
-            "transactions": [
-                {"app_id": one.app_id, "versions": list(one.versions), "kept_version": one.kept_version}
-                for one in restored.transactions
-            ],
-            "transactions_forgotten": forgotten,
-            "erasures": [asdict(one) for one in restored.erasures],
-        }
-    )
-
-
-def _offsets(ranges: Mapping[int, tuple[int, int]]) -> list[dict[str, int]]:
-    return [
-        {"partition": number, "first_offset": first, "last_offset": end - 1} for number, (first, end) in ranges.items()
-    ]
-
-
-def _print_text(topic: str, version: int, restored: Restored, dry_run: bool, forgotten: bool) -> None:
-    if dry_run:
-        print(f"Version {version} of {topic} can be restored. The offsets would be:")
-    rows = ([number, start, end] for number, (start, end) in restored.items())
-    print_table(["partition", "log_start_offset", "log_end_offset"], rows)
-    if dry_run and restored.leaving:
-        print(_leaving(restored))
-    if dry_run and restored.returning:
+def _print_text(topic: str, report: Report) -> None:
+    details = report.details
+    if report.dry_run:
+        print(f"Version {details['version']} of {topic} can be restored. The offsets would be:")
+    columns = ["partition", "log_start_offset", "log_end_offset"]
+    print_table(columns, ([line[name] for name in columns] for line in report.partitions))
+    leaving, returning = _offsets(report, "leaving"), _offsets(report, "returning")
+    if report.dry_run and leaving:
+        print(_leaving(leaving))
+    if report.dry_run and returning:
         print("Records that would return:")
-        print_table(
-            ["partition", "first_offset", "last_offset"], map(list, map(dict.values, _offsets(restored.returning)))
-        )
-    if restored.transactions:
+        print_table(["partition", "first_offset", "last_offset"], map(list, returning))
+    if details["transactions"]:
+        forgotten = details["transactions_forgotten"]
         again = "can be sent again" if forgotten else "add nothing if repeated (--forget-transactions)"
-        print(f"\nTransactions above version {version}, which {again}:")
+        print(f"\nTransactions above version {details['version']}, which {again}:")
         print_table(
             ["app_id", "versions", "kept_version"],
-            ([one.app_id, _ranges(one.versions), one.kept_version] for one in restored.transactions),
+            ([one["app_id"], _ranges(one["versions"]), one["kept_version"]] for one in details["transactions"]),
         )
 
 

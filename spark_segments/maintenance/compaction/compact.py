@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.config import ServerConfig, server_config
@@ -43,35 +44,31 @@ class PartitionTask:
         return replace(self, settings=replace(self.settings, map_bytes=map_bytes))
 
 
-@dataclass(frozen=True, slots=True)
-class _CleanPartition:
+def _clean_partition(
+    storage: Storage, task: PartitionTask, clean_round: CleanRound = clean_in_one_task
+) -> PartitionResult:
     """Task function: cleans a partition. `clean_round`: in this task alone, or with the help of others."""
-
-    storage: Storage
-    clean_round: CleanRound = clean_in_one_task
-
-    def __call__(self, task: PartitionTask) -> PartitionResult:
-        candidate = task.candidate
-        return clean_partition(
-            self.storage,
-            task.settings,
-            candidate.partition,
-            candidate.first_uncleanable_offset,
-            clean_round=self.clean_round,
-            so_far=task.so_far,
-        )
+    candidate = task.candidate
+    return clean_partition(
+        storage,
+        task.settings,
+        candidate.partition,
+        candidate.first_uncleanable_offset,
+        clean_round=clean_round,
+        so_far=task.so_far,
+    )
 
 
 def compact(
     log: LogDir,
-    spark: SparkSession | None = None,
-    topic: str | None = None,
-    now_ms: int | None = None,
-    dry_run: bool = False,
     *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    now_ms: int | None = None,
     force: bool = False,
     max_partitions: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Compacts the partitions of compacted topics that are due at `now_ms`, the dirtiest first.
 
@@ -94,7 +91,7 @@ def compact(
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     server = server_config({}, log.defaults)
     found: list[tuple[Snapshot, CompactionCandidate]] = []
-    for snapshot, config in selected_topics(log, topic, report, "compact"):
+    for snapshot, config in selected_topics(log, topics, report, "compact"):
         if server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
             found += [(snapshot, candidate) for candidate in plan]
@@ -168,7 +165,9 @@ def _run(
         parts = 1 if threads is None else threads + 2
         slice_bytes = many[0].settings.map_bytes // parts
         many_tasks = ManyTasks(threads or task_slots(spark), slice_bytes, slice_bytes * min(parts, 2), spark)
-        results = run_tasks(_CleanPartition(storage, many_tasks), many, at_a_time=1, progress=progress_after(0))
+        results = run_tasks(
+            partial(_clean_partition, storage, clean_round=many_tasks), many, at_a_time=1, progress=progress_after(0)
+        )
         for task, result in zip(many, results, strict=True):
             if isinstance(result.error, WholeLogNeededError):
                 single.append(replace(task, by_many_tasks=False, so_far=result))
@@ -178,7 +177,9 @@ def _run(
     at_a_time = None if threads is None else max(1, min(len(single), threads))
     bounded = [task.with_map_bytes(task.settings.map_bytes // (at_a_time or 1)) for task in single]
     before = len(tasks) - len(single)
-    results = run_tasks(_CleanPartition(storage), bounded, spark, at_a_time=at_a_time, progress=progress_after(before))
+    results = run_tasks(
+        partial(_clean_partition, storage), bounded, spark, at_a_time=at_a_time, progress=progress_after(before)
+    )
     yield from zip(single, results, strict=True)
 
 

@@ -17,6 +17,7 @@ import itertools
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
@@ -134,7 +135,7 @@ class ManyTasks:
         """The state of the partition's transactions before each group: what the last group has is not asked for. Read
         in waves, so that a log with more of them than memory is given for does not fill it first.
         """
-        read, wave, before = _ReadTransactions(storage), self.slots * TASKS_PER_SLOT, groups[:-1]
+        read, wave, before = partial(_read_transactions, storage), self.slots * TASKS_PER_SLOT, groups[:-1]
         parts: list[TransactionalBatches] = []
         for start in range(0, len(before), wave):
             found = try_tasks(read, before[start : start + wave], self.spark, at_a_time=self.slots)
@@ -189,7 +190,8 @@ class ManyTasks:
         if head and work.first_dirty_offset > head[0].base_offset:
             start = locate(storage, head[0], work.first_dirty_offset)
         count = max(1, min(self.slots, (_log_bytes(head) - start) // MIN_SLICE_BYTES))
-        build = _BuildMap(
+        build = partial(
+            _build_map,
             storage,
             dataclasses.replace(work, live=()),
             self.slice_map_bytes,
@@ -226,7 +228,7 @@ class ManyTasks:
         else:
             shared = work.record_filter(offset_map)
         tasks = self._rewriting_tasks(groups, task_bytes, noted, states)
-        rewrite = _RewriteGroups(storage, dataclasses.replace(work, live=()), shared)
+        rewrite = partial(_rewrite_groups, storage, dataclasses.replace(work, live=()), shared)
         largest_first = sorted(tasks, key=lambda task: -sum(map(_log_bytes, task.groups)))
         done: dict[int, list[tuple[RewrittenGroup, CleanerStats]]] = {}
         try:
@@ -275,42 +277,40 @@ class _SliceMap:
     has_transactions: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _BuildMap:
+def _build_map(
+    storage: Storage,
+    work: RoundPlan,
+    map_bytes: int,
+    seed: int,
+    aborted: AbortedTransactions,
+    slots: int,
+    to_file: bool,
+    ranges: Sequence[ByteRange],
+) -> _SliceMap:
     """Task function: the map of a slice."""
-
-    storage: Storage
-    work: RoundPlan
-    map_bytes: int
-    seed: int
-    aborted: AbortedTransactions
-    slots: int
-    to_file: bool
-
-    def __call__(self, ranges: Sequence[ByteRange]) -> _SliceMap:
-        work, bound = self.work, self.work.first_uncleanable_offset
-        offset_map = OffsetMap(
-            self.map_bytes,
-            start_offset=max(work.first_dirty_offset, ranges[0].segment.base_offset),
-            load_factor=work.settings.load_factor,
-            seed=self.seed,
-        )
-        # Which data were aborted follows from the index alone, wherever a slice begins.
-        transactions = CleanedTransactions()
-        transactions.add_aborted(self.aborted)
-        notes = MapNotes.of(work, slots=self.slots)
-        indexed = 0
-        for part in ranges:
-            begin = locate_position(self.storage, part.segment, part.start_position)
-            indexed += put_windows(self.storage, offset_map, part, notes, transactions, begin=begin)
-            if offset_map.full:
-                break
-            if part.end_position == part.segment.log_bytes:
-                offset_map.advance(min(part.segment.next_offset, bound))
-        if not self.to_file:
-            return _SliceMap(offset_map, indexed, notes.noted, transactions.has_met_any)
-        file = write_map(self.storage, work.settings.topic, work.partition.partition, offset_map)
-        return _SliceMap(file, indexed, notes.noted, transactions.has_met_any)
+    work, bound = work, work.first_uncleanable_offset
+    offset_map = OffsetMap(
+        map_bytes,
+        start_offset=max(work.first_dirty_offset, ranges[0].segment.base_offset),
+        load_factor=work.settings.load_factor,
+        seed=seed,
+    )
+    # Which data were aborted follows from the index alone, wherever a slice begins.
+    transactions = CleanedTransactions()
+    transactions.add_aborted(aborted)
+    notes = MapNotes.of(work, slots=slots)
+    indexed = 0
+    for part in ranges:
+        begin = locate_position(storage, part.segment, part.start_position)
+        indexed += put_windows(storage, offset_map, part, notes, transactions, begin=begin)
+        if offset_map.full:
+            break
+        if part.end_position == part.segment.log_bytes:
+            offset_map.advance(min(part.segment.next_offset, bound))
+    if not to_file:
+        return _SliceMap(offset_map, indexed, notes.noted, transactions.has_met_any)
+    file = write_map(storage, work.settings.topic, work.partition.partition, offset_map)
+    return _SliceMap(file, indexed, notes.noted, transactions.has_met_any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,37 +327,23 @@ class _GroupsTask:
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadTransactions:
+def _read_transactions(storage: Storage, group: Sequence[Segment]) -> TransactionalBatches:
     """Task function: the batches of a group that have to do with transactions."""
-
-    storage: Storage
-
-    def __call__(self, group: Sequence[Segment]) -> TransactionalBatches:
-        return TransactionalBatches.join(
-            TransactionalBatches.of(named(window, segment))
-            for segment in group
-            for window in windows(self.storage, segment)
-        )
+    return TransactionalBatches.join(
+        TransactionalBatches.of(named(window, segment)) for segment in group for window in windows(storage, segment)
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _RewriteGroups:
+def _rewrite_groups(
+    storage: Storage, work: RoundPlan, shared: RecordFilter | MapFile, task: _GroupsTask
+) -> list[tuple[RewrittenGroup, CleanerStats]]:
     """Task function: rewrites some groups."""
-
-    storage: Storage
-    work: RoundPlan
-    shared: RecordFilter | MapFile
-
-    def __call__(self, task: _GroupsTask) -> list[tuple[RewrittenGroup, CleanerStats]]:
-        record_filter, settings = self.shared, self.work.settings
-        if isinstance(record_filter, MapFile):
-            offset_map = read_map(self.storage, record_filter, settings.map_bytes, settings.load_factor)
-            record_filter = self.work.record_filter(offset_map)
-        transactions = task.transactions.copy()  # threads share the task's own
-        return rewrite_groups(
-            self.storage, self.work, task.groups, record_filter, transactions, task.noted, task.threads
-        )
+    record_filter, settings = shared, work.settings
+    if isinstance(record_filter, MapFile):
+        offset_map = read_map(storage, record_filter, settings.map_bytes, settings.load_factor)
+        record_filter = work.record_filter(offset_map)
+    transactions = task.transactions.copy()  # threads share the task's own
+    return rewrite_groups(storage, work, task.groups, record_filter, transactions, task.noted, task.threads)
 
 
 def _merge(

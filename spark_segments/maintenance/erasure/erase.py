@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import ERASE, Change
 from spark_segments.log.manifest.erasures import Erasure, with_erasure
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
@@ -30,11 +32,11 @@ from spark_segments.log.manifest.topic_row import Topic
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
-from spark_segments.maintenance.erasure.rewrite import ErasedSegment, EraseFromSegment, discard_erased
+from spark_segments.maintenance.erasure.rewrite import ErasedSegment, discard_erased, erase_from_segment
 from spark_segments.maintenance.erasure.search import KeyRecords, search
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
 from spark_segments.maintenance.report import Report, first_and_last
-from spark_segments.maintenance.selection import check_commit_age, check_managed
+from spark_segments.maintenance.selection import check_commit_age, check_managed, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,12 +58,12 @@ class _Erasure:
 
     log: LogDir
     topic: str
-    topic_id: str
     keys: Sequence[bytes]
     spark: SparkSession | None
     progress: Progress | None
     found: dict[Place, tuple[KeyRecords, ...]] = field(default_factory=dict)
     ends: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    topic_id: str = ""
     erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def topic_row(self, current: Snapshot, *, history: bool) -> Topic | None:
@@ -114,16 +116,16 @@ class _Erasure:
 
 def erase(
     log: LogDir,
-    topic: str,
-    keys: Sequence[bytes],
-    spark: SparkSession | None = None,
-    now_ms: int | None = None,
-    dry_run: bool = False,
     *,
-    history: bool = False,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
+    now_ms: int | None = None,
+    keys: Sequence[bytes],
+    history: bool = False,
 ) -> Report:
-    """Erases the records of `keys` from a topic: from sealed segments and from chunks, wherever they are.
+    """Erases the records of `keys` from the topics: from sealed segments and from chunks, wherever they are.
 
     No record of another key is lost, and every other record keeps its offset. A repeat finds nothing to do. Records
     that are appended to the keys afterwards stay. The files without the records are new files; the old ones leave the
@@ -134,24 +136,33 @@ def erase(
 
     In a compacted topic the tombstones stay, and with them the keys, until compaction removes them after
     delete.retention.ms. The search reads every segment. Raises UnknownTopicError, LogDirError for a directory of
-    Kafka's, NotLeaderError for a follower, InvalidOptionError for no keys or too many, CorruptBatchError for damaged
-    bytes, CommitConflictError where other jobs replace segments again and again. Partitions that were committed before
-    an error stay erased.
+    Kafka's, NotLeaderError for a follower, InvalidOptionError without topics, for no keys or too many,
+    CorruptBatchError for damaged bytes, CommitConflictError where other jobs replace segments again and again.
+    Partitions that were committed before an error stay erased.
     """
     check_managed(log)
     keys = list(dict.fromkeys(keys))
     if not 0 < len(keys) <= MOST_KEYS:
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))
+    if topics is None:
+        raise InvalidOptionError("Which topics?", expected="names or patterns of topics", found="none")
     report = Report(ERASE, dry_run)
+    for topic in selected(log.storage.directories(MANIFEST_DIRECTORY), topics):
+        _erase_topic(report, _Erasure(log, topic, keys, spark, progress), now_ms, history=history)
+    return report.finish()
+
+
+def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history: bool) -> None:
+    log, topic = work.log, work.topic
     snapshot = log.snapshot(topic, deleted=history)
     check_role(snapshot, report.job)
-    work = _Erasure(log, topic, snapshot.topic_id, keys, spark, progress)
+    work.topic_id = snapshot.topic_id
     work.search(segments_of(snapshot.live))
     compacted = topic_config(snapshot.config, log.defaults).compact
     wanting = _plan(work, snapshot, compacted=compacted)
-    if dry_run:
+    if report.dry_run:
         _note_plan(report, work, snapshot, wanting, history=history)
-        return report.finish()
+        return
     if wanting:
         _append_tombstones(work, wanting, now_ms)
     tombstones: dict[int, int] = defaultdict(int)
@@ -170,7 +181,6 @@ def erase(
         )
     if history:
         _delete_history(work, report, now_ms)
-    return report.finish()
 
 
 def _plan(work: _Erasure, snapshot: Snapshot, *, compacted: bool) -> list[tuple[int, bytes]]:
@@ -238,7 +248,7 @@ def _rewrite(
     started_ms = storage.now_ms()
     epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(snapshot.partitions)}
     config = topic_config(snapshot.config, work.log.defaults)
-    function = EraseFromSegment(storage, work.topic, config, epochs)
+    function = partial(erase_from_segment, storage, work.topic, config, epochs)
     tasks = [(segment, work.ends[segment.partition]) for segment in holding]
     for partition, done in _by_partition(run_tasks(function, tasks, work.spark, progress=work.progress)):
         if committed := _commit(work, done, started_ms):
@@ -288,8 +298,8 @@ def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
 
     if paths:
         work.log.manifest(work.topic).commit(change, deleted=True)
-    done = vacuum(work.log, work.spark, work.topic, now_ms)
-    report.figures["history_segments"] = len(paths)
+    done = vacuum(work.log, topics=[work.topic], spark=work.spark, now_ms=now_ms)
+    report.count(history_segments=len(paths))
     for line in done.failed:
         report.partitions.append(line)
 
@@ -361,7 +371,7 @@ def _note_plan(
                 **(figures if action == "erase" else {}),
             )
     if history:
-        report.figures["history_segments"] = len(_history(work, snapshot))
+        report.count(history_segments=len(_history(work, snapshot)))
 
 
 def _below(work: _Erasure, segment: Segment) -> int:

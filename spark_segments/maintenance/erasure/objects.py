@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -27,37 +27,32 @@ if TYPE_CHECKING:
 THREADS = 16  # of this process: on an object store, reading footers is mostly waiting
 
 
-@dataclass(frozen=True, slots=True)
-class _UnnamedRuns:
+def _unnamed_runs(storage: Storage, rows: Sequence[Segment]) -> list[Segment]:
     """Task function: the runs of an object that are not among `rows`, all rows that name it."""
-
-    storage: Storage
-
-    def __call__(self, rows: Sequence[Segment]) -> list[Segment]:
-        path = rows[0].path
-        try:
-            footer = read_footer(self.storage, path, self.storage.size(path))
-        except (MissingFileError, FileNotFoundError):
-            return []  # vacuum has deleted it; of a live row, the search says that the file is gone
-        named = {(row.partition, row.position) for row in rows}
-        return [
-            dataclasses.replace(
-                rows[0],
-                base_offset=0,
-                next_offset=0,
-                file_base_offset=0,
-                state=DELETING,
-                **{
-                    name: run[name].item()
-                    for name in (
-                        "partition", "position", "log_bytes", "index_position", "index_bytes", "time_index_bytes",
-                        "records", "batches",
-                    )
-                },
-            )
-            for run in footer.runs
-            if (run["partition"], run["position"]) not in named
-        ]  # fmt: skip
+    path = rows[0].path
+    try:
+        footer = read_footer(storage, path, storage.size(path))
+    except (MissingFileError, FileNotFoundError):
+        return []  # vacuum has deleted it; of a live row, the search says that the file is gone
+    named = {(row.partition, row.position) for row in rows}
+    return [
+        dataclasses.replace(
+            rows[0],
+            base_offset=0,
+            next_offset=0,
+            file_base_offset=0,
+            state=DELETING,
+            **{
+                name: run[name].item()
+                for name in (
+                    "partition", "position", "log_bytes", "index_position", "index_bytes", "time_index_bytes",
+                    "records", "batches",
+                )
+            },
+        )
+        for run in footer.runs
+        if (run["partition"], run["position"]) not in named
+    ]  # fmt: skip
 
 
 def unnamed_runs(storage: Storage, rows: Iterable[Segment], spark: SparkSession | None) -> list[Segment]:
@@ -70,7 +65,7 @@ def unnamed_runs(storage: Storage, rows: Iterable[Segment], spark: SparkSession 
     shared = sorted((row for row in rows if row.is_shared), key=lambda row: (row.path, row.position))
     objects = [list(group) for _, group in groupby(shared, lambda row: row.path)]
     incomplete = [one for one in objects if one[0].position or one[0].index_position != sum(r.log_bytes for r in one)]
-    done = run_tasks(_UnnamedRuns(storage), incomplete, spark, at_a_time=THREADS)
+    done = run_tasks(partial(_unnamed_runs, storage), incomplete, spark, at_a_time=THREADS)
     return [run for runs in done for run in runs]
 
 

@@ -36,41 +36,38 @@ class ErasedSegment:
     stats: CleanerStats
 
 
-@dataclass(frozen=True, slots=True)
-class EraseFromSegment:
+def erase_from_segment(
+    storage: Storage,
+    topic: str,
+    config: TopicConfig,
+    leader_epochs: Mapping[int, LeaderEpochs],
+    task: tuple[Segment, Mapping[bytes, int]],
+) -> ErasedSegment:
     """Task function: writes a segment again without the records of keys below an offset, {key: that offset}.
 
     Every other record keeps its offset and its bytes, batch headers stay even where no record of a batch does, and so
     do tombstones, transaction markers, and the entries of the .txnindex. The new file has the state of the old one, and
     bytes that the row does not name are not in it.
     """
-
-    storage: Storage
-    topic: str
-    config: TopicConfig
-    leader_epochs: Mapping[int, LeaderEpochs]
-
-    def __call__(self, task: tuple[Segment, Mapping[bytes, int]]) -> ErasedSegment:
-        segment, ends = task
-        offsets = np.array(list(ends.values()), np.int64)
-        latest = LatestKeys(max(4096, _BYTES_A_KEY * len(ends)))
-        fits = latest.put_records(pa.array(list(ends), pa.binary()), offsets)
-        assert fits, "the map has room for all keys"
-        latest.advance(int(offsets.max()))
-        rules = RecordFilter(latest, 0, 0, -1, ActiveProducers.of(), only_superseded=True)
-        aborted = aborted_in(self.storage, segment, segment.base_offset, segment.next_offset)
-        transactions, stats = UntouchedTransactions(), CleanerStats()
-        leader_epochs = self.leader_epochs[segment.partition]
-        with GroupRewrite(self.storage, self.topic, self.config, [segment], leader_epochs) as rewrite:
-            for window in (named(one, segment) for one in windows(self.storage, segment)):
-                _check_begin(window, segment)
-                for cleaned in clean_batches(window, rules, transactions):
-                    # The file is written in any case: bytes that the row does not name may have the keys, too.
-                    rewrite.add(segment, dataclasses.replace(cleaned, changed=True, aborted=aborted))
-                    aborted = cleaned.aborted  # none: the entries are written once
-                    stats += cleaned.stats
-            outputs = rewrite.close().outputs
-        return ErasedSegment(segment, tuple(dataclasses.replace(one, state=segment.state) for one in outputs), stats)
+    segment, ends = task
+    offsets = np.array(list(ends.values()), np.int64)
+    latest = LatestKeys(max(4096, _BYTES_A_KEY * len(ends)))
+    fits = latest.put_records(pa.array(list(ends), pa.binary()), offsets)
+    assert fits, "the map has room for all keys"
+    latest.advance(int(offsets.max()))
+    rules = RecordFilter(latest, 0, 0, -1, ActiveProducers.of(), only_superseded=True)
+    aborted = aborted_in(storage, segment, segment.base_offset, segment.next_offset)
+    transactions, stats = UntouchedTransactions(), CleanerStats()
+    with GroupRewrite(storage, topic, config, [segment], leader_epochs[segment.partition]) as rewrite:
+        for window in (named(one, segment) for one in windows(storage, segment)):
+            _check_begin(window, segment)
+            for cleaned in clean_batches(window, rules, transactions):
+                # The file is written in any case: bytes that the row does not name may have the keys, too.
+                rewrite.add(segment, dataclasses.replace(cleaned, changed=True, aborted=aborted))
+                aborted = cleaned.aborted  # none: the entries are written once
+                stats += cleaned.stats
+        outputs = rewrite.close().outputs
+    return ErasedSegment(segment, tuple(dataclasses.replace(one, state=segment.state) for one in outputs), stats)
 
 
 def _check_begin(window: Window, segment: Segment) -> None:

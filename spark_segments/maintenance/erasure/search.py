@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,55 +43,51 @@ class KeyRecords:
     outside: int
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSegments:
+def _search_segments(
+    storage: Storage, topic: str, keys: tuple[bytes, ...], segments: Sequence[Segment]
+) -> list[tuple[KeyRecords, ...]]:
     """Task function: for each of some segments, the keys that its file has records of. CRCs are checked on the way."""
+    found = []
+    for segment in segments:
+        try:
+            found.append(_search_segment(storage, topic, keys, segment))
+        except MissingFileError:
+            if segment.is_live:
+                raise
+            found.append(())  # vacuum has deleted it
+    return found
 
-    storage: Storage
-    topic: str
-    keys: tuple[bytes, ...]
 
-    def __call__(self, segments: Sequence[Segment]) -> list[tuple[KeyRecords, ...]]:
-        found = []
-        for segment in segments:
-            try:
-                found.append(self._search(segment))
-            except MissingFileError:
-                if segment.is_live:
-                    raise
-                found.append(())  # vacuum has deleted it
-        return found
-
-    def _search(self, segment: Segment) -> tuple[KeyRecords, ...]:
-        wanted = pa.array(self.keys, pa.binary())
-        found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        for window in windows(self.storage, segment):
-            # Values are decoded only where a window has any of the keys.
-            columns: tuple[str, ...] = ("key",)
-            for batch in decode_batches(window, topic=self.topic, partition=segment.partition, columns=columns):
-                if pc.any(pc.is_in(batch.column("key"), value_set=wanted)).as_py():
-                    columns = ("key", "value", "offset")
-                    break
-            if columns == ("key",):
-                continue
-            for batch in decode_batches(window, topic=self.topic, partition=segment.partition, columns=columns):
-                places = pc.index_in(batch.column("key"), value_set=wanted)
-                rows = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
-                found.append(
-                    (
-                        places.fill_null(-1).to_numpy()[rows],
-                        batch.column("offset").to_numpy()[rows],
-                        batch.column("value").is_null().to_numpy(zero_copy_only=False)[rows],
-                    )
+def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segment: Segment) -> tuple[KeyRecords, ...]:
+    wanted = pa.array(keys, pa.binary())
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for window in windows(storage, segment):
+        # Values are decoded only where a window has any of the keys.
+        columns: tuple[str, ...] = ("key",)
+        for batch in decode_batches(window, topic=topic, partition=segment.partition, columns=columns):
+            if pc.any(pc.is_in(batch.column("key"), value_set=wanted)).as_py():
+                columns = ("key", "value", "offset")
+                break
+        if columns == ("key",):
+            continue
+        for batch in decode_batches(window, topic=topic, partition=segment.partition, columns=columns):
+            places = pc.index_in(batch.column("key"), value_set=wanted)
+            rows = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
+            found.append(
+                (
+                    places.fill_null(-1).to_numpy()[rows],
+                    batch.column("offset").to_numpy()[rows],
+                    batch.column("value").is_null().to_numpy(zero_copy_only=False)[rows],
                 )
-        if not found:
-            return ()
-        keys, offsets, tombstones = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        inside = (offsets >= segment.base_offset) & (offsets < segment.next_offset)
-        return tuple(
-            _summary(int(key), offsets[keys == key], tombstones[keys == key], inside[keys == key])
-            for key in np.unique(keys)
-        )
+            )
+    if not found:
+        return ()
+    numbers, offsets, tombstones = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    inside = (offsets >= segment.base_offset) & (offsets < segment.next_offset)
+    return tuple(
+        _summary(int(key), offsets[numbers == key], tombstones[numbers == key], inside[numbers == key])
+        for key in np.unique(numbers)
+    )
 
 
 def search(
@@ -112,7 +109,7 @@ def search(
         lambda one: np.array([one.log_bytes], np.int64),
         lambda task, total, one: int(total[0]) + one.log_bytes > TASK_BYTES,
     )
-    done = run_tasks(SearchSegments(storage, topic, tuple(keys)), list(tasks), spark, progress=progress)
+    done = run_tasks(partial(_search_segments, storage, topic, tuple(keys)), list(tasks), spark, progress=progress)
     return [found for task in done for found in task]
 
 

@@ -11,7 +11,7 @@ from spark_segments.log.kafka.directory import committed_directory
 from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.verification.checksums import ChecksumList, list_checksums
-from spark_segments.maintenance.mirroring.mirror import selected
+from spark_segments.maintenance.selection import selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ def mirror_kafka(
     source: LogDir,
     target: LogDir,
     spark: SparkSession | None = None,
-    topics: Sequence[str] = (),
+    topics: Sequence[str] | None = None,
     *,
     checksums: Path | None = None,
     progress: Callable[[int, int], None] | None = None,

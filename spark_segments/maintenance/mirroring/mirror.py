@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.selection import selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,20 +29,20 @@ TOPICS_AT_A_TIME = 8
 
 
 def mirror(
-    source: LogDir,
-    target: LogDir,
-    spark: SparkSession | None = None,
-    topics: Sequence[str] = (),
+    log: LogDir,
     *,
+    leader: LogDir,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    progress: Callable[[int, int], None] | None = None,
     groups: bool = False,
     checksums: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Makes topics of `target` what the topics of these names in `source` are, commit by commit, up to the versions
-    that are the newest when it comes to them.
+    """Makes topics of `log` what the topics of these names in `leader` are, commit by commit, up to the versions that
+    are the newest when it comes to them.
 
     `topics`: names or patterns (`orders*`) of those to mirror, all without any. Topics are made, altered, deleted and
-    made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `target`
+    made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `log`
     is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
 
     `groups`: the positions of all groups in these topics are mirrored, too, in place of those that groups of the same
@@ -54,11 +54,17 @@ def mirror(
     A topic's line in the report has its lag after the run, unless that cannot be read. A topic that fails has a line
     that says why, and the others go on.
 
-    Raises LogDirError where both are the same log directory, or Kafka wrote either.
+    Raises UnknownTopicError for a name that is no topic of either; LogDirError where both are the same log directory,
+    or Kafka wrote either.
     """
+    source, target = leader, log
     check_places(source, target)
     report = Report("mirror", dry_run=False)
-    names = selected(source.storage.directories(MANIFEST_DIRECTORY), topics)
+    there = {*source.storage.directories(MANIFEST_DIRECTORY)}
+    wanted = selected(there, topics)
+    names = [name for name in wanted if name in there]
+    if unknown := {*wanted} - there - {*target.storage.directories(MANIFEST_DIRECTORY)}:
+        raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
     # Before the topics: no position is beyond what these get.
     positions, unread = positions_of_all(source) if groups else ({}, {})
     inner = progress if len(names) == 1 else None
@@ -68,7 +74,7 @@ def mirror(
         try:
             one.run()
             if one.is_deleting:  # the leader's bytes are gone, too
-                report.partitions.extend(vacuum(target, spark, topic).failed)
+                report.partitions.extend(vacuum(target, topics=[topic], spark=spark).failed)
         except (SegmentsError, FileNotFoundError) as error:
             return one, failure_of(error)
         return one, None
@@ -79,7 +85,7 @@ def mirror(
         _note(report, one, error)
     if groups:
         followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
-        report.figures["groups"], unwritten = mirror_groups(target, positions, followers)
+        report.details["groups"], unwritten = mirror_groups(target, positions, followers)
         for group, why in (unread | unwritten).items():
             report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
@@ -87,14 +93,14 @@ def mirror(
         known = ChecksumList.read(checksums).files if checksums.exists() else {}
         snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
         list_checksums(target.storage, snapshots, known | copied, spark).write(checksums)
-    for topic in lost_leaders(source, target, set(names), topics):
+    for topic in lost_leaders(source, target, there, topics):
         report.warn(
             f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
         )
     return report.finish()
 
 
-def lags(source: LogDir, target: LogDir, topics: Sequence[str] = ()) -> dict[str, Lag | SegmentsError]:
+def lags(source: LogDir, target: LogDir, topics: Sequence[str] | None = None) -> dict[str, Lag | SegmentsError]:
     """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
     found: dict[str, Lag | SegmentsError] = {}
     for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), topics):
@@ -117,12 +123,7 @@ def check_places(source: LogDir, target: LogDir) -> None:
         raise LogDirError("A log directory cannot follow itself", path=source.uri, hint="Name another target")
 
 
-def selected(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """The names that match any of the patterns, sorted; all names without patterns."""
-    return sorted(name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns))
-
-
-def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequence[str]) -> list[str]:
+def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequence[str] | None) -> list[str]:
     """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
     lost = []
     for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), patterns):
@@ -139,7 +140,7 @@ def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequ
 
 def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None:
     counts = one.counts
-    report.figures.update({name: counts[name] for name in ("commits", "jumps", "files")})
+    report.count(**{name: counts[name] for name in ("commits", "jumps", "files")})
     if error is not None:
         report.fail(one.topic, None, error)
         return

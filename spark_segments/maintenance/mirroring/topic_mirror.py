@@ -23,6 +23,13 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
+from spark_segments.log.divergence import (
+    Copy,
+    diverged,
+    foreign_tails,
+    has_new_role,
+    tails_of_follower,
+)
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.manifest import Manifest
@@ -52,13 +59,6 @@ from spark_segments.maintenance.mirroring.copies import (
 from spark_segments.maintenance.mirroring.known_followers import note_follower
 from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
-from spark_segments.maintenance.promotion.divergence import (
-    Copy,
-    diverged,
-    foreign_tails,
-    has_new_role,
-    tails_of_follower,
-)
 from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_segments.config import topic_config
 from spark_segments.errors import DivergedLogError, NotLeaderError
+from spark_segments.log.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.delta.delta_log import commit_info
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -33,7 +34,6 @@ from spark_segments.log.manifest.states import (
 )
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.maintenance.promotion.cut import cut_off, leaving_rows
-from spark_segments.maintenance.promotion.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
 from spark_segments.maintenance.promotion.role_changes import demoted, fenced
 from spark_segments.maintenance.selection import check_commit_age, check_managed
 

@@ -25,6 +25,15 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
+from spark_segments.log.divergence import (
+    Copy,
+    Tail,
+    check_same_topic,
+    diverged,
+    foreign_tails,
+    has_new_role,
+    tails_of_follower,
+)
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
@@ -44,15 +53,6 @@ from spark_segments.log.manifest.states import (
 )
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.divergence import (
-    Copy,
-    Tail,
-    check_same_topic,
-    diverged,
-    foreign_tails,
-    has_new_role,
-    tails_of_follower,
-)
 from spark_segments.maintenance.promotion.group_positions import copy_positions
 from spark_segments.maintenance.promotion.role_changes import (
     begun,

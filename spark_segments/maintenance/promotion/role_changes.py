@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from spark_segments.errors import CommitConflictError, NotLeaderError
+from spark_segments.log.divergence import check_same_topic
 from spark_segments.log.manifest.change import DEMOTE, Change
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.rows import Partition, partitions_of, removed_rows
@@ -38,7 +39,6 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.promotion.cut import Cut
-from spark_segments.maintenance.promotion.divergence import check_same_topic
 
 States = Mapping[str, str]
 

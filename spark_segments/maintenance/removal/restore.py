@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import ErasedRecordsError, LogDirError
+from spark_segments.config import topic_config
+from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batch
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
@@ -30,8 +30,12 @@ from spark_segments.maintenance.removal.undone_transactions import (
     UndoneTransactions,
     transactions_since,
 )
+from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.retention.plan import expired_records
 from spark_segments.maintenance.selection import check_managed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ROW = ["base_offset", "next_offset", "file_base_offset", "state"]
 """The columns of a row that can change while its file is in the log."""
@@ -40,51 +44,47 @@ _SHOWN_ERASURES = 3
 """How many erasures an error names."""
 
 
-class Restored(dict[int, tuple[int, int]]):
-    """{partition: (log start offset, log end offset)} after a restore, and the `transactions` that it undid.
-
-    `leaving`: {partition: [first offset, end) of the records that leave the log}, those appended after the version.
-    `returning`: the same of records that retention or delete-records had taken, and that are in the log again.
-    `expired_records`: how many of the `records` of that version are in segments older than retention.ms.
-    `erasures`: those after that version, whose records are in the log again as far as they were in its files.
-    """
-
-    transactions: Sequence[UndoneTransactions] = ()
-    leaving: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    returning: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    expired_records: int = 0
-    records: int = 0
-    erasures: Sequence[Erasure] = ()
-
-
 def restore(
     log: LogDir,
-    topic: str,
-    version: int,
     *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    version: int,
     forget_transactions: bool = False,
     including_erased: bool = False,
-    dry_run: bool = False,
-) -> Restored:
+) -> Report:
     """Brings a topic's records back to those of `version`, in one commit, while the files of that version exist.
+    `topics` names the one topic.
 
     Records that were appended after that version leave the log. Their offsets are not given out again: the log end does
     not go back. The log start may go back: records that retention removed are in the log again. The configuration does
     not change. A deleted topic exists again.
 
-    The transactions whose records leave the log stay remembered, so that repeating them adds nothing. The result names
-    them in its `transactions`. `forget_transactions` lets them be sent again: each application goes back to its last
-    version in the log. A second restore of the same version can ask for that, too.
+    The transactions whose records leave the log stay remembered, so that repeating them adds nothing.
+    `forget_transactions` lets them be sent again: each application goes back to its last version in the log. A second
+    restore of the same version can ask for that, too.
 
     `including_erased`: files of before an erasure may come back, and with them what they have of the erased keys.
 
-    `dry_run` changes nothing and returns what a restore would return.
+    The job moves no data: it takes `spark` and `progress` because all jobs do, and uses neither.
 
-    Returns {partition: (log start offset, log end offset)}. Raises LogDirError where vacuum has taken a file of that
-    version, or where the topic was deleted and made again since; ErasedRecordsError where files of before an erasure
-    would come back; NotLeaderError for a follower.
+    A partition's line in the report has its `log_start_offset` and `log_end_offset`, and as [first offset, end) what is
+    `leaving` (records appended after that version) and `returning` (records that retention or delete-records took).
+    The details: `version`; `records` of that version, and `expired_records`, those in segments older than retention.ms;
+    `transactions` (app_id, versions, kept_version) whose records leave the log; `erasures` after that version, whose
+    records are in the log again as far as they were in its files.
+
+    Raises LogDirError where vacuum has taken a file of that version, or where the topic was deleted and made again
+    since; ErasedRecordsError where files of before an erasure would come back; NotLeaderError for a follower;
+    InvalidOptionError for none or several topics.
     """
     check_managed(log)
+    if topics is None or isinstance(topics, str) or len(topics) != 1:
+        raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
+    [topic] = topics
+    report = Report(RESTORE, dry_run)
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
@@ -131,33 +131,37 @@ def restore(
     if dry_run:
         before = manifest.snapshot(deleted=True)
         checked(before)
-        partitions = _partitions_again(wanted, before)
-        restored = Restored({row.partition: (row.log_start_offset, row.log_end_offset) for row in partitions})
+        bounds = {
+            row.partition: (row.log_start_offset, row.log_end_offset) for row in _partitions_again(wanted, before)
+        }
     else:
         commit = manifest.commit(change, deleted=True)
-        before = commit.snapshot_before
-        restored = Restored(commit.bounds())
-    restored.transactions, restored.erasures = tuple(undone_transactions), tuple(erasures)
-    _describe(restored, wanted, before, topic_config(before.config, log.defaults), now_ms)
-    return restored
+        before, bounds = commit.snapshot_before, commit.bounds()
+    _note(report, bounds, wanted, before)
+    report.details |= {
+        "version": version,
+        "records": pc.sum(wanted.live.column("records")).as_py() or 0,
+        "expired_records": expired_records(wanted.live, topic_config(before.config, log.defaults), now_ms),
+        "transactions": [dataclasses.asdict(one) for one in undone_transactions],
+        "transactions_forgotten": forget_transactions,
+        "erasures": [dataclasses.asdict(one) for one in erasures],
+    }
+    return report.finish()
 
 
-def _describe(restored: Restored, wanted: Snapshot, before: Snapshot, config: TopicConfig, now_ms: int) -> None:
-    """Fills in what leaves the log, what returns to it, and how much of it retention takes again."""
-    then = {row.partition: row for row in partitions_of(wanted.partitions)}
+def _note(report: Report, bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snapshot) -> None:
+    """A line for each partition: its offsets after the restore, what leaves the log, and what returns to it."""
+    then = {row.partition: row.log_end_offset for row in partitions_of(wanted.partitions)}
     now = {row.partition: row for row in partitions_of(before.partitions)}
-    leaving, returning = {}, {}
-    for number, row in now.items():
-        end = then[number].log_end_offset if number in then else 0
-        first = max(end, row.log_start_offset)
+    for number, (start, end) in bounds.items():
+        figures: dict[str, Any] = {"log_start_offset": start, "log_end_offset": end}
+        row, end_then = now[number], then.get(number, 0)
+        first = max(end_then, row.log_start_offset)
         if first < row.log_end_offset:
-            leaving[number] = (first, row.log_end_offset)
-        start = restored[number][0]
-        if start < min(row.log_start_offset, end):
-            returning[number] = (start, min(row.log_start_offset, end))
-    restored.leaving, restored.returning = leaving, returning
-    restored.records = pc.sum(wanted.live.column("records")).as_py() or 0
-    restored.expired_records = expired_records(wanted.live, config, now_ms)
+            figures["leaving"] = [first, row.log_end_offset]
+        if start < min(row.log_start_offset, end_then):
+            figures["returning"] = [start, min(row.log_start_offset, end_then)]
+        report.add(wanted.topic, number, RESTORE, **figures)
 
 
 def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased: Sequence[int]) -> list[Erasure]:

@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
 from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
 from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import check_managed
+from spark_segments.maintenance.selection import check_managed, selected
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
@@ -55,30 +55,14 @@ _DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]+|shared|s)")  
 THREADS = 16  # of this process: on an object store, listing and deleting is mostly waiting
 
 
-@dataclass(frozen=True, slots=True)
-class _ListOldFiles:
+def _list_old_files(storage: Storage, before_ms: int, directories: Sequence[str]) -> list[FileInfo]:
     """Task function: the files of some partition directories that are older than `before_ms`."""
-
-    storage: Storage
-    before_ms: int
-
-    def __call__(self, directories: Sequence[str]) -> list[FileInfo]:
-        return [
-            file
-            for directory in directories
-            for file in self.storage.list(directory, recursive=True)
-            if file.mtime_ms < self.before_ms
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class _DeleteFiles:
-    """Task function: deletes files; those that are gone already are fine."""
-
-    storage: Storage
-
-    def __call__(self, paths: Sequence[str]) -> None:
-        self.storage.delete(paths)
+    return [
+        file
+        for directory in directories
+        for file in storage.list(directory, recursive=True)
+        if file.mtime_ms < before_ms
+    ]
 
 
 def expired_rows(
@@ -107,15 +91,15 @@ def claimed_rows(rows: pa.Table) -> pa.Table:
 
 def vacuum(
     log: LogDir,
-    spark: SparkSession | None = None,
-    topic: str | None = None,
-    now_ms: int | None = None,
-    dry_run: bool = False,
     *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
+    now_ms: int | None = None,
 ) -> Report:
-    """Deletes files that left the log of one topic, or of all, longer than file.delete.delay.ms ago, files that no row
-    names, and old manifest files. Deleted topics are included, and of all topics the old files of groups.
+    """Deletes files that left the log longer than file.delete.delay.ms ago, files that no row names, and old manifest
+    files. Deleted topics are included, and of all topics the old files of groups.
 
     `now_ms` decides over removed rows. Files that no row names go by the store's clock alone. A topic whose manifest
     cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
@@ -128,16 +112,18 @@ def vacuum(
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
             directories[owner].append(directory)
-    for name in [topic] if topic is not None else sorted(log.storage.directories(MANIFEST_DIRECTORY)):
+    names = selected(log.storage.directories(MANIFEST_DIRECTORY), topics)
+    for name in names:
+        is_named = topics is not None and name in topics
         try:
-            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress, topic is None)
+            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress, not is_named)
         except SegmentsError as error:
-            if topic is not None and isinstance(error, UnknownTopicError):
+            if is_named and isinstance(error, UnknownTopicError):
                 raise
             report.fail(name, None, error)
-    if topic is None:
+    if topics is None:
         _vacuum_groups(log, dry_run, report)
-    _abort_uploads(log, topic, dry_run, report)
+    _abort_uploads(log, None if topics is None else {*names}, dry_run, report)
     return report.finish()
 
 
@@ -148,23 +134,23 @@ def _vacuum_groups(log: LogDir, dry_run: bool, report: Report) -> None:
             files = group.left_behind()
             if not dry_run:
                 log.storage.delete(file.path for file in files)
-            report.figures["group_files"] += len(files)
+            report.count(group_files=len(files))
         except SegmentsError as error:
             report.warn(f"The files of group {group.id} were not looked at: {error}")
 
 
-def _abort_uploads(log: LogDir, topic: str | None, dry_run: bool, report: Report) -> None:
+def _abort_uploads(log: LogDir, topics: set[str] | None, dry_run: bool, report: Report) -> None:
     """Aborts what old writers have begun to upload and never ended: no row can ever name it, and no listing shows it.
 
-    Without a `topic`, that is all below the log directory. Where nobody can tell, the report has no such figure.
+    Without `topics`, that is all below the log directory. Where nobody can tell, the report has no such figure.
     """
     try:
         found = log.storage.unfinished_uploads()
         if found is None:
             return
         before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
-        old = [one for one in found if one.started_ms < before_ms and topic in (None, _topic_of(one.path))]
-        report.figures["unfinished_uploads"] += len(old)
+        old = [one for one in found if one.started_ms < before_ms and (topics is None or _topic_of(one.path) in topics)]
+        report.count(unfinished_uploads=len(old))
         if not dry_run:
             log.storage.abort_uploads(old)
     except SegmentsError as error:
@@ -259,7 +245,7 @@ def _delete_unreadable(
     files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
     _note(report, manifest.topic, SEGMENT_SCHEMA.empty_table(), files)
     paths = forced_deletion.files_to_delete(log.storage, manifest.log.directory)
-    report.figures["manifest_files"] += len(paths)
+    report.count(manifest_files=len(paths))
     if not dry_run:
         _delete(log, spark, [file.path for file in files])
         drop_recovery_copies(log.storage, manifest.topic)
@@ -288,7 +274,7 @@ def _delete_expired(
 def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> None:
     step = SEGMENTS_A_TASK * len(SUFFIXES)
     tasks = [files[start : start + step] for start in range(0, len(files), step)]
-    run_tasks(_DeleteFiles(log.storage), tasks, spark, at_a_time=THREADS)
+    run_tasks(log.storage.delete, tasks, spark, at_a_time=THREADS)
 
 
 def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> tuple[pa.Table, pa.Table]:
@@ -335,7 +321,7 @@ def _delete_orphans(
     before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
-    list_old = _ListOldFiles(log.storage, before_ms)
+    list_old = partial(_list_old_files, log.storage, before_ms)
     listed = run_tasks(list_old, tasks, spark, progress=progress, at_a_time=THREADS)
     # List first, then read the manifest: a file that a commit names after the listing is too young to be in the list.
     old = [file for files in listed for file in files]
@@ -402,5 +388,4 @@ def _note(report: Report, topic: str, expired: pa.Table, stray: Sequence[FileInf
 
 
 def _note_manifest(report: Report, done: DroppedVersions) -> None:
-    report.figures["manifest_files"] += len(done.paths)
-    report.figures["manifest_bytes"] += done.size_bytes
+    report.count(manifest_files=len(done.paths), manifest_bytes=done.size_bytes)

@@ -6,7 +6,7 @@ active segment is never touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 def retain(
     log: LogDir,
-    spark: SparkSession | None = None,
-    topic: str | None = None,
-    now_ms: int | None = None,
-    dry_run: bool = False,
     *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    now_ms: int | None = None,
     max_bytes: int | None = None,
     min_retention_ms: int = MIN_RETENTION_MS,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Applies retention.ms, retention.bytes and the log start to one topic or all. Files stay until vacuum.
+    """Applies retention.ms, retention.bytes and the log start. Files stay until vacuum.
 
     With `max_bytes`, further sealed segments go until the live files of all topics (see max_bytes.py) have no more
     bytes. The oldest segments of all topics whose cleanup.policy has delete go first, whatever their retention.ms, but
@@ -53,18 +53,19 @@ def retain(
     has made unnecessary.
 
     The job moves no data: it takes `spark` and `progress` because all jobs do, and uses neither. Raises
-    InvalidOptionError for a `topic` together with `max_bytes`, and for a negative `max_bytes` or `min_retention_ms`.
+    InvalidOptionError for `topics` together with `max_bytes`, and for a negative `max_bytes` or `min_retention_ms`.
     """
     report = Report("retain", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
-    if max_bytes is not None and topic is not None:
-        raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=topic)
-    topics: Iterable[Snapshot] = (snapshot for snapshot, _ in selected_topics(log, topic, report, load=False))
+    if max_bytes is not None and topics is not None:
+        found = ", ".join(topics)
+        raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=found)
+    snapshots: Iterable[Snapshot] = (snapshot for snapshot, _ in selected_topics(log, topics, report, load=False))
     limit = None
     if max_bytes is not None:
-        topics = [*topics]
-        limit = plan_log_directory(log, topics, max_bytes, min_retention_ms, now_ms)
-    for snapshot in topics:
+        snapshots = [*snapshots]
+        limit = plan_log_directory(log, snapshots, max_bytes, min_retention_ms, now_ms)
+    for snapshot in snapshots:
         try:
             before, expired = _retain_topic(log, snapshot, now_ms, dry_run, limit)
             _note(report, before, expired, now_ms)
@@ -75,7 +76,7 @@ def retain(
             if limit is not None:
                 limit.note_failed(snapshot)
     if limit is not None:
-        report.figures.update(limit.figures())
+        report.details |= limit.figures()
     return report.finish()
 
 

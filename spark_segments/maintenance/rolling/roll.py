@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
@@ -22,10 +23,9 @@ from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.report import LOST, Report, first_and_last
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
-from spark_segments.maintenance.rolling.plan import MergeRules, PartitionToRoll, RollPlan, RollRules, plan_roll
-from spark_segments.maintenance.rolling.planned_segments import PlannedSegment, RolledPartition, plan_segments
+from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
+from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments
 from spark_segments.maintenance.selection import check_commit_age, selected_topics
-from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,19 +36,6 @@ WAVE_PARTITIONS = 1000
 WAVE_BYTES_A_SLOT = 2 << 30
 """A wave has this many partitions at most, and ends once it has this many bytes for each task slot. Each wave is one
 commit: a job that is killed loses the work of its last wave only."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PlanSegments:
-    """Task function: the segments that one partition's active segment becomes."""
-
-    storage: Storage
-    rules: RollRules
-    now_ms: int
-    merge: MergeRules
-
-    def __call__(self, chunks: Sequence[Segment]) -> list[PlannedSegment]:
-        return plan_segments(self.storage, chunks, self.rules, self.now_ms, self.merge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +60,14 @@ class _Wave:
 
 def roll(
     log: LogDir,
-    spark: SparkSession | None = None,
-    topic: str | None = None,
-    now_ms: int | None = None,
-    dry_run: bool = False,
     *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
+    now_ms: int | None = None,
 ) -> Report:
-    """Rolls what is due at `now_ms` in one topic or all, by Kafka's rules, and merges small chunks.
+    """Rolls what is due at `now_ms`, by Kafka's rules, and merges small chunks.
 
     Planning the segments of a partition is a task, and so is copying a segment. A topic's partitions are rolled in
     waves, and each wave is one commit. A partition that another job changed meanwhile is left to the next run, and its
@@ -93,7 +80,7 @@ def roll(
     """
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     job = _RollJob(log, spark, now_ms, Report("roll", dry_run))
-    for snapshot, config in selected_topics(log, topic, job.report):
+    for snapshot, config in selected_topics(log, topics, job.report):
         rules = RollRules.of(snapshot.topic_id, config)
         plan = plan_roll(snapshot.live, rules, now_ms)
         if dry_run:
@@ -178,7 +165,7 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
 def _segments_of_wave(job: _RollJob, wave: _Wave) -> list[RolledPartition]:
     """The planned segments of each partition that has any. Partitions that fail are noted and left out."""
     chunks = {one.partition: wave.plan.chunks_of(one) for one in wave.partitions}
-    plan = _PlanSegments(job.log.storage, wave.rules, job.now_ms, wave.plan.merge)
+    plan = partial(plan_segments, job.log.storage, rules=wave.rules, now_ms=job.now_ms, merge=wave.plan.merge)
     by_headers = [one.partition for one in wave.partitions if one.needs_headers]
     work = [chunks[number] for number in by_headers]
     tried = try_tasks(plan, work, job.spark, at_a_time=job.log.storage.tasks_at_a_time)

@@ -129,10 +129,10 @@ def _schema() -> pa.Schema:
 
 def test_vacuum_takes_the_files_of_tables_that_were_converted_save_what_keeps_old_versions_away(old):
     old.group("audit").convert()
-    assert vacuum(old).figures["group_files"] > 40
+    assert vacuum(old).details["group_files"] > 40
     assert sorted(os.listdir(Path(old.uri, "_groups", "audit"))) == [f"{1:020d}.json", "_delta_log"]
     assert os.listdir(Path(old.uri, "_groups", "audit", "_delta_log")) == [f"{46:020d}.json"]
-    assert found(old) == expected(old) and vacuum(old).figures["group_files"] == 0
+    assert found(old) == expected(old) and vacuum(old).details["group_files"] == 0
 
 
 @pytest.mark.parametrize("damage", ["no UTF-8", "no offset", "no file", "no action"])

@@ -149,7 +149,7 @@ def test_a_table_without_statistics_works_in_every_job(log, is_followed):
     for work in (
         lambda: roll(log, now_ms=now_ms),
         lambda: compact(log, now_ms=now_ms),
-        lambda: erase(without_statistics(log), "orders", [b"k3"]),
+        lambda: erase(without_statistics(log), topics=["orders"], keys=[b"k3"]),
         lambda: vacuum(without_statistics(log), now_ms=now_ms),
     ):
         report = work()

@@ -122,10 +122,10 @@ class History:
 
     def _roll(self) -> None:
         self.now_ms += self.random.choice((0, WEEKS_MS))
-        roll(self.log, topic=TOPIC, now_ms=self.now_ms)
+        roll(self.log, topics=[TOPIC], now_ms=self.now_ms)
 
     def _compact(self) -> None:
-        compact(self.log, topic=TOPIC, now_ms=self.now_ms, force=True)
+        compact(self.log, topics=[TOPIC], now_ms=self.now_ms, force=True)
 
     def _delete(self) -> None:
         bounds = self.log.offsets(TOPIC)
@@ -135,19 +135,19 @@ class History:
 
     def _retain(self) -> None:
         self.log.alter_topic(TOPIC, {"retention.bytes": str(self.random.choice((200, 1000, 5000)))})
-        retain(self.log, topic=TOPIC, now_ms=self.now_ms)
+        retain(self.log, topics=[TOPIC], now_ms=self.now_ms)
         self.log.alter_topic(TOPIC, {"retention.bytes": "-1"})
 
     def _merge(self) -> None:
         self.log.manifest(TOPIC).merge_files()
 
     def _vacuum(self) -> None:
-        vacuum(self.log, topic=TOPIC, now_ms=self.now_ms + WEEKS_MS)
+        vacuum(self.log, topics=[TOPIC], now_ms=self.now_ms + WEEKS_MS)
 
     def _restore(self) -> None:
         versions = self.log.manifest(TOPIC).log.versions()
         try:
-            restore(self.log, TOPIC, self.random.choice(versions[-8:]))
+            restore(self.log, topics=[TOPIC], version=self.random.choice(versions[-8:]))
         except (LogDirError, UnknownTopicError, InvalidOptionError) as error:  # vacuum may have taken its rows
             self.steps[-1] = f"restore refused ({error.message})"
 

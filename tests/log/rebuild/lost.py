@@ -109,9 +109,9 @@ def is_usable(log: LogDir, monkeypatch) -> None:
     assert verify(log, TOPIC, deep=True).findings == []
     before = numbers(log)
     append(log, 900, 6)
-    roll(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
-    assert not [line for line in vacuum(log, topic=TOPIC).to_dict()["partitions"] if "error" in line]
-    vacuum(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    roll(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
+    assert not [line for line in vacuum(log, topics=[TOPIC]).to_dict()["partitions"] if "error" in line]
+    vacuum(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
     log = again(log, monkeypatch)
     assert numbers(log) == [*before, *range(900, 906)]
     assert verify(log, TOPIC, deep=True).findings == []

@@ -188,7 +188,7 @@ def test_notes_that_are_needed_outlive_vacuum_however_old_they_are(tmp_path, mon
     append(log, 0)
     for path in Path(tmp_path, "_recovery", TOPIC).iterdir():
         os.utime(path, (0, 0))
-    vacuum(log, topic=TOPIC, now_ms=log.storage.now_ms() + WEEKS_MS)
+    vacuum(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
     lose_manifest(log)
     assert rebuild_manifest(again(log, monkeypatch), TOPIC).is_exact and numbers(log) == [*range(10)]
 

@@ -29,7 +29,7 @@ def built(tmp_path_factory) -> Path:
         for topic in ("orders", "latest"):
             log.append(topic, rows(generator, NOW_MS + number * 10_000), options=options)
     roll(log, now_ms=LATER_MS)
-    compact(log, topic="latest", now_ms=LATER_MS)
+    compact(log, topics=["latest"], now_ms=LATER_MS)
     log.append("orders", rows(generator, NOW_MS + 60_000), options=options)
     log.import_kafka(str(golden_dir("txn-0")))
     log.import_kafka(str(golden_dir("multiappend-0")))

@@ -103,7 +103,7 @@ def _restore(log: LogDir, topic: str, version: int, notes: Notes, journal: Journ
     forget = random_.random() < 0.4
     journal.intent = {"restore": version, "forget": forget}
     try:
-        restore(log, topic, version, forget_transactions=forget)
+        restore(log, topics=[topic], version=version, forget_transactions=forget)
     except (LogDirError, InvalidOptionError) as error:
         # Vacuum has taken what that version needs, or it is of a topic that was deleted since.
         notes.write(refused="restore", why=str(error))

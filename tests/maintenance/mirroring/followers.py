@@ -27,7 +27,7 @@ def followers_of(leader: LogDir, name: str = "follower") -> LogDir:
 
 def mirrored(leader: LogDir, follower: LogDir, *topics: str, **options: Any) -> dict[str, Any]:
     """The report of a run of the mirror without failures."""
-    report = mirror(leader, follower, topics=topics, **options)
+    report = mirror(follower, leader=leader, topics=topics or None, **options)
     assert not report.failed, report.failed
     return report.to_dict()
 

@@ -55,8 +55,8 @@ def act(source: str, target: str, seed: int, notes: str) -> None:
     Countdown(random_.randint(1, LIFE), random_.choice([0, random_.uniform(0, 0.03)]))
     try:
         while True:
-            report = mirror(LogDir.open(source), LogDir.open(target))
-            found = {"commits": report.figures["commits"], "jumps": report.figures["jumps"]}
+            report = mirror(LogDir.open(target), leader=LogDir.open(source))
+            found = {"commits": report.details["commits"], "jumps": report.details["jumps"]}
             with open(notes, "a") as file:
                 file.write(json.dumps({**found, "failed": report.failed, "warnings": report.warnings}) + "\n")
             time.sleep(0.01)
@@ -107,14 +107,14 @@ class Leader:
         self.log.append(topic, rows, txn=("writer", self._txn) if self._random.random() < 0.3 else None)
 
     def roll(self, topic: str) -> None:
-        roll(self.log, topic=topic, now_ms=self._later())
+        roll(self.log, topics=[topic], now_ms=self._later())
 
     def compact(self, topic: str) -> None:
-        assert not compact(self.log, topic=topic, now_ms=self._later(), force=True).failed
+        assert not compact(self.log, topics=[topic], now_ms=self._later(), force=True).failed
 
     def retain(self, topic: str) -> None:
         self.log.alter_topic(topic, {"retention.bytes": str(self._random.choice([2000, 6000]))})
-        assert not retain(self.log, topic=topic).failed
+        assert not retain(self.log, topics=[topic]).failed
 
     def delete_records(self, topic: str) -> None:
         for number, (start, end) in self.log.offsets(topic).items():
@@ -130,13 +130,13 @@ class Leader:
         if self._random.random() < 0.3:
             self.log.delete_topic(topic)
         try:
-            restore(self.log, topic, max(0, version - self._random.randint(1, 6)))
+            restore(self.log, topics=[topic], version=max(0, version - self._random.randint(1, 6)))
         except (LogDirError, InvalidOptionError, UnknownTopicError):  # vacuum has taken it, or it had no topic
             if topic not in self.log.topics():
                 self._create(topic)
 
     def vacuum(self, topic: str) -> None:
-        assert not vacuum(self.log, topic=topic, now_ms=self._later()).failed
+        assert not vacuum(self.log, topics=[topic], now_ms=self._later()).failed
 
     def make_again(self, topic: str) -> None:
         self.log.delete_topic(topic)
@@ -209,7 +209,7 @@ def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
         for process in running:
             process.kill()
             process.join()
-    report = mirror(leader.log, follower)
+    report = mirror(follower, leader=leader.log)
     assert not report.failed, report.failed
     checks += check(leader, follower)
     for topic in PARTITIONS:

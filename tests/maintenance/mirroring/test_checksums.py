@@ -78,7 +78,7 @@ def test_a_list_of_followers_that_were_mirrored_without_one_is_read_from_them(le
     Path(follower.uri, next(iter(as_they_lie(follower)))).unlink()
     (tmp_path / "late").unlink()
     with pytest.raises(MissingFileError):
-        mirror(leader, follower, checksums=tmp_path / "late")
+        mirror(follower, leader=leader, checksums=tmp_path / "late")
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])

@@ -68,9 +68,9 @@ def cleaned_until_all_markers_are_gone(leader: LogDir, topic: str) -> None:
     for days in (0, 1, 2, 40, 41, 42):
         now_ms = CLEANED_MS + days * DAY_MS
         leader.append(topic, pa.table({"key": [b"last"], "value": [b"%d" % days]}))
-        roll(leader, topic=topic, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+        roll(leader, topics=[topic], now_ms=leader.storage.now_ms() + 8 * DAY_MS)
         leader.append(topic, pa.table({"key": [b"active"], "value": [b"%d" % days]}))
-        assert not compact(leader, topic=topic, now_ms=now_ms, force=True).failed
+        assert not compact(leader, topics=[topic], now_ms=now_ms, force=True).failed
 
 
 def committed(log: LogDir, topic: str, version: int | None = None) -> dict[int, tuple[bytes | None, bytes | None]]:

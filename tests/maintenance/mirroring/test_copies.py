@@ -45,7 +45,7 @@ def follower(leader) -> LogDir:
 def copy_without_commit(leader: LogDir, follower: LogDir) -> None:
     """As a mirror that is killed before its commit."""
     with mock.patch.object(Manifest, "create_by", side_effect=StorageError("killed")):
-        assert mirror(leader, follower).failed
+        assert mirror(follower, leader=leader).failed
 
 
 def logs(log: LogDir) -> list[Path]:
@@ -98,7 +98,7 @@ def test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others(leader
     path.write_bytes(content)
     appended(leader, 1, topic="prices")
     version = follower.snapshot(TOPIC).version
-    (line,) = mirror(leader, follower).failed
+    (line,) = mirror(follower, leader=leader).failed
     assert leader.uri in line["error"] and "segments verify" in line["error"]
     assert follower.snapshot(TOPIC).version == version
     assert_in_step(leader, follower, "prices")
@@ -115,7 +115,7 @@ def test_a_copy_that_is_not_what_was_read_is_found(leader, follower):
         return crc
 
     with mock.patch.object(Copier, "_copy_file", flipped):
-        (line,) = mirror(leader, follower).failed
+        (line,) = mirror(follower, leader=leader).failed
     assert "A copy is not what was read" in line["error"]
     mirrored(leader, follower)
     assert_in_step(leader, follower, same_paths=False)
@@ -174,7 +174,7 @@ def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, 
 
     with mock.patch.object(Copier, "__call__", vacuumed):
         report = mirrored(leader, follower)
-    assert report["jumps"] == 1
+    assert report["details"]["jumps"] == 1
     assert_in_step(leader, follower)
 
 

@@ -63,7 +63,7 @@ def test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirro
     mirrored(leader, follower)
     assert len(files_with(follower, SECRET)) == 2
     appended(leader, 2, first=10)
-    erase(leader, TOPIC, [b"ada"], history=True)
+    erase(leader, topics=[TOPIC], keys=[b"ada"], history=True)
     appended(leader, 2, first=12)
     assert files_with(leader, SECRET) == []
     mirrored(leader, follower)
@@ -73,7 +73,7 @@ def test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirro
 
 
 def test_a_late_follower_deletes_erased_bytes_when_the_leader_does(leader, follower, jumps):
-    erase(leader, TOPIC, [b"ada"])
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
     erased_ms = leader.storage.now_ms()
     with store_clock(erased_ms + DAY_MS // 2):
         mirrored(leader, follower)
@@ -84,7 +84,7 @@ def test_a_late_follower_deletes_erased_bytes_when_the_leader_does(leader, follo
 
 
 def test_a_follower_that_comes_after_the_leaders_vacuum_needs_one_vacuum_and_no_time(leader, follower, jumps):
-    erase(leader, TOPIC, [b"ada"])
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
     later_ms = leader.storage.now_ms() + DAY_MS + 60_000
     vacuum(leader, now_ms=later_ms)
     assert files_with(leader, SECRET) == []
@@ -123,17 +123,17 @@ class NoNotes(LocalFiles):
 
 def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, follower, jumps):
     before = follower.snapshot(TOPIC).version
-    erase(leader, TOPIC, [b"ada", b"cyd"])
+    erase(leader, topics=[TOPIC], keys=[b"ada", b"cyd"])
     mirrored(leader, follower)
     [erasure] = erasures_of(follower.snapshot(TOPIC))
     assert (erasure.version, erasure.keys) == (follower.snapshot(TOPIC).version, 2)
     promote(follower, TOPIC, leader)
     with pytest.raises(ErasedRecordsError, match=rf"version {erasure.version} of .*2 keys"):
-        restore(follower, TOPIC, before)
+        restore(follower, topics=[TOPIC], version=before)
 
 
 def test_commits_without_an_erasure_leave_readers_of_the_follower_their_time(leader, follower):
-    erase(leader, TOPIC, [b"ada"])
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
     mirrored(leader, follower)
     roll(leader, now_ms=leader.storage.now_ms() + 30 * DAY_MS)
     vacuum(leader, now_ms=leader.storage.now_ms() + 2 * DAY_MS)

@@ -35,12 +35,12 @@ def test_positions_are_the_leaders_with_all_that_they_carry(leader, follower):
     assert follower.group("audit").positions() == leader.group("audit").positions()
     moved(leader, "audit", {TOPIC: {0: 10}})
     moved(leader, "other", {TOPIC: {1: 0}})
-    assert mirrored(leader, follower, groups=True)["groups"] == 2
+    assert mirrored(leader, follower, groups=True)["details"]["groups"] == 2
     assert follower.groups() == ["audit", "other"] and follower.group("audit").positions().offsets == {TOPIC: {0: 10}}
     leader.group("audit").delete()
     mirrored(leader, follower, groups=True)
     assert follower.groups() == ["other"]
-    assert mirrored(leader, follower, groups=True)["groups"] == 0
+    assert mirrored(leader, follower, groups=True)["details"]["groups"] == 0
 
 
 def test_without_being_asked_for_positions_stay(leader, follower):
@@ -100,7 +100,7 @@ def test_a_group_whose_positions_are_damaged_keeps_nothing_else_from_being_mirro
     [warning] = report["warnings"]
     assert "positions of group audit were not mirrored" in warning
     assert (
-        report["groups"] == 1
+        report["details"]["groups"] == 1
         and follower.group("other").positions().offsets == leader.group("other").positions().offsets
     )
     assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
@@ -111,5 +111,5 @@ def test_positions_in_topics_that_are_not_mirrored_stay(leader, follower):
     follower.append("prices", [{"value": b"x"}])
     moved(follower, "audit", {"prices": {0: 1}})
     leader.create_topic("prices")
-    assert [line["topic"] for line in mirror(leader, follower, groups=True).failed] == ["prices"]
+    assert [line["topic"] for line in mirror(follower, leader=leader, groups=True).failed] == ["prices"]
     assert follower.group("audit").positions().offsets == {TOPIC: {0: 4}, "prices": {0: 1}}

@@ -34,7 +34,7 @@ def batch_ends(directory: str) -> list[int]:
 
 
 def copied(disk: Path, log: LogDir, *topics: str) -> dict[str, int]:
-    done = mirror_kafka(LogDir.open(str(disk)), log, topics=topics)
+    done = mirror_kafka(LogDir.open(str(disk)), log, topics=topics or None)
     report = verify(log, deep=True)
     assert not report.errors, report.findings
     return {one["topic"]: one["records"] for one in done}

@@ -73,7 +73,7 @@ def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower)
     for number in range(4):
         appended(leader, 3, first=3 * number, partition=number % 2)
     report = mirrored(leader, follower)
-    assert (report["commits"], report["jumps"]) == (4, 0)
+    assert (report["details"]["commits"], report["details"]["jumps"]) == (4, 0)
     found = [follower.snapshot(TOPIC, version) for version in range(follower.snapshot(TOPIC).version + 1)]
     assert [int(one.states[SOURCE_VERSION]) for one in found] == [0, 1, 2, 3, 4]
     assert [sum(row.records for row in segments_of(one.live)) for one in found] == [0, 3, 6, 9, 12]
@@ -118,7 +118,7 @@ def _compact(log: LogDir) -> None:
 
 def _restore(log: LogDir) -> None:
     appended(log, 5, first=80)
-    restore(log, TOPIC, log.snapshot(TOPIC).version - 1)
+    restore(log, topics=[TOPIC], version=log.snapshot(TOPIC).version - 1)
 
 
 def _make_again(log: LogDir) -> None:
@@ -130,11 +130,11 @@ def _make_again(log: LogDir) -> None:
 def _delete_and_restore(log: LogDir) -> None:
     version = log.snapshot(TOPIC).version
     log.delete_topic(TOPIC)
-    restore(log, TOPIC, version)
+    restore(log, topics=[TOPIC], version=version)
 
 
 def _erase(log: LogDir) -> None:
-    erase(log, TOPIC, [b"3"])
+    erase(log, topics=[TOPIC], keys=[b"3"])
 
 
 CHANGES = {
@@ -238,7 +238,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
             assert vacuum(follower, now_ms=later(follower)).failed
     elif vacuumed == "whole":
         assert not vacuum(follower, now_ms=later(follower)).failed
-    restore(leader, TOPIC, version)
+    restore(leader, topics=[TOPIC], version=version)
     mirrored(leader, follower)
     assert_in_step(leader, follower, same_paths=vacuumed == "not at all")
     after = segments_of(follower.snapshot(TOPIC).live)
@@ -270,7 +270,7 @@ def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, f
     in_step()
     slow = SlowVacuum(follower, later(follower))
     assert not vacuum(follower, now_ms=later(follower)).failed
-    restore(leader, TOPIC, version)
+    restore(leader, topics=[TOPIC], version=version)
     if source is not leader:
         mirrored(leader, source)
     appended(leader, 3, first=36, partition=1)
@@ -312,7 +312,7 @@ def test_the_versions_that_vacuum_took_at_the_leader_are_jumped_over(leader, fol
     with mock.patch("spark_segments.log.manifest.upkeep.COMMIT_LOG_MS", -DAY_MS):
         vacuum(leader, now_ms=later(leader))
     report = mirrored(leader, follower)
-    assert (report["commits"], report["jumps"]) == (1, 1)
+    assert (report["details"]["commits"], report["details"]["jumps"]) == (1, 1)
     assert_in_step(leader, follower)
 
 

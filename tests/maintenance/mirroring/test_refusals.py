@@ -54,8 +54,8 @@ REFUSED = {
     "delete": lambda log: log.delete_topic(TOPIC),
     "delete by force": lambda log: log.delete_topic(TOPIC, force=True),
     "delete-records": lambda log: log.delete_records(TOPIC, {0: 5}),
-    "restore": lambda log: restore(log, TOPIC, 0),
-    "erase": lambda log: erase(log, TOPIC, [b"3"]),
+    "restore": lambda log: restore(log, topics=[TOPIC], version=0),
+    "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"3"]),
     "repair": lambda log: verify(log, TOPIC, repair=True),
 }
 
@@ -94,7 +94,7 @@ def test_vacuum_runs_on_a_follower(follower):
 
 
 def failure(source: LogDir, target: LogDir) -> str:
-    (line,) = mirror(source, target).failed
+    (line,) = mirror(target, leader=source).failed
     return line["error"]
 
 
@@ -148,13 +148,13 @@ def test_a_leader_without_the_topic_keeps_the_follower(leader, follower):
     for file in Path(leader.uri, "_manifest", TOPIC).rglob("*.json"):
         file.unlink()
     Path(leader.uri, "_manifest", TOPIC).rename(Path(leader.uri, "elsewhere"))
-    report = mirror(leader, follower)
+    report = mirror(follower, leader=leader)
     assert report.warnings and TOPIC in report.warnings[0] and follower.topics() == [TOPIC]
 
 
 def test_places_that_cannot_be_mirrored_are_named(leader, tmp_path):
     with pytest.raises(LogDirError, match="cannot follow itself"):
-        mirror(leader, leader)
+        mirror(leader, leader=leader)
     kafka = LogDir.open(str(GOLDEN / "broker-data"))
     with pytest.raises(LogDirError, match="Kafka wrote"):
-        mirror(kafka, followers_of(leader))
+        mirror(followers_of(leader), leader=kafka)

@@ -89,5 +89,5 @@ def played(log: LogDir, play: object = DeltaLog) -> LogDir:
 
 def mirrored_again(leader: LogDir, follower: LogDir) -> str | None:
     """The error of a mirror, None where there is none."""
-    failed = mirror(leader, follower, topics=[TOPIC]).failed
+    failed = mirror(follower, leader=leader, topics=[TOPIC]).failed
     return failed[0]["error"] if failed else None

@@ -9,13 +9,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, OffsetOutOfRangeError
+from spark_segments.log.divergence import Tail
 from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll, vacuum
 from spark_segments.maintenance.promotion.cut import cut_off
 from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.divergence import Tail
 from spark_segments.maintenance.promotion.promote import promote
 from tests.log.groups.readers import moved
 from tests.log.played_log import Play

@@ -22,8 +22,8 @@ OPERATIONS = {
     "alter": lambda log: log.alter_topic(TOPIC, {"retention.ms": "5"}),
     "delete": lambda log: log.delete_topic(TOPIC),
     "delete-records": lambda log: log.delete_records(TOPIC, {0: 3}),
-    "restore": lambda log: restore(log, TOPIC, 1),
-    "erase": lambda log: erase(log, TOPIC, [b"key"]),
+    "restore": lambda log: restore(log, topics=[TOPIC], version=1),
+    "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"key"]),
     "repair": lambda log: verify(log, TOPIC, repair=True),
     "target of a writer": lambda log: log.target(TOPIC),
 }
@@ -129,7 +129,7 @@ def test_a_topic_that_its_leader_deleted_is_promoted_by_force_alone(leader, foll
 
 def test_a_restore_just_before_the_fence_is_what_the_new_leader_has(leader, follower):
     play = Play()
-    play.commits(lambda go: (restore(leader, TOPIC, 1), go()))
+    play.commits(lambda go: (restore(leader, topics=[TOPIC], version=1), go()))
     promote(follower, TOPIC, played(leader, play))
     assert numbers(follower) == numbers(leader) == list(range(6))
     assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
@@ -140,7 +140,7 @@ def test_a_restore_of_a_version_before_the_fence_does_not_lift_it(leader, follow
     promote(follower, TOPIC)
     for version in (1, before):
         with pytest.raises(NotLeaderError, match=r"takes no restore"):
-            restore(leader, TOPIC, version)
+            restore(leader, topics=[TOPIC], version=version)
 
 
 def test_an_import_in_its_midst_ends_at_the_fence(tmp_path, monkeypatch):

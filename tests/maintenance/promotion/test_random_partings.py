@@ -43,7 +43,7 @@ def work(log: LogDir, chance: random.Random) -> None:
             start, end = log.offsets(TOPIC)[0]
             log.delete_records(TOPIC, {0: chance.randint(start, end)})
         case "restore":
-            restore(log, TOPIC, max(0, log.snapshot(TOPIC).version - chance.randint(0, 1)))
+            restore(log, topics=[TOPIC], version=max(0, log.snapshot(TOPIC).version - chance.randint(0, 1)))
         case "vacuum":
             vacuum(log, now_ms=log.storage.now_ms() + 2 * 86_400_000)
 
