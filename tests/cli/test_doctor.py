@@ -59,7 +59,7 @@ def test_without_java_the_hint_names_the_commands(run, tmp_path, monkeypatch, ou
     monkeypatch.delenv("JAVA_HOME", raising=False)
     found = checks(run("doctor", "--output", "json"))["java"]
     assert found["status"] in ("failed", "warning") and "no Java" in found["found"]
-    assert "segments java-home" in found["hint"]
+    assert "segments doctor --path java" in found["hint"]
 
 
 @pytest.mark.slow

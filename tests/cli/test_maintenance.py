@@ -78,7 +78,7 @@ def test_a_report_says_what_was_done_as_json_and_as_text(segments, uri, job):
 
 def test_roll_seals_by_the_clock_given(segments, uri):
     segments("roll", uri, "prices", "--now-ms", LATER_MS)
-    described = segments("topic", "describe", uri, "prices", "--output", "json").json["partitions"][0]
+    described = segments("describe", uri, "prices", "--output", "json").json["partitions"][0]
     assert (described["segments"], described["chunks"]) == (1, 0)
     assert len(values(segments, uri)) == 10
 

@@ -16,7 +16,7 @@ from tests.store_proxy import REFUSE, store_proxy
 
 COMMANDS = (
     ("topic", "list"),
-    ("topic", "describe", "orders"),
+    ("describe", "orders"),
     ("topic", "history", "orders"),
     ("offsets", "orders"),
     ("consume", "orders"),

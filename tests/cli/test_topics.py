@@ -49,7 +49,7 @@ def test_list_of_no_topics_is_empty(segments, uri):
 def test_describe_shows_own_settings_and_partitions(segments, uri):
     segments("topic", "create", uri, "orders", "--partitions", 2, "--config", "segment.bytes=65536")
     segments("produce", uri, "orders", "--partition", 1, stdin=b"a\nb\n")
-    lines = segments("topic", "describe", uri, "orders").lines
+    lines = segments("describe", uri, "orders").lines
     assert lines[0].startswith("Topic: orders  TopicId: ")
     assert lines[0].endswith("Configs: segment.bytes=65536")
     assert lines[1].split()[:3] == ["partition", "log_start_offset", "log_end_offset"]
@@ -59,16 +59,14 @@ def test_describe_shows_own_settings_and_partitions(segments, uri):
 def test_describe_as_json_is_what_logdir_describes(segments, uri):
     segments("topic", "create", uri, "orders")
     described = LogDir.open(uri).describe("orders")
-    assert segments("topic", "describe", uri, "orders", "--output", "json").json == described
-    assert segments("topic", "describe", uri, "--output", "json").json == [described]
+    assert segments("describe", uri, "orders", "--output", "json").json == described
+    assert segments("describe", uri, "--output", "json").json == [described]
 
 
 def test_describe_takes_the_defaults_file_for_what_the_topic_does_not_set(segments, uri, tmp_path):
     (tmp_path / "server.properties").write_text("log.retention.hours=1\n")
     segments("topic", "create", uri, "orders")
-    described = segments(
-        "topic", "describe", uri, "orders", "--defaults", tmp_path / "server.properties", "--output", "json"
-    )
+    described = segments("describe", uri, "orders", "--defaults", tmp_path / "server.properties", "--output", "json")
     assert described.json["config"]["retention.ms"] == "3600000"
 
 

@@ -8,12 +8,12 @@ import pytest
 import spark_segments
 
 COMMANDS = [
-    *(("topic", name) for name in ("create", "list", "describe", "alter", "upgrade", "delete", "history", "restore")),
+    *(("topic", name) for name in ("create", "list", "alter", "upgrade", "delete", "history", "restore")),
     *(("groups", name) for name in ("list", "show", "reset", "delete")),
     *((name,) for name in ("offsets", "produce", "append", "consume", "sql", "delete-records")),
-    *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "maintain", "job-path")),
+    *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "maintain")),
     *((name,) for name in ("mirror", "promote", "demote")),
-    *((name,) for name in ("java-home", "doctor", "describe", "page", "explain", "verify", "repair")),
+    *((name,) for name in ("doctor", "describe", "page", "explain", "verify", "repair")),
     *((name,) for name in ("dump", "import", "export", "serve")),
 ]
 
@@ -30,6 +30,12 @@ def test_every_command_is_in_the_help(segments):
     shown = re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.MULTILINE)
     assert {name for command in COMMANDS for name in command} == set(shown)
     assert shown[0] == "topic"
+
+
+@pytest.mark.parametrize("name", [["java-home"], ["topic", "describe"]])
+def test_a_command_that_has_another_name_names_it(run, name):
+    ran = run(*name, "log")
+    assert ran.code == 2 and "segments d" in ran.error
 
 
 def test_version(segments):
@@ -50,7 +56,7 @@ def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
         ["topic", "list", tmp_path / "nothing"],
         ["topic", "create", tmp_path / "log", "orders"],
         ["topic", "create", tmp_path / "log", "prices", "--config", "retention.mss=1"],
-        ["topic", "describe", tmp_path / "log", "prices"],
+        ["describe", tmp_path / "log", "prices"],
         ["consume", tmp_path / "log", "orders", "--partition", 7],
         ["consume", tmp_path / "log", "orders", "--offset", "first"],
         ["consume", tmp_path / "log", "orders", "--from-time", "some day"],

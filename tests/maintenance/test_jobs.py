@@ -1,4 +1,4 @@
-"""jobs/*.py as processes of their own: plain Python, and spark-submit on a cluster of two executors."""
+"""jobs/segments.py as a process of its own: plain Python, and spark-submit on a cluster of two executors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.conftest import ROOT
 from tests.maintenance.appending import contents
 from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
 
+SCRIPT = str(ROOT / "jobs" / "segments.py")
+
 
 @pytest.fixture
 def busy(log) -> LogDir:
@@ -34,8 +36,7 @@ def run(command: list[str], **environment: str) -> list[dict]:
 
 
 def run_plainly(job: str, *arguments: str) -> list[dict]:
-    script = str(ROOT / "jobs" / f"{job}.py")
-    return run([sys.executable, script, *arguments, "--output", "json"], PYTHONPATH=str(ROOT))
+    return run([sys.executable, SCRIPT, job, *arguments, "--output", "json"], PYTHONPATH=str(ROOT))
 
 
 def submit(master: str, job: str, *arguments: str) -> list[dict]:
@@ -46,7 +47,7 @@ def submit(master: str, job: str, *arguments: str) -> list[dict]:
             str(Path(sys.executable).parent / "spark-submit"), "--master", master,
             "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
             "--conf", "spark.ui.enabled=false", "--conf", "spark.pyspark.python=" + sys.executable,
-            str(ROOT / "jobs" / f"{job}.py"), *arguments, "--output", "json",
+            SCRIPT, job, *arguments, "--output", "json",
         ],
         SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(ROOT), **({"JAVA_HOME": java} if java else {}),
     )  # fmt: skip
@@ -64,7 +65,7 @@ def test_plain_python_runs_maintain(busy, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ["roll", "retain", "vacuum"])
-def test_each_job_has_a_script_with_a_dry_run(busy, job):
+def test_each_job_runs_by_the_script_with_a_dry_run(busy, job):
     version = busy.snapshot("orders").version
     (report,) = run_plainly(job, busy.uri, "orders", "--dry-run")
     assert (report["job"], report["dry_run"]) == (job, True)
@@ -91,7 +92,7 @@ def test_spark_submit_compacts_on_two_executors(busy):
 def test_a_zip_of_the_package_ends_with_what_to_do_instead(busy, tmp_path):
     """As spark-submit --py-files has it on the path of the driver and of the executors."""
     archive = shutil.make_archive(str(tmp_path / "spark_segments"), "zip", ROOT, "spark_segments")
-    script = [sys.executable, str(ROOT / "jobs" / "roll.py"), busy.uri]
+    script = [sys.executable, SCRIPT, "roll", busy.uri]
     done = subprocess.run(script, env=os.environ | {"PYTHONPATH": archive}, capture_output=True, text=True, cwd="/")
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and line.startswith("error: The package has no compiled kernels")

@@ -1,69 +1,45 @@
-"""How long a record stays at most: known answers, and settings for a limit."""
+"""How long a record stays at most: the sums of docs/how-to/provable-retention.md."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_segments.errors import InvalidOptionError
-from spark_segments.maintenance.explanation.retention_bounds import RetentionBounds, bounds_for_deletion_within
+from tests.conftest import ROOT
 from tests.maintenance.explained import NOW_MS, explained
 from tests.maintenance.rows import chunk
 
-MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000}
 
 
-@pytest.mark.parametrize(
-    "bounds, maximum_ms",
-    [
-        (RetentionBounds(HOUR_MS, DAY_MS), 25 * HOUR_MS),
-        (RetentionBounds(DAY_MS, DAY_MS), 2 * DAY_MS),
-        *((RetentionBounds(days * DAY_MS, DAY_MS), (days + 1) * DAY_MS) for days in (3, 7, 30)),
-        (
-            RetentionBounds(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS),
-            23 * MINUTE_MS,
-        ),
-    ],
-)
-def test_the_real_maximum_of_settings(bounds, maximum_ms):
-    assert bounds.maximum_ms == maximum_ms == bounds.to_dict()["maximum_ms"]
+def _ms(text: str) -> int:
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(r"(\d+) (d|h|min)", text))
 
 
-def test_every_job_adds_its_interval():
-    bounds = RetentionBounds(10 * MINUTE_MS, fill_ms=7 * MINUTE_MS, every_ms=5 * MINUTE_MS, delay_ms=MINUTE_MS)
-    assert (bounds.readable_ms, bounds.deleted_ms) == (22 * MINUTE_MS, 28 * MINUTE_MS)
-    # A roll that comes later than retention.ms are over is what a record waits for.
-    assert RetentionBounds(MINUTE_MS, DAY_MS, every_ms=HOUR_MS).readable_ms == DAY_MS + 2 * HOUR_MS
+def _bounds(retention_ms: int, segment_ms: int, every_ms: int, delay_ms: int) -> tuple[int, int]:
+    """(how long a record can be read, how long a file can hold it) at most, in ms."""
+    readable_ms = segment_ms + max(retention_ms, every_ms) + every_ms
+    return readable_ms, readable_ms + delay_ms + every_ms
 
 
-@given(*[st.integers(0, 10_000)] * 4, st.none() | st.integers(0, 10_000))
-def test_the_largest_segment_ms_is_found_that_keeps_a_limit(limit_ms, retention_ms, every_ms, delay_ms, fill_ms):
-    intervals = {"every_ms": every_ms, "delay_ms": delay_ms}
-    if RetentionBounds(retention_ms, 1, **intervals).deleted_ms > limit_ms:
-        with pytest.raises(InvalidOptionError, match="Nothing is gone within"):
-            bounds_for_deletion_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
-        return
-    found = bounds_for_deletion_within(limit_ms, retention_ms, fill_ms=fill_ms, **intervals)
-    assert found.retention_ms == retention_ms and found.deleted_ms <= limit_ms
-    assert RetentionBounds(retention_ms, found.segment_ms + 1, **intervals).deleted_ms > limit_ms
-
-
-@pytest.mark.parametrize("wrong", [{"retention_ms": -1}, {"segment_ms": 0}, {"every_ms": -1}, {"fill_ms": -1}])
-def test_a_plan_wants_durations(wrong):
-    with pytest.raises(InvalidOptionError, match="too short"):
-        RetentionBounds(**{"retention_ms": 1, **wrong})
+def test_the_table_of_the_page_has_the_sums():
+    page = (ROOT / "docs" / "how-to" / "provable-retention.md").read_text()
+    rows = re.findall(r"^\| ((?:(?:\d+ (?:d|h|min) ?)+\| ?){6})$", page, re.MULTILINE)
+    assert len(rows) >= 3
+    for row in rows:
+        *settings, readable_ms, deleted_ms = map(_ms, row.split("|")[:6])
+        assert _bounds(*settings) == (readable_ms, deleted_ms), row
 
 
 @pytest.mark.slow
 @given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 500), st.integers(0, 5000))
-def test_a_plan_is_what_the_first_record_of_a_segment_is_told(retention_ms, segment_ms, every_ms, delay_ms):
-    bounds = RetentionBounds(retention_ms, segment_ms, every_ms=every_ms, delay_ms=delay_ms)
-    one = explained(
-        [chunk(0, 10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)],
-        every_ms=every_ms,
-        **{"file.delete.delay.ms": delay_ms} | bounds.settings(),
-    )
+def test_the_first_record_of_a_segment_is_told_these_sums(retention_ms, segment_ms, every_ms, delay_ms):
+    readable_ms, deleted_ms = _bounds(retention_ms, segment_ms, every_ms, delay_ms)
+    settings = {"retention.ms": retention_ms, "segment.ms": segment_ms, "file.delete.delay.ms": delay_ms}
+    one = explained([chunk(0, 10, max_timestamp_ms=NOW_MS, created_ms=NOW_MS)], every_ms=every_ms, **settings)
     # Each rule wants a ms more than its setting.
-    assert 0 <= one.leaves_log.latest_ms - NOW_MS - bounds.readable_ms <= 1
-    assert 1 <= one.files_deleted.latest_ms - NOW_MS - bounds.deleted_ms <= 2
+    assert 0 <= one.leaves_log.latest_ms - NOW_MS - readable_ms <= 1
+    assert 1 <= one.files_deleted.latest_ms - NOW_MS - deleted_ms <= 2

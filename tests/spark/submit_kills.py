@@ -1,4 +1,4 @@
-"""python -m tests.spark.submit_kills [--kills 60] [--seed S]: spark-submit jobs/append.py and jobs/maintain.py on a
+"""python -m tests.spark.submit_kills [--kills 60] [--seed S]: spark-submit jobs/segments.py append and maintain on a
 cluster of two executors with speculation on, killed at random moments and submitted again, as a scheduler does.
 
 A kill hits the driver, whose executors find that out for themselves and may write on for a while, or an executor, which
@@ -103,7 +103,7 @@ def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mappin
     took = {"append": 1.0, "maintain": 1.0}  # seconds from the first task to the end
     while sum(count for name, count in counts.items() if name.startswith("killed")) < kills:
         job = choose.choice(["append", "maintain"])
-        arguments = [str(ROOT / "jobs" / f"{job}.py"), log.uri]
+        arguments = [str(ROOT / "jobs" / "segments.py"), job, log.uri]
         if job == "append":
             rows = _write_batch(directory / "landing", batches)
             arguments += ["orders", "--input", str(rows), "--key-column", "key", "--value-column", "value"]

@@ -21,7 +21,7 @@ from spark_segments.spark.frames import as_records
 from tests.conftest import ROOT
 from tests.log.played_log import Play
 
-SCRIPT = str(ROOT / "jobs" / "append.py")
+SCRIPT = str(ROOT / "jobs" / "segments.py")
 ORDERS = [
     {"id": 7, "item": "a", "at": 1_700_000_000_000},
     {"id": 8, "item": None, "at": 1_700_000_001_000},
@@ -40,7 +40,9 @@ def append(spark, monkeypatch, capsys):
     """Runs the script with this process's session and returns its report."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", [SCRIPT, *map(str, arguments), "--master", "local[2]", "--output", "json"])
+        monkeypatch.setattr(
+            sys, "argv", [SCRIPT, "append", *map(str, arguments), "--master", "local[2]", "--output", "json"]
+        )
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(SCRIPT, run_name="__main__")
         printed = capsys.readouterr()
@@ -216,6 +218,7 @@ def test_spark_submit_runs_it_on_executors_of_their_own(log, orders_json, python
         "--conf",
         "spark.ui.enabled=false",
         SCRIPT,
+        "append",
         log.uri,
         "orders",
     ]
@@ -230,7 +233,7 @@ def test_spark_submit_runs_it_on_executors_of_their_own(log, orders_json, python
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_topic_that_is_not_there_is_an_error_in_one_line(log, orders_json, python_environment):
-    command = [sys.executable, SCRIPT, log.uri, "orders", "--input", orders_json]
+    command = [sys.executable, SCRIPT, "append", log.uri, "orders", "--input", orders_json]
     done = subprocess.run(command, env=python_environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

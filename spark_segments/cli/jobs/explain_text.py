@@ -24,7 +24,6 @@ from spark_segments.maintenance.explanation.record_explanation import (
     Step,
     TimeBounds,
 )
-from spark_segments.maintenance.explanation.retention_bounds import DEFAULT_DELETE_DELAY_MS, RetentionBounds
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
@@ -207,27 +206,3 @@ def _delay(step: Step, one: Explanation) -> str:
 
 def _ms(one: Explanation, name: str) -> str:
     return duration(int(one.settings[name]))
-
-
-def retention_bounds_text(one: RetentionBounds) -> str:
-    """Text of retention bounds: the settings, and how long they keep a record."""
-    full = one.fill_ms is not None and one.fill_ms <= one.segment_ms
-    late_roll = one.retention_ms < one.every_ms
-    parts = [
-        (one.span_ms, "until its segment is full" if full else "segment.ms"),
-        (one.every_ms, "until it is rolled") if late_roll else (one.retention_ms, "retention.ms"),
-        (one.every_ms, "until retain runs"),
-        (one.delay_ms, FILE_DELETE_DELAY_MS),
-    ]
-    terms = " + ".join(f"{exactly(length_ms)} {what}" for length_ms, what in parts if length_ms)
-    lines = [
-        "Settings: " + " ".join(f"{name}={value}" for name, value in one.settings().items()),
-        f"The real maximum is {exactly(one.maximum_ms)}: {terms}.",
-        f"A record can be read for {exactly(one.retention_ms)} at least and {exactly(one.readable_ms)} at most.",
-    ]
-    if one.every_ms:
-        lines.append(f"Vacuum deletes its file after {exactly(one.deleted_ms)} at the latest, if it runs as often.")
-    if not one.delay_ms:
-        default = exactly(DEFAULT_DELETE_DELAY_MS)
-        lines.append(f"file.delete.delay.ms ({default} by default) is not counted: --delete-delay adds it.")
-    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`segments describe` (and `segments topic describe`): topics as a table, as JSON, or as an HTML page."""
+"""`segments describe`: topics as a table, as JSON, or as an HTML page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def describe(
     metrics, under Kafka's names where Kafka has the same.
 
     Example: segments describe /data/log --html log.html
-    Example: segments topic describe /data/log orders
+    Example: segments describe /data/log orders
     """
     log = location.open_topics()
     topics = []

@@ -14,11 +14,6 @@ COMMANDS = [
     ),
     LazyCommand("list", "spark_segments.cli.topics.listing:list_topics", "Lists the topics."),
     LazyCommand(
-        "describe",
-        "spark_segments.cli.topics.describe:describe",
-        "Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.",
-    ),
-    LazyCommand(
         "alter",
         "spark_segments.cli.topics.changes:alter",
         "Changes a topic's configuration, or raises its number of partitions.",
@@ -46,10 +41,10 @@ COMMANDS = [
 ]
 
 app = typer.Typer(
-    cls=group_of(COMMANDS),
+    cls=group_of(COMMANDS, {"describe": "segments describe"}),
     no_args_is_help=True,
     add_completion=False,
-    help="Create, list, describe, alter, upgrade, delete and restore topics; their history.",
+    help="Create, list, alter, upgrade, delete and restore topics; their history.",
 )
 
 

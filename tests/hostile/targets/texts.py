@@ -144,7 +144,7 @@ def settings() -> Run:
 _COMMANDS = [
     ["topic", "list", "LOG"],
     ["topic", "create", "LOG", "new", "--partitions", "2", "--config", "retention.ms=5"],
-    ["topic", "describe", "LOG", "orders"],
+    ["describe", "LOG", "orders"],
     ["topic", "alter", "LOG", "orders", "--config", "retention.ms=5"],
     ["topic", "history", "LOG", "orders"],
     ["topic", "restore", "LOG", "orders", "--version", "1", "--dry-run"],
