@@ -199,7 +199,7 @@ def test_the_reference_names_every_setting_command_and_error(site: Path) -> None
     assert all(f"<code>{name}</code>" in pages["settings"] for name in [*KEYS, *SERVER_KEYS])
     classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
     assert all(f"<code>{name}</code>" in pages["errors"] for name in classes)
-    for command in ("topic create", "produce", "consume", "roll", "retain", "compact", "vacuum", "verify", "import"):
+    for command in ("topic create", "append", "consume", "roll", "retain", "compact", "vacuum", "verify", "import"):
         assert f"segments {command}" in pages["commands"]
 
 

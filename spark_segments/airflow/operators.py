@@ -177,7 +177,7 @@ class _UpdatesTopics(SegmentsOperator):
 class AppendOperator(_UpdatesTopics):
     """Appends files to a topic: `segments append`. `inputs` are paths, directories or patterns.
 
-    With `arguments` such as ["--txn-app-id", "landing", "--txn-version", "{{ data_interval_end.int_timestamp }}"] a
+    With `arguments` such as ["--txn", "landing:{{ data_interval_end.int_timestamp }}"] a
     retry appends nothing twice.
     """
 

@@ -33,15 +33,9 @@ COMMANDS = [
         "Records",
     ),
     LazyCommand(
-        "produce",
-        "spark_segments.cli.records.produce:produce",
-        "Appends the lines of a file, all in one commit, and prints the offsets of the records.",
-        "Records",
-    ),
-    LazyCommand(
         "append",
         "spark_segments.cli.records.append:append",
-        "Appends JSON lines, CSV, Parquet, a Delta table or lines of text to a topic, all in one commit.",
+        "Appends lines of text or JSON, CSV, Parquet or a Delta table, all in one commit.",
         "Records",
     ),
     LazyCommand(
@@ -179,6 +173,7 @@ COMMANDS = [
 ]
 
 ELSEWHERE = {
+    "produce": "segments append",
     "job-path": "segments doctor --path job",
     "java-home": "segments doctor --path java",
 }

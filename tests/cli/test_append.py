@@ -1,4 +1,4 @@
-"""`segments append` in this process: lines, JSON and Parquet without Spark."""
+"""`segments append` of files: lines, JSON, CSV, Parquet and Delta tables, without Spark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
 
@@ -48,7 +49,7 @@ def test_lines_of_text_are_values(segments, uri, tmp_path):
         "json",
     ).json
     assert [value for _, value in records(uri)] == [b"first", b"", b"third", b"\xff", b"packed"]
-    assert report["partitions"] == [{"partition": 0, "log_end_offset_before": 0, "log_end_offset": 5}]
+    assert report["partitions"] == [{"partition": 0, "first_offset": 0, "last_offset": 4}]
     assert report["repeated"] is False
 
 
@@ -86,15 +87,13 @@ def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
     ]
 
 
-def test_a_part_of_a_record_that_comes_late_is_not_left_out_in_silence(run, segments, uri, tmp_path):
+def test_a_part_of_a_record_may_come_late(run, segments, uri, tmp_path):
     segments("topic", "create", uri, "orders")
     (tmp_path / "a.json").write_text('{"value": "a", "note": "its key is not here"}\n')
     (tmp_path / "b.json").write_text('{"value": "b", "key": "k"}\n')
-    ran = run("append", uri, "orders", "--input", tmp_path / "*.json")
-    assert ran.code == 1 and "A line has a key, and none of the first lines" in ran.error and "b.json" in ran.error
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    segments("append", uri, "orders", "--input", tmp_path / "*.json")
     segments("append", uri, "orders", "--input", tmp_path / "*.json", "--key-column", "value")
-    assert records(uri) == [(b"a", b"a"), (b"b", b"b")]
+    assert records(uri) == [(None, b"a"), (b"k", b"b"), (b"a", b"a"), (b"b", b"b")]
 
 
 def test_keys_and_values_that_are_null_so_far_are_text(segments, uri, tmp_path):
@@ -106,7 +105,7 @@ def test_keys_and_values_that_are_null_so_far_are_text(segments, uri, tmp_path):
 
 def test_what_consume_prints_can_be_appended(segments, uri, tmp_path):
     segments("topic", "create", uri, "first")
-    segments("produce", uri, "first", stdin=b"a\nb\n")
+    segments("append", uri, "first", stdin=b"a\nb\n")
     (tmp_path / "a.json").write_bytes(segments("consume", uri, "first", "--output", "json").output)
     segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json")
     assert records(uri) == [(None, b"a"), (None, b"b")]
@@ -172,7 +171,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file_and_appends_nothing
     segments("topic", "create", uri, "orders")
     (tmp_path / "a.json").write_text('{"id": 7}\n{"id": \n')
     ran = run("append", uri, "orders", "--input", tmp_path / "a.json", "--key-column", "id")
-    assert ran.code == 1 and "a.json" in ran.error and "--master" in ran.error
+    assert ran.code == 1 and "a.json" in ran.error and "df.write" in ran.error
     (tmp_path / "b.json").write_text('{"id": 7}\n')
     ran = run("append", uri, "orders", "--input", tmp_path / "b.json", "--key-column", "nothing")
     assert ran.code == 1 and "There is no column nothing" in ran.error
@@ -186,34 +185,49 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file_and_appends_nothing
     assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
 
 
-def test_a_file_of_defaults_counts_where_no_spark_appends(run, segments, uri, tmp_path):
+def test_a_file_of_defaults_counts(run, segments, uri, tmp_path):
     segments("topic", "create", uri, "orders")
     (tmp_path / "small.properties").write_text("message.max.bytes=10\n")
-    (tmp_path / "a.txt").write_text("a\n")
-    for command in (["append", "--format", "text", "--input"], ["produce", "--file"]):
-        arguments = [command[0], uri, "orders", *command[1:], tmp_path / "a.txt"]
-        ran = run(*arguments, "--defaults", tmp_path / "small.properties")
-        assert ran.code == 1 and "max.message.bytes" in ran.error
-        segments(*arguments)
-    ran = run(
-        "append", uri, "orders", "--format", "csv", "--input", tmp_path / "a.txt",
-        "--defaults", tmp_path / "small.properties",
-    )  # fmt: skip
-    assert ran.code == 1 and "no file of defaults" in ran.error
+    arguments = ["append", uri, "orders"]
+    ran = run(*arguments, "--defaults", tmp_path / "small.properties", stdin=b"a\n")
+    assert ran.code == 1 and "max.message.bytes" in ran.error
+    segments(*arguments, stdin=b"a\n")
 
 
-def test_a_repeated_transaction_is_said_in_text_and_json(segments, uri, tmp_path):
-    (tmp_path / "a.txt").write_text("a\n")
-    arguments = ["append", uri, "orders", "--partitions", 1, "--format", "text", "--input", tmp_path / "a.txt"]
-    arguments += ["--txn-app-id", "landing", "--txn-version", 7]
-    segments(*arguments)
-    assert "nothing was appended: orders has transaction landing:7 already" in segments(*arguments).text
-    assert segments(*arguments, "--output", "json").json["repeated"] is True
-    assert len(records(uri)) == 1
+def test_rows_of_csv_are_text(run, segments, uri, tmp_path):
+    (tmp_path / "a.csv").write_text('id;item;target\n007;"an apple;\n red";2\n08;;0\n')
+    csv = ("append", uri, "orders", "--partitions", 3, "--input", tmp_path / "a.csv", "--option", "sep=;")
+    segments(*csv, "--key-column", "id", "--value-column", "item", "--partition-column", "target")
+    assert records(uri) == [(b"08", None), (b"007", b"an apple;\n red")]
+    segments(*csv, "--partition", 1)
+    assert [json.loads(value) for _, value in records(uri)[1:3]] == [
+        {"id": "007", "item": "an apple;\n red", "target": "2"}, {"id": "08", "item": None, "target": "0"},
+    ]  # fmt: skip
+    ran = run(*csv, "--option", "escape=x")
+    assert ran.code == 1 and "Unknown option of CSV" in ran.error
 
-    segments("produce", uri, "orders", "--txn", "lines:1", stdin=b"b\n")
-    ran = segments("produce", uri, "orders", "--txn", "lines:1", stdin=b"b\n")
-    assert ran.text == "Nothing appended: orders has transaction lines:1 already.\n"
+
+def test_a_delta_table_is_appended_at_any_version(run, segments, uri, tmp_path):
+    table = str(tmp_path / "table")
+    for day in range(3):
+        rows = {"id": list(range(day * 10, day * 10 + 10)), "item": [f"i{day}"] * 9 + [None], "day": [day] * 10}
+        write_deltalake(table, pa.table(rows), mode="append", partition_by=["day"])
+    DeltaTable(table).delete("id >= 25")
+    append = ("append", uri, "orders", "--partitions", 1, "--input", table, "--key-column", "id")
+    segments(*append)
+    expected = {str(row["id"]).encode(): row for row in DeltaTable(table).to_pyarrow_table().to_pylist()}
+    assert {key: json.loads(value) for key, value in records(uri)} == expected and len(expected) == 25
+    segments("append", uri, "earlier", *append[3:], "--option", "versionAsOf=1")
+    assert LogDir.open(uri).offsets("earlier") == {0: (0, 20)}
+    ran = run(*append, "--option", "versionAsOf=7")
+    assert ran.code == 1 and ran.error.count("\n") == 1 and table in ran.error
+
+    at = datetime.datetime(2024, 5, 6, 7, 8, 9, 123000, datetime.UTC)
+    rows = pa.table({"key": [b"k\xff"], "value": [b"\x00v"], "timestamp": pa.array([at], pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(tmp_path / "records"), rows)
+    segments("append", uri, "records", "--partitions", 1, "--input", tmp_path / "records")
+    [row] = [row for batch in LogDir.open(uri).read("records") for row in batch.to_pylist()]
+    assert (row["key"], row["value"], row["timestamp"]) == (b"k\xff", b"\x00v", at)
 
 
 def test_records_that_the_next_retain_takes_are_warned_about(segments, uri):
@@ -221,7 +235,7 @@ def test_records_that_the_next_retain_takes_are_warned_about(segments, uri):
     now_ms = LogDir.open(uri).storage.now_ms()
     rows = [{"value": "old", "timestamp": now_ms - 2 * DAY_MS}] * 3 + [{"value": "new", "timestamp": now_ms}]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    ran = segments("produce", uri, "orders", "--format", "json", stdin=lines)
+    ran = segments("append", uri, "orders", "--format", "json", stdin=lines)
     assert "warning: 3 of 4 records are older than retention.ms" in ran.error
     segments("topic", "alter", uri, "orders", "--config", "retention.ms=-1")
-    assert not segments("produce", uri, "orders", "--format", "json", stdin=lines).error
+    assert not segments("append", uri, "orders", "--format", "json", stdin=lines).error

@@ -24,29 +24,33 @@ def timed(*offsets_ms: int) -> bytes:
 
 
 def test_lines_are_values(segments, uri):
-    ran = segments("produce", uri, "orders", "--output", "json", stdin=b"first\n\nthird\r\nlast without an end")
-    assert ran.json == {
+    ran = segments("append", uri, "orders", "--output", "json", stdin=b"first\n\nthird\r\nlast without an end")
+    assert ran.json | {"seconds": 0} == {
+        "job": "append",
         "topic": "orders",
-        "partitions": [{"partition": 0, "first_offset": 0, "last_offset": 3}],
+        "seconds": 0,
+        "records": 4,
         "repeated": False,
+        "partitions": [{"partition": 0, "first_offset": 0, "last_offset": 3}],
     }
     assert segments("consume", uri, "orders").output == b"first\n\nthird\nlast without an end\n"
 
 
-def test_produce_prints_the_offsets(segments, uri):
-    segments("produce", uri, "orders", stdin=b"a\n")
-    lines = segments("produce", uri, "orders", stdin=b"b\nc\n").lines
-    assert [line.split() for line in lines] == [["partition", "first_offset", "last_offset"], ["0", "1", "2"]]
+def test_append_prints_the_offsets(segments, uri):
+    segments("append", uri, "orders", stdin=b"a\n")
+    lines = segments("append", uri, "orders", stdin=b"b\nc\n").lines
+    assert [line.split() for line in lines[:2]] == [["partition", "first_offset", "last_offset"], ["0", "1", "2"]]
+    assert lines[2].startswith("Appended 2 records to orders in ")
 
 
 def test_bytes_that_are_not_text_come_out_as_they_went_in(segments, uri):
-    segments("produce", uri, "orders", stdin=b"\xff\xfe\x80\n")
+    segments("append", uri, "orders", stdin=b"\xff\xfe\x80\n")
     assert segments("consume", uri, "orders").output == b"\xff\xfe\x80\n"
 
 
 def test_keys_and_headers_of_text_lines(segments, uri):
     segments(
-        "produce", uri, "orders",
+        "append", uri, "orders",
         "--property", "parse.key=true", "--property", "key.separator=:",
         "--property", "parse.headers=true", "--property", "null.marker=NULL",
         stdin=b"h1:v1,h2:v2\tk:v:w\n\tNULL:v\nh:\tk:NULL\n",
@@ -64,7 +68,7 @@ def test_keys_and_headers_of_text_lines(segments, uri):
 
 
 def test_a_property_may_have_escapes_beside_any_text(run, segments, uri):
-    segments("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
+    segments("append", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
     shown = segments("consume", uri, "orders", "--property", "print.key=true", "--property", r"key.separator=é→\t")
     assert shown.text == "ké→\tv\n"
     ran = run("consume", uri, "orders", "--property", "line.separator=\\")
@@ -72,12 +76,12 @@ def test_a_property_may_have_escapes_beside_any_text(run, segments, uri):
 
 
 def test_a_tab_separates_keys_by_default(segments, uri):
-    segments("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
+    segments("append", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
     assert segments("consume", uri, "orders", "--property", "print.key=true").output == b"k\tv\n"
 
 
 def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
-    ran = run("produce", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\nvalue\n")
+    ran = run("append", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\nvalue\n")
     assert ran.code == 1
     assert "Line 2 has no key" in ran.error
     assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
@@ -86,7 +90,7 @@ def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
 def test_a_line_without_a_key_on_a_compacted_topic_is_an_error_that_names_the_line(run, segments, uri):
     segments("topic", "create", uri, "prices", "--config", "cleanup.policy=compact")
     lines = b'{"key": "a", "value": "1"}\n{"value": "2"}\n'
-    ran = run("produce", uri, "prices", "--format", "json", stdin=lines)
+    ran = run("append", uri, "prices", "--format", "json", stdin=lines)
     assert ran.code == 1
     assert ran.error.startswith("error: Topic prices is compacted") and "no key in row 2" in ran.error
     assert segments("offsets", uri, "prices").lines == ["prices:0:0"]
@@ -102,21 +106,23 @@ def test_json_lines_round_trip(segments, uri):
     for number, row in enumerate(rows):
         row["timestamp"] = START_MS + number
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    segments("produce", uri, "orders", "--format", "json", stdin=lines)
+    segments("append", uri, "orders", "--format", "json", stdin=lines)
     shown = segments("consume", uri, "orders", "--output", "json").output
     place = {"topic": "orders", "partition": 0, "timestampType": 0}
     assert [json.loads(line) for line in shown.splitlines()] == [
         row | place | {"offset": number} for number, row in enumerate(rows)
     ]
     segments("topic", "create", uri, "copy")
-    segments("produce", uri, "copy", "--format", "json", stdin=shown)
+    segments("append", uri, "copy", "--format", "json", stdin=shown)
     again = segments("consume", uri, "copy", "--output", "json").output
     assert again == shown.replace(b'"topic": "orders"', b'"topic": "copy"')
 
 
 def test_values_of_json_lines_may_be_json(segments, uri):
-    segments("produce", uri, "orders", "--format", "json", stdin=b'{"value": {"id": 1, "items": [2]}}\n')
-    assert segments("consume", uri, "orders").text == '{"id":1,"items":[2]}\n'
+    lines = b'{"key": "k", "value": {"id": 1, "items": [2]}}\n'
+    segments("append", uri, "orders", "--format", "json", "--value-column", "value", stdin=lines)
+    shown = segments("consume", uri, "orders", "--property", "print.key=true")
+    assert shown.text == 'k\t{"id":1,"items":[2]}\n'
 
 
 @pytest.mark.parametrize(
@@ -137,45 +143,46 @@ def test_values_of_json_lines_may_be_json(segments, uri):
     ],
 )
 def test_a_json_line_that_is_no_record_is_an_error(run, uri, line):
-    ran = run("produce", uri, "orders", "--format", "json", stdin=b'{"value": "a"}\n' + line + b"\n")
+    ran = run("append", uri, "orders", "--format", "json", stdin=b'{"value": "a"}\n' + line + b"\n")
     assert ran.code == 1
-    assert ran.error.startswith("error: Line 2 is not a record")
+    assert ran.error.startswith("error: ") and ran.error.count("\n") == 1
+    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
 
 
 def test_a_file_in_a_codec(segments, uri, tmp_path):
     (tmp_path / "lines").write_bytes(b"a\n" * 1000)
-    segments("produce", uri, "orders", "--file", tmp_path / "lines", "--compression-codec", "gzip")
+    segments("append", uri, "orders", "--input", tmp_path / "lines", "--compression-codec", "gzip")
     log_file = next((tmp_path / "log" / "orders-0").glob("*.log"))
     assert "compresscodec: gzip" in segments("dump", log_file).text
     assert segments("consume", uri, "orders").output == b"a\n" * 1000
 
 
 def test_a_transaction_is_appended_once(segments, uri):
-    segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
-    again = segments("produce", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
+    segments("append", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
+    again = segments("append", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
     assert again.text == "Nothing appended: orders has transaction nightly:1 already.\n"
     assert segments("consume", uri, "orders").lines == ["a"]
 
 
 @pytest.mark.parametrize("version", ["9223372036854775808", "-1", "²"])
 def test_a_transaction_version_that_cannot_be_kept_is_an_error(run, segments, uri, version):
-    ran = run("produce", uri, "orders", "--txn", f"app:{version}", stdin=b"a\n")
+    ran = run("append", uri, "orders", "--txn", f"app:{version}", stdin=b"a\n")
     assert ran.code == 1 and ran.error.startswith("error: ") and len(ran.error.splitlines()) == 1
     assert segments("offsets", uri, "orders").lines == ["orders:0:0"]
 
 
 def test_no_lines_are_a_transaction_too(segments, uri):
-    empty = segments("produce", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"")
-    assert empty.json == {"topic": "orders", "partitions": [], "repeated": False}
-    again = segments("produce", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"late\n")
-    assert again.json == {"topic": "orders", "partitions": [], "repeated": True}
+    empty = segments("append", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"")
+    assert (empty.json["partitions"], empty.json["repeated"]) == ([], False)
+    again = segments("append", uri, "orders", "--txn", "app:1", "--output", "json", stdin=b"late\n")
+    assert (again.json["partitions"], again.json["repeated"]) == ([], True)
     assert segments("offsets", uri, "orders").lines == ["orders:0:0"]
 
 
 def test_the_partition_option_beats_the_key(segments, tmp_path):
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders", "--partitions", 3)
-    segments("produce", uri, "orders", "--partition", 2, "--property", "parse.key=true", stdin=b"a\t1\nb\t2\nc\t3\n")
+    segments("append", uri, "orders", "--partition", 2, "--property", "parse.key=true", stdin=b"a\t1\nb\t2\nc\t3\n")
     assert segments("offsets", uri, "orders").lines == ["orders:0:0", "orders:1:0", "orders:2:3"]
 
 
@@ -199,7 +206,7 @@ def test_the_partition_option_beats_the_key(segments, tmp_path):
     ],
 )  # fmt: skip
 def test_where_consume_begins_and_ends(segments, uri, arguments, values):
-    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    segments("append", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
     assert "".join(segments("consume", uri, "orders", *arguments).lines) == values
 
 
@@ -207,22 +214,22 @@ def test_consume_goes_partition_by_partition_and_stops_at_n_over_all(segments, t
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders", "--partitions", 2)
     for partition in (1, 0):
-        segments("produce", uri, "orders", "--partition", partition, stdin=f"{partition}a\n{partition}b\n".encode())
+        segments("append", uri, "orders", "--partition", partition, stdin=f"{partition}a\n{partition}b\n".encode())
     assert segments("consume", uri, "orders").lines == ["0a", "0b", "1a", "1b"]
     assert segments("consume", uri, "orders", "-n", 3).lines == ["0a", "0b", "1a"]
     assert segments("consume", uri, "orders", "--partition", 1).lines == ["1a", "1b"]
 
 
 def test_consume_prints_the_timestamp_and_its_type(segments, uri):
-    segments("produce", uri, "orders", "--format", "json", stdin=timed(7))
+    segments("append", uri, "orders", "--format", "json", stdin=timed(7))
     shown = segments("consume", uri, "orders", "--property", "print.timestamp=true", "--property", "print.value=false")
     assert shown.lines == [f"CreateTime:{START_MS + 7}"]
 
 
 def test_consume_at_an_earlier_version(segments, uri):
-    segments("produce", uri, "orders", stdin=b"a\n")
+    segments("append", uri, "orders", stdin=b"a\n")
     version = LogDir.open(uri).snapshot("orders").version
-    segments("produce", uri, "orders", stdin=b"b\n")
+    segments("append", uri, "orders", stdin=b"b\n")
     assert segments("consume", uri, "orders", "--version", version).lines == ["a"]
 
 
@@ -231,11 +238,11 @@ def test_consume_at_an_earlier_version(segments, uri):
     [([], "01234"), (["-o", -2], "34"), (["--tail", 1], "4"), (["--from-time", START_MS + 100, "-n", 1], "1")],
 )
 def test_consume_at_a_version_has_the_bounds_of_that_version(segments, uri, arguments, values):
-    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    segments("append", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
     version = LogDir.open(uri).snapshot("orders").version
     segments("delete-records", uri, "orders", "--before-offset", 3)
     segments("topic", "alter", uri, "orders", "--partitions", 2)
-    segments("produce", uri, "orders", stdin=b"later\n")
+    segments("append", uri, "orders", stdin=b"later\n")
     assert "".join(segments("consume", uri, "orders", "--version", version, *arguments).lines) == values
 
 
@@ -267,7 +274,7 @@ def test_read_committed_leaves_aborted_transactions_out(segments):
     ],
 )  # fmt: skip
 def test_offsets(segments, uri, time, offsets):
-    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    segments("append", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
     segments("delete-records", uri, "orders", "--before-offset", 1)
     assert segments("offsets", uri, "orders", "--time", time).lines == [f"orders:0:{offsets}"]
     expected = [{"partition": 0, "offset": int(offsets) if offsets else None}]
@@ -297,7 +304,7 @@ def test_offsets_of_some_partitions(segments, tmp_path):
     ],
 )
 def test_delete_records(segments, uri, arguments, low_watermark):
-    segments("produce", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
+    segments("append", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
     ran = segments("delete-records", uri, "orders", *arguments)
     assert ran.text == f"partition: orders-0\tlow_watermark: {low_watermark}\n"
     assert LogDir.open(uri).offsets("orders") == {0: (low_watermark, 5)}
@@ -305,7 +312,7 @@ def test_delete_records(segments, uri, arguments, low_watermark):
 
 
 def test_delete_records_takes_kafkas_file(segments, uri, tmp_path):
-    segments("produce", uri, "orders", stdin=b"a\nb\n")
+    segments("append", uri, "orders", stdin=b"a\nb\n")
     entries = [{"topic": "orders", "partition": 0, "offset": 1}, {"topic": "other", "partition": 0, "offset": 9}]
     (tmp_path / "offsets.json").write_text(json.dumps({"partitions": entries, "version": 1}))
     ran = segments("delete-records", uri, "orders", "--offset-json-file", tmp_path / "offsets.json", "--output", "json")
@@ -313,7 +320,7 @@ def test_delete_records_takes_kafkas_file(segments, uri, tmp_path):
 
 
 def test_delete_records_deletes_from_no_partition_but_those_that_are_named(run, segments, uri, tmp_path):
-    segments("produce", uri, "orders", stdin=b"a\nb\n")
+    segments("append", uri, "orders", stdin=b"a\nb\n")
     entries = [{"topic": "orders", "partition": 0, "offset": 1}]
     (tmp_path / "offsets.json").write_text(json.dumps({"partitions": entries}))
     for arguments, message in [
@@ -341,19 +348,19 @@ def test_a_file_that_is_not_kafkas_is_an_error(run, uri, tmp_path, content):
 
 
 def test_an_offset_past_the_end_is_named(segments, uri):
-    segments("produce", uri, "orders", stdin=b"a\nb\n")
+    segments("append", uri, "orders", stdin=b"a\nb\n")
     ran = segments("consume", uri, "orders", "-o", 7)
     assert ran.output == b"" and ran.error == "Offset 7 is past the log end: orders-0 ends at 2\n"
     assert segments("consume", uri, "orders", "-o", 2).error == ""
 
 
 def test_a_time_after_all_records_is_named(segments, uri):
-    segments("produce", uri, "orders", stdin=b"a\n")
+    segments("append", uri, "orders", stdin=b"a\n")
     ran = segments("consume", uri, "orders", "--from-time", "2999-01-01")
     assert ran.output == b"" and ran.error == "No record of orders is of 2999-01-01 or later\n"
 
 
-@pytest.mark.parametrize("command", [("produce", "LOG", "orders", "--file"), ("dump",)])
+@pytest.mark.parametrize("command", [("append", "LOG", "orders", "--input"), ("dump",)])
 def test_a_file_that_is_not_there_is_named_without_a_number(run, uri, tmp_path, command):
     place = str(tmp_path / "nothing.log")
     ran = run(*(uri if one == "LOG" else one for one in command), place)

@@ -11,7 +11,7 @@ def uri(log: LogDir, segments) -> str:
         "topic", "create", log.uri, "customers", "--config", "cleanup.policy=compact,compression.type=uncompressed"
     )
     segments(
-        "produce", log.uri, "customers", "--property", "parse.key=true", stdin=b"ada\tsecret 1\nbob\t1\nada\tsecret 2\n"
+        "append", log.uri, "customers", "--property", "parse.key=true", stdin=b"ada\tsecret 1\nbob\t1\nada\tsecret 2\n"
     )
     return log.uri
 

@@ -66,7 +66,7 @@ def test_dump_of_a_damaged_log_goes_on_and_is_exit_code_3(run, tmp_path, damage)
 def test_verify_of_a_good_log_is_exit_code_0(segments, tmp_path):
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders")
-    segments("produce", uri, "orders", stdin=b"a\n")
+    segments("append", uri, "orders", stdin=b"a\n")
     for log_dir in (uri, GOLDEN / "broker-data"):
         assert "no faults" in segments("verify", log_dir, "--deep").lines[-1]
         report = segments("verify", log_dir, "orders", "--output", "json").json
@@ -76,7 +76,7 @@ def test_verify_of_a_good_log_is_exit_code_0(segments, tmp_path):
 def test_verify_names_the_place_of_a_fault_and_is_exit_code_3(run, segments, tmp_path):
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders")
-    segments("produce", uri, "orders", stdin=b"a\nb\nc\n")
+    segments("append", uri, "orders", stdin=b"a\nb\nc\n")
     log_file = next((uri / "orders-0").glob("*.log"))
     content = bytearray(log_file.read_bytes())
     content[-1] ^= 1
@@ -93,7 +93,7 @@ def test_verify_names_the_place_of_a_fault_and_is_exit_code_3(run, segments, tmp
 def test_verify_repairs_a_sidecar(run, segments, tmp_path):
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders")
-    segments("produce", uri, "orders", "--batch-size", 100, stdin=b"0123456789\n" * 5000)
+    segments("append", uri, "orders", "--batch-size", 100, stdin=b"0123456789\n" * 5000)
     index = next((uri / "orders-0").glob("*.index"))
     index.write_bytes(b"\0\0\0\1" * (index.stat().st_size // 4))
     assert run("verify", uri, "--deep").code == 3
@@ -106,7 +106,7 @@ def test_verify_repairs_the_index_of_a_run_of_a_shared_object(run, segments, tmp
     uri = tmp_path / "log"
     segments("topic", "create", uri, "orders", "--partitions", 8, "--config", "index.interval.bytes=100")
     lines = "".join(f'{{"value": "{number}", "partition": {number % 8}}}\n' for number in range(800))
-    segments("produce", uri, "orders", "--format", "json", "--batch-size", 200, stdin=lines.encode())
+    segments("append", uri, "orders", "--format", "json", "--batch-size", 200, stdin=lines.encode())
     row = segments_of(LogDir.open(str(uri)).snapshot("orders").live)[3]
     assert row.is_shared and row.index_bytes > 8
     with (uri / row.path).open("r+b") as file:

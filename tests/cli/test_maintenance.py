@@ -48,7 +48,7 @@ def state(uri: str) -> tuple[int, int]:
 def rolled(segments, uri: str) -> None:
     segments("topic", "alter", uri, "prices", "--config", f"segment.ms={DAY_MS // 2}")
     segments("roll", uri, "prices", "--now-ms", LATER_MS)
-    segments("produce", uri, "prices", "--property", "parse.key=true", stdin=b"c\tc\n")
+    segments("append", uri, "prices", "--property", "parse.key=true", stdin=b"c\tc\n")
 
 
 @pytest.mark.parametrize("job", ["roll", "retain", "compact", "vacuum"])
@@ -95,7 +95,7 @@ def test_compact_is_not_due_unless_forced(segments, uri):
     rolled(segments, uri)
     segments("compact", uri, "prices")
     segments("topic", "alter", uri, "prices", "--config", "min.cleanable.dirty.ratio=1")
-    segments("produce", uri, "prices", "--property", "parse.key=true", stdin=b"c\tagain\n")
+    segments("append", uri, "prices", "--property", "parse.key=true", stdin=b"c\tagain\n")
     segments("roll", uri, "prices", "--now-ms", LATER_MS)
     segments("compact", uri, "prices")
     assert values(segments, uri) == ["a4", "b4", "c", "again"]
@@ -109,7 +109,7 @@ def test_max_partitions_takes_so_many(segments, uri):
     segments("topic", "create", uri, "other", "--partitions", 2, "--config", "cleanup.policy=compact,segment.ms=1")
     for partition in (0, 1):
         for value in (b"k\t1\n", b"k\t2\n"):
-            segments("produce", uri, "other", "--partition", partition, "--property", "parse.key=true", stdin=value)
+            segments("append", uri, "other", "--partition", partition, "--property", "parse.key=true", stdin=value)
     segments("roll", uri, "other", "--now-ms", LATER_MS)
     report = segments("compact", uri, "--max-partitions", 1, "--output", "json").json
     assert len(report["partitions"]) == 1

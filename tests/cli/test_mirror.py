@@ -19,7 +19,7 @@ def places(segments, tmp_path: Path) -> tuple[str, str]:
     leader, follower = str(tmp_path / "log"), str(tmp_path / "copy")
     for topic in ("orders", "prices"):
         segments("topic", "create", leader, topic)
-        segments("produce", leader, topic, stdin=b"one\n")
+        segments("append", leader, topic, stdin=b"one\n")
     return leader, follower
 
 
@@ -34,7 +34,7 @@ def test_a_run_reports_what_it_mirrored_and_the_lag_as_json_and_as_text(segments
 
 def test_the_lag_is_shown_without_mirroring(segments, places):
     segments("mirror", *places, "--once", "--topic", "ord*")
-    segments("produce", places[0], "orders", stdin=b"two\nthree\n")
+    segments("append", places[0], "orders", stdin=b"two\nthree\n")
     [lag] = segments("mirror", *places, "--lag", "--output", "json").json
     assert {name: lag[name] for name in ("topic", "leader_version", "source_version", "commits", "records")} == {
         "topic": "orders", "leader_version": 2, "source_version": 1, "commits": 1, "records": 2,
@@ -52,7 +52,7 @@ def test_a_follower_is_described_with_its_leader(segments, places):
 
 def test_a_follower_refuses_records_and_jobs_by_exit_code_1(run, segments, places):
     segments("mirror", *places, "--once")
-    for arguments in (["produce", places[1], "orders"], ["roll", places[1]], ["maintain", places[1], "prices"]):
+    for arguments in (["append", places[1], "orders"], ["roll", places[1]], ["maintain", places[1], "prices"]):
         ran = run(*arguments, stdin=b"x\n")
         assert ran.code == 1 and "it is no leader" in ran.error and places[0] in ran.error
     segments("vacuum", places[1])

@@ -15,7 +15,7 @@ SECRET = "user:correct-Horse1"
 MISTYPED = f"schema.registry.basic.auth.userinfo={SECRET}"
 
 
-@pytest.mark.parametrize("command", ["consume", "produce", "append", "sql", "page"])
+@pytest.mark.parametrize("command", ["consume", "append", "sql", "page"])
 def test_a_mistyped_property_is_named_without_its_value(run: Segments, tmp_path, command: str) -> None:
     uri = str(tmp_path / "log")
     LogDir.create(uri).create_topic("orders")

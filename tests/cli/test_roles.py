@@ -30,7 +30,7 @@ def test_all_followers_are_promoted_and_the_former_leader_is_named(segments, run
     assert topic["leader_epochs"][0] == {"partition": 0, "leader_epoch": 1, "start_offset": 10}
     again = segments("promote", follower.uri, TOPIC).lines
     assert again == [f"orders: is the leader already. {epochs}"]
-    ran = run("produce", leader.uri, TOPIC, stdin=b"1\n")
+    ran = run("append", leader.uri, TOPIC, stdin=b"1\n")
     assert ran.code == 1 and f"The topic in {follower.uri} was promoted in its place: write there" in ran.error
     ran = run("promote", follower.uri)
     assert ran.code == 1 and "No topic here is a follower" in ran.error

@@ -127,7 +127,7 @@ def test_json_with_escapes_is_the_same_json(segments: Segments, uri: str) -> Non
     last = json.loads(output.splitlines()[-1])
     assert last["key"] == text
     segments("topic", "create", uri, "copy")
-    segments("produce", uri, "copy", "--format", "json", stdin=output)
+    segments("append", uri, "copy", "--format", "json", stdin=output)
     both = [
         [one["value"] for batch in LogDir.open(uri).read(t) for one in batch.to_pylist()] for t in ("orders", "copy")
     ]

@@ -48,7 +48,7 @@ def test_list_of_no_topics_is_empty(segments, uri):
 
 def test_describe_shows_own_settings_and_partitions(segments, uri):
     segments("topic", "create", uri, "orders", "--partitions", 2, "--config", "segment.bytes=65536")
-    segments("produce", uri, "orders", "--partition", 1, stdin=b"a\nb\n")
+    segments("append", uri, "orders", "--partition", 1, stdin=b"a\nb\n")
     lines = segments("describe", uri, "orders").lines
     assert lines[0].startswith("Topic: orders  TopicId: ")
     assert lines[0].endswith("Configs: segment.bytes=65536")
@@ -104,7 +104,7 @@ def test_delete(run, segments, uri):
 
 def test_restore_brings_back_what_delete_records_took(segments, uri):
     segments("topic", "create", uri, "orders")
-    segments("produce", uri, "orders", stdin=b"a\nb\nc\n")
+    segments("append", uri, "orders", stdin=b"a\nb\nc\n")
     version = LogDir.open(uri).snapshot("orders").version
     segments("delete-records", uri, "orders", "--before-offset", 2)
     restored = segments("topic", "restore", uri, "orders", "--version", version, "--output", "json").json

@@ -1,4 +1,4 @@
-"""`segments produce` and `consume` with formats, and what `consume` guesses."""
+"""`segments append` and `consume` with formats, and what `consume` guesses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def avro(segments: Segments, uri: str, tmp_path: Path) -> list[str]:
     """A topic of two Avro records with keys that are longs; the arguments that read them."""
     registry = ["--schema-registry", str(tmp_path / "registry")]
     segments(
-        *("produce", uri, "orders", "--property", "parse.key=true", "--key-format", "long", "--value-format", "avro"),
+        *("append", uri, "orders", "--property", "parse.key=true", "--key-format", "long", "--value-format", "avro"),
         *("--value-schema", "id bigint, name string", *registry),
         stdin=b'7\t{"id": 7, "name": "Ann"}\n8\t{"id": 8}\n',
     )
@@ -38,7 +38,7 @@ def test_text_is_written_in_a_format_and_read_back(segments: Segments, uri: str,
     assert ran.error == ""
 
 
-def test_json_output_has_typed_values_and_can_be_produced(segments: Segments, uri: str, avro: list[str]) -> None:
+def test_json_output_has_typed_values_and_can_be_appended(segments: Segments, uri: str, avro: list[str]) -> None:
     formats = ["--key-format", "long", "--value-format", "avro", *avro]
     ran = segments("consume", uri, "orders", "--output", "json", *formats)
     assert [(row["key"], row["value"]) for row in map(json.loads, ran.lines)] == [
@@ -47,7 +47,7 @@ def test_json_output_has_typed_values_and_can_be_produced(segments: Segments, ur
     ]
     LogDir.open(uri).create_topic("copy")
     formats += ["--property", "value.subject=orders-value"]
-    segments("produce", uri, "copy", "--format", "json", *formats, stdin=ran.output)
+    segments("append", uri, "copy", "--format", "json", "--value-column", "value", *formats, stdin=ran.output)
     again = segments("consume", uri, "copy", "--output", "json", *formats).lines
     assert [json.loads(line)["value"] for line in again] == [json.loads(line)["value"] for line in ran.lines]
 
@@ -64,7 +64,7 @@ def test_json_output_without_formats_is_a_copy_of_the_bytes(segments: Segments, 
     log.append("orders", _values([b"\0\0\0\x07"], [b"\0\0\0\0\0\0\0\x05"]))
     log.create_topic("copy")
     ran = segments("consume", uri, "orders", "--output", "json")
-    segments("produce", uri, "copy", "--format", "json", stdin=ran.output)
+    segments("append", uri, "copy", "--format", "json", stdin=ran.output)
     first, second = ([row for batch in log.read(topic, columns=["key", "value"]) for row in batch.to_pylist()]
                      for topic in ("orders", "copy"))  # fmt: skip
     assert first == second and ran.error == ""
@@ -99,7 +99,7 @@ def test_a_guess_never_hides_what_is_something_else(segments: Segments, uri: str
 
 
 def test_text_and_json_are_printed_as_they_are(segments: Segments, uri: str) -> None:
-    segments("produce", uri, "orders", stdin=b'{"id": 1}\nplain\n')
+    segments("append", uri, "orders", stdin=b'{"id": 1}\nplain\n')
     ran = segments("consume", uri, "orders")
     assert (ran.lines, ran.error) == (['{"id": 1}', "plain"], "")
 
@@ -127,7 +127,7 @@ def test_a_wrong_format_says_what_was_found_and_what_to_set(run: Segments, uri: 
 
 
 def test_a_line_that_is_not_of_the_format_appends_nothing(run: Segments, uri: str, tmp_path: Path) -> None:
-    ran = run("produce", uri, "orders", "--value-format", "long", stdin=b"7\nseven\n")
+    ran = run("append", uri, "orders", "--value-format", "long", stdin=b"7\nseven\n")
     assert ran.code == 1
     assert "row 1 of its batch: found text that is no int64" in ran.error and "seven" not in ran.error
     assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}

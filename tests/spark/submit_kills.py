@@ -1,4 +1,4 @@
-"""python -m tests.spark.submit_kills [--kills 60] [--seed S]: spark-submit jobs/segments.py append and maintain on a
+"""python -m tests.spark.submit_kills [--kills 60] [--seed S]: spark-submit a program that appends, and jobs/segments.py maintain, on a
 cluster of two executors with speculation on, killed at random moments and submitted again, as a scheduler does.
 
 A kill hits the driver, whose executors find that out for themselves and may write on for a while, or an executor, which
@@ -103,11 +103,10 @@ def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mappin
     took = {"append": 1.0, "maintain": 1.0}  # seconds from the first task to the end
     while sum(count for name, count in counts.items() if name.startswith("killed")) < kills:
         job = choose.choice(["append", "maintain"])
-        arguments = [str(ROOT / "jobs" / "segments.py"), job, log.uri]
+        arguments = [str(ROOT / "jobs" / "segments.py"), "maintain", log.uri]
         if job == "append":
             rows = _write_batch(directory / "landing", batches)
-            arguments += ["orders", "--input", str(rows), "--key-column", "key", "--value-column", "value"]
-            arguments += ["--txn-app-id", "landing", "--txn-version", str(batches)]
+            arguments = [str(ROOT / "tests" / "spark" / "append_json.py"), log.uri, str(rows), str(batches)]
             batches += 1
         tries = 0
         while True:

@@ -1,1 +1,1 @@
-"""Commands whose noun is a record: offsets, produce, append, consume and delete-records, and records as text."""
+"""Commands whose noun is a record: offsets, append, consume and delete-records, and records as text."""

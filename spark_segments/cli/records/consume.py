@@ -94,7 +94,7 @@ def consume(
     Properties choose the columns: print.key, print.value, print.offset,
     print.partition, print.timestamp, print.headers (true or false); and the
     text between them: key.separator, line.separator, null.literal. With
-    --output json a record is a line that `produce --format json` takes.
+    --output json a record is a line that `append` takes.
 
     -f prints a record in the letters of kcat: %t topic, %p partition, %o
     offset, %T timestamp in ms, %k key, %v or %s value, %h headers; %K, %V and

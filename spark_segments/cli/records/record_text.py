@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import enum
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO
 
@@ -14,11 +12,8 @@ import pyarrow as pa
 import typer
 
 from spark_segments.cli.records.value_text import textual, unknown_property
-from spark_segments.errors import InvalidOptionError, escaped_bytes, escaped_json, reason_of
-from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.errors import InvalidOptionError, escaped_bytes, escaped_json
 from spark_segments.values.options import OPTIONS
-
-LINES_A_BATCH = 10_000
 
 Shown = Callable[[bytes], bytes]
 """How bytes of a record are shown: as they are, or without what a terminal would obey."""
@@ -26,18 +21,6 @@ Shown = Callable[[bytes], bytes]
 PropertyOption = Annotated[
     list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
 ]
-
-_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", HEADERS_TYPE),
-        pa.field("partition", pa.int32()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
-
-_LIMITS = {"partition": 2**31 - 1, "timestamp": (2**63 - 1) // 1000}  # int32; microseconds in int64
 
 _DEFAULTS = {
     "parse.key": "false",
@@ -57,13 +40,6 @@ _DEFAULTS = {
     "print.headers": "false",
     "print.json": "false",
 }
-
-
-class LineFormat(enum.StrEnum):
-    """The format of the lines of a producer's input."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +76,6 @@ def _unescaped(name: str, value: str) -> str:
         ) from error
 
 
-def read_lines(
-    stream: BinaryIO, line_format: LineFormat, properties: Properties, partition: int | None
-) -> Iterator[pa.RecordBatch]:
-    """The lines of a stream as rows for a writer, LINES_A_BATCH at a time."""
-    parse = _parse_json if line_format is LineFormat.JSON else _parse_text
-    lines = enumerate(stream, start=1)
-    while piece := list(itertools.islice(lines, LINES_A_BATCH)):
-        rows = [parse(line.rstrip(b"\r\n"), number, properties) for number, line in piece]
-        if partition is not None:
-            rows = [row | {"partition": partition} for row in rows]
-        yield pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
-
-
 def write_records(
     stream: BinaryIO,
     batches: Iterable[pa.RecordBatch],
@@ -143,104 +106,6 @@ def write_records(
     finally:  # what was written is out before a reader of a group commits it, also after Ctrl-C
         stream.flush()
     return written
-
-
-def _parse_text(line: bytes, number: int, properties: Properties) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    rest = line
-    if properties.flag("parse.headers"):
-        text, separator, rest = rest.partition(properties.bytes("headers.delimiter"))
-        if not separator:
-            raise InvalidOptionError(
-                f"Line {number} has no headers",
-                expected="headers, a tab, the rest",
-                found=f"{len(line)} bytes without it",
-            )
-        pairs = [
-            pair.partition(properties.bytes("headers.key.separator"))
-            for pair in text.split(properties.bytes("headers.separator"))
-            if pair
-        ]
-        try:
-            row["headers"] = [{"key": name.decode(), "value": value} for name, _, value in pairs]
-        except UnicodeDecodeError:
-            raise InvalidOptionError(f"Line {number} has a header whose key is not UTF-8") from None
-    if properties.flag("parse.key"):
-        key, separator, rest = rest.partition(properties.bytes("key.separator"))
-        if not separator:
-            raise InvalidOptionError(
-                f"Line {number} has no key",
-                expected=f"a key, {properties.values['key.separator']!r} and a value",
-                found=f"{len(line)} bytes without the separator",
-                hint="Set --property key.separator=…, or leave parse.key out",
-            )
-        row["key"] = _unless_null(key, properties)
-    row["value"] = _unless_null(rest, properties)
-    return row
-
-
-def _unless_null(text: bytes, properties: Properties) -> bytes | None:
-    marker = properties.bytes("null.marker")
-    return None if marker and text == marker else text
-
-
-def _parse_json(line: bytes, number: int, properties: Properties) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-        if "value" not in row and "value_base64" not in row:  # a misspelt name must not make a tombstone
-            raise KeyError("value")
-        timestamp_ms = _integer(row, "timestamp")
-        return {
-            "key": _bytes(row, "key"),
-            "value": _bytes(row, "value"),
-            "headers": [{"key": _name(one), "value": _bytes(one, "value")} for one in row.get("headers") or []],
-            "partition": _integer(row, "partition"),
-            "timestamp": None if timestamp_ms is None else timestamp_ms * 1000,
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidOptionError(
-            f"Line {number} is not a record",
-            expected='a JSON object such as {"key": "a", "value": "b", "headers": [{"key": "h", "value": "1"}]}',
-            found=f"{len(line)} bytes: {_why(error)}",
-            hint="A tombstone says so: its value is null" if error.args == ("value",) else None,
-        ) from None
-
-
-def _why(error: Exception) -> str:
-    """What is wrong with a line, without its content."""
-    if isinstance(error, _NoRecord):
-        return str(error)
-    if isinstance(error, KeyError):
-        return f"no {error.args[0]}"
-    return (
-        reason_of(error) if isinstance(error, (json.JSONDecodeError, UnicodeError, RecursionError)) else "another form"
-    )
-
-
-class _NoRecord(ValueError):
-    """A part of a record has another type. Its text has no value in it."""
-
-
-def _integer(row: dict[str, Any], name: str) -> int | None:
-    value = row.get(name)
-    if value is not None and (type(value) is not int or abs(value) > _LIMITS[name]):
-        raise _NoRecord(f"{name} is no integer of its type")
-    return value
-
-
-def _name(header: dict[str, Any]) -> str:
-    if not isinstance(header["key"], str):
-        raise _NoRecord("a header's key must be text")
-    return header["key"]
-
-
-def _bytes(row: dict[str, Any], name: str) -> bytes | None:
-    if f"{name}_base64" in row:
-        return base64.b64decode(row[f"{name}_base64"], validate=True)
-    value = row.get(name)
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[str], shown: Shown) -> bytes:

@@ -154,7 +154,7 @@ _COMMANDS = [
     ["groups", "reset", "LOG", "readers", "orders", "--to", "1", "--create", "--yes"],
     ["consume", "LOG", "orders", "-n", "2", "-o", "1"],
     ["consume", "LOG", "orders", "--partition", "0", "--tail", "3", "-f", "%t %p %o %k %v\\n"],
-    ["produce", "LOG", "orders", "--input", "lines.txt"],
+    ["append", "LOG", "orders", "--input", "lines.txt"],
     ["append", "LOG", "orders", "rows.json"],
     [
         "delete-records",

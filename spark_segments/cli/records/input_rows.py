@@ -1,0 +1,463 @@
+"""Reads lines, JSON, CSV, Parquet and Delta tables as rows for a writer.
+
+A JSON line that is a value as a whole is appended as it stands in the file. In rows that become JSON, fields that are
+null are written as null. Columns of JSON have the types that the first block of the first file has; columns of CSV are
+text, unless a format encodes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import glob
+import io
+import json
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from spark_segments.cli.records.record_text import Properties
+from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.log.appending.input_columns import is_bytes
+from spark_segments.values.text.json_write import write_json
+
+BLOCK_BYTES = 8 << 20
+STANDARD_INPUT = "-"
+_PARTS = ("key", "value", "timestamp", "partition", "headers")
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
+
+_RECORD_FIELDS = [
+    *(pa.field(name, pa.string()) for name in ("key", "key_base64", "value", "value_base64")),
+    pa.field("timestamp", pa.int64()),
+    pa.field("partition", pa.int64()),
+    pa.field("headers", pa.list_(pa.struct([(name, pa.string()) for name in ("key", "value", "value_base64")]))),
+]
+"""The parts of a record as a line of JSON has them."""
+
+
+class Format(StrEnum):
+    """The formats of files that can be read."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+_ENDINGS = {".json": Format.JSON, ".jsonl": Format.JSON, ".ndjson": Format.JSON}
+_ENDINGS |= {f".{one.value}": one for one in (Format.CSV, Format.PARQUET)}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Files, their format and its options, the columns that become parts of a record, and which of key and value keep
+    their types because a format encodes them. `partition`: that of all rows.
+    """
+
+    paths: Sequence[str]
+    format: Format
+    options: Mapping[str, str]
+    columns: Mapping[str, str | None]
+    properties: Properties
+    typed: Collection[str] = ()
+    partition: int | None = None
+
+    @classmethod
+    def of(
+        cls, paths: Sequence[str] | None, chosen: Format | None, options: Mapping[str, str], *rest: Any, **more: Any
+    ) -> Input:
+        """The input of a command: the format that was `chosen`, or that the first path's name says."""
+        paths = paths or [STANDARD_INPUT]
+        made = cls(paths, chosen or _format_of(paths[0]), options, *rest, **more)
+        if options and made.format not in (Format.CSV, Format.DELTA):
+            raise InvalidOptionError(
+                f"The format {made.format} has no options", expected="csv or delta", found=min(options)
+            )
+        return made
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of all files in the order of their names, with a writer's columns."""
+        read = getattr(self, f"_{self.format}")
+        for rows in read(
+            self.paths if self.format is Format.DELTA else [one for path in self.paths for one in _files(path)]
+        ):
+            if self.partition is not None:
+                number = pa.repeat(pa.scalar(self.partition, pa.int32()), rows.num_rows)
+                names = [name for name in rows.schema.names if name != "partition"]
+                rows = rows.select(names).add_column(0, "partition", number)
+            yield rows
+
+    def _text(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        self._check(["value"])
+        number = 1
+        for file in files:
+            for block in _blocks(file):
+                lines = _lines(block)
+                yield self._parsed_text(lines, number)
+                number += len(lines)
+
+    def _parsed_text(self, lines: pa.Array, number: int) -> pa.RecordBatch:
+        """Lines as records by the properties of Kafka's console producer. `number`: that of the first line."""
+        columns: dict[str, pa.Array] = {}
+        rest = lines
+        if self.properties.flag("parse.headers"):
+            headers, rest = self._split(rest, "headers", "headers.delimiter", number)
+            columns["headers"] = pa.array(
+                [self._headers(one, number + row) for row, one in enumerate(headers.to_pylist())], HEADERS_TYPE
+            )
+        if self.properties.flag("parse.key"):
+            columns["key"], rest = self._split(rest, "key", "key.separator", number)
+        columns["value"] = rest
+        if marker := self.properties.bytes("null.marker"):
+            for name in columns.keys() & {"key", "value"}:
+                is_null = pc.equal(columns[name], pa.scalar(marker, pa.binary()))
+                columns[name] = pc.if_else(is_null, pa.scalar(None, pa.binary()), columns[name])
+        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+
+    def _split(self, lines: pa.Array, what: str, separator: str, number: int) -> tuple[pa.Array, pa.Array]:
+        """(what is before the separator, what is after it) of each line."""
+        parts = pc.split_pattern(lines, self.properties.bytes(separator), max_splits=1)
+        lacking = pc.indices_nonzero(pc.less(pc.list_value_length(parts), 2))
+        if len(lacking):
+            row = lacking[0].as_py()
+            raise InvalidOptionError(
+                f"Line {number + row} has no {what}",
+                expected=f"{what}, {self.properties.values[separator]!r} and the rest",
+                found=f"{len(lines[row].as_py())} bytes without the separator",
+                hint=f"Set --property {separator}=…, or leave parse.{what} out",
+            )
+        return pc.list_element(parts, 0), pc.list_element(parts, 1)
+
+    def _headers(self, text: bytes, number: int) -> list[dict[str, Any]]:
+        pairs = [
+            pair.partition(self.properties.bytes("headers.key.separator"))
+            for pair in text.split(self.properties.bytes("headers.separator"))
+            if pair
+        ]
+        try:
+            return [{"key": name.decode(), "value": value} for name, _, value in pairs]
+        except UnicodeDecodeError:
+            raise InvalidOptionError(f"Line {number} has a header whose key is not UTF-8") from None
+
+    def _csv(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        unknown = self.options.keys() - {"header", "sep", "quote"}
+        if unknown:
+            raise InvalidOptionError("Unknown option of CSV", expected="header, sep or quote", found=min(unknown))
+        has_header = self.options.get("header", "true").lower() == "true"
+        parsing = pv.ParseOptions(
+            delimiter=self.options.get("sep", ","), quote_char=self.options.get("quote", '"'), newlines_in_values=True
+        )
+        reading = pv.ReadOptions(autogenerate_column_names=not has_header)
+        for file in files:
+            try:
+                with _opened(file) as stream:
+                    names = pv.open_csv(stream, reading, parsing).schema.names
+                types = None if "value" in self.typed else dict.fromkeys(names, pa.string())
+                converting = pv.ConvertOptions(
+                    column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+                )
+                self._check(names)
+                with _opened(file) as stream:
+                    for batch in pv.open_csv(stream, reading, parsing, converting):
+                        yield self._record(batch)
+            except pa.ArrowException as error:
+                raise _unreadable(file, error) from None
+
+    def _delta(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        storage = dict(self.options)
+        text = storage.pop("versionAsOf", None)
+        if text is not None and not (text.isascii() and text.isdigit()):
+            raise InvalidOptionError(
+                "The text is no version of a Delta table", expected="a number from 0 on", found=text
+            )
+        for path in paths:
+            try:
+                table = DeltaTable(path, version=None if text is None else int(text), storage_options=storage or None)
+                rows = table.to_pyarrow_dataset()
+            except (DeltaError, OSError, ValueError) as error:
+                raise _unreadable(path, " ".join(str(error).split())) from None
+            self._check(rows.schema.names)
+            for batch in rows.to_batches():
+                yield self._record(_without_dictionaries(batch))
+
+    def _parquet(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            try:
+                with pq.ParquetFile(file) as opened:
+                    self._check(opened.schema_arrow.names)
+                    for batch in opened.iter_batches():
+                        yield self._record(_without_dictionaries(batch))
+            except pa.ArrowException as error:
+                raise _unreadable(file, error) from None
+
+    def _json(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        schema: pa.Schema | None = None
+        for file in files:
+            for block in _blocks(file):
+                lines = _lines(block)
+                try:
+                    text = pc.utf8_trim_whitespace(lines.cast(pa.string()))
+                    lines = lines.filter(pc.greater(pc.binary_length(text), 0))
+                    if not len(lines):
+                        continue
+                    if schema is None:
+                        inferred = _parsed(block, None).schema
+                        self._check(inferred.names)
+                        schema = self._schema(inferred)
+                    rows = _parsed(block, schema, whole="value" in self.typed)
+                except pa.ArrowException as error:
+                    raise _unreadable(file, error) from None
+                if rows.num_rows != len(lines):
+                    raise _unreadable(file, f"{rows.num_rows} objects on {len(lines)} lines")
+                batch = rows.combine_chunks().to_batches()[0]
+                yield self._record(_decoded(batch, lines, file) if self._is_record(schema) else batch, lines)
+
+    def _check(self, names: Collection[str]) -> None:
+        for part, column in self.columns.items():
+            if column is not None and column not in names:
+                raise InvalidOptionError(
+                    f"There is no column {column} to be the {part}", expected=f"one of {', '.join(names)}", found=column
+                )
+
+    def _schema(self, inferred: pa.Schema) -> pa.Schema:
+        """The columns of all blocks, by the schema that Arrow took from the first.
+
+        Records may have parts later that the first have not. Text is text where Arrow took it for times, and so is a
+        key or value that is null so far. Any other column that is null so far may have any type later: it is left out
+        unless a record is made from it.
+        """
+        used = {*_PARTS, *filter(None, self.columns.values())}
+        bytes_columns = {self.columns.get(part) or part for part in ("key", "value")}
+        fields = []
+        for field in inferred:
+            is_null = pa.types.is_null(field.type)
+            if pa.types.is_temporal(field.type) or (is_null and field.name in {*bytes_columns, "value_base64"}):
+                fields.append(field.with_type(pa.string()))
+            elif not is_null or field.name in used or "value" in self.typed:
+                fields.append(field)
+        found = pa.schema(fields)
+        if not self._is_record(found):
+            return found
+        fixed = {one.name: one for one in _RECORD_FIELDS}
+        own = [one for one in found if one.name not in fixed or self._keeps_type(one)]
+        return pa.schema([*own, *(one for name, one in fixed.items() if name not in {field.name for field in own})])
+
+    @staticmethod
+    def _keeps_type(field: pa.Field) -> bool:
+        """Whether a part of a record may have another type than _RECORD_FIELDS says: numbers as keys, times as text."""
+        return field.name in ("key", "value", "timestamp", "partition") and not pa.types.is_null(field.type)
+
+    def _is_record(self, schema: pa.Schema) -> bool:
+        """Whether rows are records already, with their parts as columns."""
+        if "value" not in schema.names:
+            return "value_base64" in schema.names
+        return is_bytes(schema.field("value").type) or self.columns.get("value") == "value"
+
+    def _record(self, rows: pa.RecordBatch, lines: pa.Array | None = None) -> pa.RecordBatch:
+        """Rows as records. `lines`: the rows as text, where they have been text."""
+        names = rows.schema.names
+        chosen = {part: column for part, column in self.columns.items() if column is not None}
+        if self._is_record(rows.schema):
+            for part in _PARTS:
+                if part in names:
+                    chosen.setdefault(part, part)
+        columns: dict[str, pa.Array] = {}
+        if "value" not in chosen:
+            whole = pa.StructArray.from_arrays(rows.columns, names=names)
+            columns["value"] = whole if "value" in self.typed else write_json(whole) if lines is None else lines
+        for part, column in chosen.items():
+            array = rows.column(column)
+            if part in ("key", "value"):
+                columns[part] = array if part in self.typed else _as_bytes(array)
+            elif part == "timestamp":
+                columns[part] = _as_timestamp(array, column)
+            elif part == "partition":
+                columns[part] = _as_partition(array, column)
+            else:
+                columns[part] = array
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _format_of(path: str) -> Format:
+    """What a file's name says, or that of the first file in a directory."""
+    if os.path.isdir(os.path.join(path, "_delta_log")):
+        return Format.DELTA
+    if os.path.isdir(path):
+        path = _files(path)[0]
+    endings = [one.lower() for one in Path(path).suffixes]
+    return next((_ENDINGS[one] for one in reversed(endings[-2:]) if one in _ENDINGS), Format.TEXT)
+
+
+def _files(path: str) -> list[str]:
+    """The files of a path, a directory or a pattern, as Spark takes them: no name begins with _ or a dot."""
+    if path == STANDARD_INPUT:
+        return [path]
+    if "://" in path:
+        raise InvalidOptionError("Files are read here", expected="files of this machine", found=path, hint=_HINT)
+    found = []
+    for name in sorted(glob.glob(path)):
+        inside = sorted(Path(name).rglob("*")) if os.path.isdir(name) else [Path(name)]
+        within = [one for one in inside if one.is_file()]
+        found += [str(one) for one in within if not _is_hidden(one.relative_to(Path(name).parent))]
+    if not found:
+        raise InvalidOptionError("There is nothing to append", expected="a file, a directory or a pattern", found=path)
+    return found
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.parts)
+
+
+def _blocks(file: str) -> Iterator[bytes]:
+    """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block."""
+    rest = b""
+    for piece in _pieces(file):
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            rest += piece
+            continue
+        yield rest + piece[:end]
+        rest = piece[end:]
+    if rest:
+        yield rest
+
+
+def _opened(file: str) -> Any:
+    """The bytes of a file, decompressed, or of standard input."""
+    if file == STANDARD_INPUT:
+        return pa.PythonFile(sys.stdin.buffer, mode="r")
+    return pa.input_stream(file, compression="detect")
+
+
+def _pieces(file: str) -> Iterator[bytes]:
+    with _opened(file) as stream:
+        while True:
+            try:
+                piece = stream.read(BLOCK_BYTES)
+            except OSError as error:  # of a codec, which does not name the file
+                raise _unreadable(file, error) from None
+            if not piece:
+                return
+            yield piece
+
+
+def _lines(block: bytes) -> pa.Array:
+    """binary[]: the lines of a block, without their ends."""
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n")
+    text = pa.array([block.removesuffix(b"\n")], pa.large_binary())
+    return pc.split_pattern(text, "\n").flatten().cast(pa.binary())
+
+
+def _parsed(block: bytes, schema: pa.Schema | None, *, whole: bool = False) -> pa.Table:
+    """The objects of a block. Columns that the schema lacks are left out; where rows are `whole`, they are an error."""
+    others = "infer" if schema is None else "error" if whole else "ignore"
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    reading = pj.ReadOptions(block_size=max(len(block) + 1, 1 << 20))
+    return pj.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
+
+
+def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str) -> pa.RecordBatch:
+    """Lines of records with the bytes that base64 stands for. Raises InvalidOptionError for a line without a value: a
+    misspelt name must not make a tombstone.
+    """
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    try:
+        for name in ("key", "value"):
+            columns[name] = _bytes_of(columns[name], columns.pop(f"{name}_base64"))
+        headers = columns["headers"]
+        pairs = headers.flatten()
+        if pairs.field("key").null_count:
+            raise ValueError("a header without a key")
+        values = [pairs.field("key"), _bytes_of(pairs.field("value"), pairs.field("value_base64")).cast(pa.binary())]
+        made = pa.StructArray.from_arrays(values, fields=[*HEADERS_TYPE.value_type])
+        columns["headers"] = pa.ListArray.from_arrays(headers.offsets, made, HEADERS_TYPE, mask=headers.is_null())
+    except ValueError as error:
+        raise _unreadable(file, error) from None
+    null = columns["value"].is_null()
+    told = pc.match_substring_regex(lines, r'"value(_base64)?"\s*:\s*null')
+    for row in pc.indices_nonzero(pc.and_(null, pc.invert(told))).to_pylist():
+        if "value" not in json.loads(lines[row].as_py()):
+            raise InvalidOptionError(
+                f"Line {row + 1} of the block is not a record: no value",
+                path=file,
+                expected='an object such as {"key": "a", "value": "b"}',
+                hint="A tombstone says so: its value is null",
+            )
+    return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+
+
+def _bytes_of(array: pa.Array, encoded: pa.Array) -> pa.Array:
+    """An array of text, with the bytes of its base64 in the rows that have that. binary[] then."""
+    if encoded.null_count == len(encoded):
+        return array
+    found = pa.array(
+        [None if one is None else base64.b64decode(one, validate=True) for one in encoded.to_pylist()], pa.binary()
+    )
+    return pc.coalesce(found, _as_bytes(array).cast(pa.binary()))
+
+
+def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their values in place, as of a data frame's categories."""
+    columns = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _as_bytes(array: pa.Array) -> pa.Array:
+    if is_bytes(array.type):
+        return array
+    if pa.types.is_nested(array.type):
+        return pc.if_else(array.is_valid(), write_json(array), pa.scalar(None, pa.string()))
+    return array.cast(pa.string())
+
+
+def _as_partition(array: pa.Array, name: str) -> pa.Array:
+    try:
+        return array.cast(pa.int32())
+    except pa.ArrowException as error:
+        raise InvalidOptionError(
+            f"Column {name} cannot be a partition: {reason_of(error)}", expected="whole numbers"
+        ) from None
+
+
+def _as_timestamp(array: pa.Array, name: str) -> pa.Array:
+    try:
+        if pa.types.is_integer(array.type):
+            return array.cast(pa.timestamp("ms", tz="UTC")).cast(_TIMESTAMP)
+        if pa.types.is_string(array.type):
+            with contextlib.suppress(pa.ArrowInvalid):
+                return array.cast(pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(_TIMESTAMP)
+            try:
+                return array.cast(_TIMESTAMP)
+            except pa.ArrowInvalid:  # a time without a zone is in UTC
+                return pc.assume_timezone(array.cast(pa.timestamp("us")), "UTC")
+        if pa.types.is_timestamp(array.type) and array.type.tz is None:
+            return pc.assume_timezone(array.cast(pa.timestamp("us"), safe=False), "UTC")
+        return array.cast(_TIMESTAMP, safe=False)
+    except pa.ArrowException as error:
+        raise InvalidOptionError(
+            f"Column {name} cannot be a timestamp: {reason_of(error)}",
+            expected="a timestamp, a date, text or milliseconds",
+        ) from None
+
+
+def _unreadable(file: str, why: object) -> InvalidOptionError:
+    if isinstance(why, pa.ArrowInvalid):
+        why = reason_of(why)
+    return InvalidOptionError(f"The file cannot be read: {why}", path=file, hint=_HINT)
