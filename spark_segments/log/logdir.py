@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from spark_segments.errors import LogDirError, SegmentsError, StorageError, Unkn
 from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
 from spark_segments.log.appending.caller_rows import Rows, record_batches
 from spark_segments.log.appending.offset_assignment import commit_written
-from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.log.kafka.transfer import export_all, import_all
 from spark_segments.log.manifest.change import APPEND
 from spark_segments.log.manifest.manifest import Manifest
@@ -144,16 +145,19 @@ class LogDir(Topics, TypedLog, TopicReads):
         recovery: str | None = None,
         keep_retention: bool = False,
         exclude_internal: bool = False,
+        replicated: bool = False,
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[dict[str, Any]]:
-        """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, into topics of the same names.
+        """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, a name or a pattern (`orders*`),
+        into topics of the same names.
 
         Offsets, epochs, transactions, log starts and cleaner checkpoints are kept; Kafka's last segment stays the
         active one. A new topic gets the settings that it has in Kafka, where the directory is that of a KRaft
         controller, too (`__cluster_metadata-0`), then `config`. Its retention is not kept unless `keep_retention`: it
-        gets retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __.
+        gets retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __. `replicated` copies each
+        log up to the high watermark that the broker noted last: what all in-sync replicas have.
 
         Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
         Returns what was copied of each topic, and its `warnings`.
@@ -161,7 +165,7 @@ class LogDir(Topics, TypedLog, TopicReads):
         Raises LogDirError where damage would cut more than a torn last batch, or segments are missing that Kafka's
         cleaner has seen (`recovery="kafka"` takes the log as a broker would), or where a topic of that name is another
         one; UnknownTopicError where there is no such topic. Of several topics, those that fail are raised, as one
-        LogDirError, after all the others were imported.
+        LogDirError, after all the others were imported; LogDirError, too, where `replicated` finds no high watermarks.
         """
         self._check_writable()
         overrides = normal_overrides(config or {})
@@ -173,8 +177,9 @@ class LogDir(Topics, TypedLog, TopicReads):
                 expected="<topic>-<partition> directories of Kafka",
                 hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
             )
-        source = KafkaDirectory(source_storage)
-        topics = [topic] if topic is not None else source.topics()
+        source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
+        names = source.topics()
+        topics = names if topic is None else fnmatch.filter(names, topic) or [topic]
         if exclude_internal:
             topics = [name for name in topics if not name.startswith("__")]
         if not topics:

@@ -126,6 +126,13 @@ def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, 
 
 
 @pytest.mark.slow
+def test_what_replicas_have_is_imported_with_a_list_to_verify_it_by(segments, tmp_path):
+    uri, listed = tmp_path / "log", tmp_path / "list"
+    segments("import", GOLDEN / "broker-data", uri, "--replicated", "--topic", "orde*", "--checksums", listed)
+    assert segments("topic", "list", uri).lines == ["orders"]
+    segments("verify", uri, "--against", listed)
+
+
 def test_import_with_a_retention_says_nothing(segments, tmp_path):
     ran = segments(
         "import", GOLDEN / "broker-data", tmp_path / "log", "--config", "retention.ms=1000,segment.bytes=65536"

@@ -16,14 +16,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import FormatVersionError, OffsetOutOfRangeError
-from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, holes_of, with_holes
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.verification.gaps import MESSAGE
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.spark.offsets import offset_ranges
 from spark_segments.spark.options import read_options
@@ -70,7 +69,7 @@ def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
 
 def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> dict[str, Any]:
     storage = Storage(str(disk.root), filesystem=files)
-    [done] = mirror_kafka(LogDir(storage, kafka=KafkaDirectory(storage)), log, topics=[topic])
+    [done] = import_all(committed_directory(storage), log.storage, [topic], log.manifest, {}, log.defaults)
     return done
 
 

@@ -676,7 +676,7 @@ MUTANTS = (
         "log/kafka/segment_scan.py",
         "            below = window.batches.last_offset < self._limit\n",
         "            below = window.batches.last_offset >= 0\n",
-        "tests/maintenance/mirroring/test_kafka_disk.py::test_nothing_above_the_high_watermark_is_copied_and_the_rest_comes_later",
+        "tests/log/test_replicated_import.py::test_nothing_above_the_high_watermark_is_copied_and_the_rest_comes_later",
     ),
     Mutant(
         "mirror",

@@ -1,5 +1,5 @@
-"""spark-submit append_json.py LOG_DIR DIRECTORY VERSION: writes a directory of JSON lines to the topic orders, as the run
-of that number of a job.
+"""spark-submit append_json.py LOG_DIR DIRECTORY VERSION: writes a directory of JSON lines to the topic orders, as the
+run of that number of a job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""python -m tests.spark.submit_kills [--kills 60] [--seed S]: spark-submit a program that appends, and jobs/segments.py maintain, on a
+"""python -m tests.spark.submit_kills [--kills 60] [--seed S]: spark-submit appends and jobs/segments.py maintain on a
 cluster of two executors with speculation on, killed at random moments and submitted again, as a scheduler does.
 
 A kill hits the driver, whose executors find that out for themselves and may write on for a while, or an executor, which

@@ -28,9 +28,6 @@ from spark_segments.cli.output import (
 )
 from spark_segments.config import parse_overrides
 
-ImportedTopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="TOPIC", help="Copy this topic only; all topics by default.")
-]
 KafkaStorageOption = Annotated[
     list[str] | None,
     typer.Option("--kafka-storage", metavar="NAME=VALUE", help="A storage option for KAFKA_DIR, like --storage."),
@@ -44,7 +41,10 @@ def import_(
     ],
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: ImportedTopicOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="PATTERN", help="Copy the topics orders or 'orders*', say; all by default."),
+    ] = None,
     config: ConfigOption = None,
     recovery: Annotated[
         str | None,
@@ -61,6 +61,14 @@ def import_(
     exclude_internal: Annotated[
         bool, typer.Option("--exclude-internal", help="Leave out topics whose names begin with __.")
     ] = False,
+    replicated: Annotated[
+        bool,
+        typer.Option("--replicated", help="Copy what all in-sync replicas have: up to replication-offset-checkpoint."),
+    ] = False,
+    checksums: Annotated[
+        Path | None,
+        typer.Option("--checksums", metavar="FILE", help="List the files and their checksums, for verify --against."),
+    ] = None,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,
@@ -74,14 +82,17 @@ def import_(
     expires at once. Run the import again after it was killed, or when
     the Kafka directory has grown: it adds the new records.
 
+    --replicated copies a running broker's disk, or a stopped one's: nothing
+    above the high watermark, which another broker may replace.
+
     Exit code 3: offsets are missing that the directory does not have any more;
     the topic records them as holes. 1: partitions are left to the next run,
     since a running broker changed their files in each attempt.
 
-    Example: segments import /var/lib/kafka/data /data/log --topic orders
+    Example: segments import /var/lib/kafka/data /data/log --topic 'orders*'
     """
     log = location.create()
-    before = set(log.topics())
+    before, session = set(log.topics()), spark.session("import")
     with progress_bar("import") as progress:
         imported = log.import_kafka(
             kafka_dir,
@@ -90,13 +101,18 @@ def import_(
             recovery=recovery,
             keep_retention=keep_retention,
             exclude_internal=exclude_internal,
+            replicated=replicated,
             storage_options=parse_overrides(kafka_storage or []),
-            spark=spark.session("import"),
+            spark=session,
             progress=progress,
         )
-    code = tell_imported(imported)
+    code = _tell(imported)
     if metrics is not None:
         _write_metrics(metrics, log.uri, "import", imported)
+    if checksums is not None:
+        from spark_segments.log.verification.checksums import write_checksums
+
+        write_checksums(log.storage, [log.snapshot(one["topic"]) for one in imported], checksums, spark=session)
     if output is Output.JSON:
         print_json({"job": "import", "topics": imported})
     else:
@@ -109,7 +125,7 @@ def import_(
         raise typer.Exit(code)
 
 
-def tell_imported(topics: list[dict[str, Any]]) -> int:
+def _tell(topics: list[dict[str, Any]]) -> int:
     """Prints the warnings of an import, the holes that it noticed, and the partitions that it left. Returns the exit
     code: FOUND_FAULTS where there are holes, else FAILED where partitions were left, else 0.
     """
@@ -137,7 +153,9 @@ def export(
             metavar="KAFKA_DIR", help="The directory to write partition directories to. No broker may run on it."
         ),
     ],
-    topic: ImportedTopicOption = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Copy this topic only; all topics by default.")
+    ] = None,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -50,14 +51,15 @@ def explain(
     keys = key_bytes(key, key_base64)
     if (offset is not None) + (at is not None) + len(keys) != 1:
         raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
-    log, clock = location.open(), {"every_ms": duration_ms(every), "now_ms": now_ms}
+    log, every_ms = location.open(), duration_ms(every)
     found: Any
+    text: Callable[[Any], str] = account_text if keys else explanation_text
     if keys:
-        found, text = key_account(log, topic, keys[0], **clock), account_text
+        found = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
     else:
         number = _only_partition(log.offsets(topic)) if partition is None else partition
-        found = explain_one(log, topic, number, offset, None if at is None else timestamp_ms(at), **clock)
-        text = explanation_text
+        time_ms = None if at is None else timestamp_ms(at)
+        found = explain_one(log, topic, number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
     if output is Output.JSON:
         print_json(found.to_dict())
     else:

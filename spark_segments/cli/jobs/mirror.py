@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from spark_segments.cli.arguments import duration_ms
-from spark_segments.cli.files.kafka import tell_imported
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
@@ -90,25 +89,20 @@ def mirror(
     the leader's newest version. With --output json each pass that changed
     something is a line.
 
-    With --once, SOURCE may be a Kafka broker's log directory, also of a
-    running broker: what lies below its replication-offset-checkpoint is
-    imported, and again what has come since. Exit codes are those of import.
-
     Example: segments mirror /data/log s3://backup/log --topic 'orders*'
     Example: segments mirror /data/log /backup/log --once --master local[4]
     Example: segments mirror /data/log /backup/log --lag
     """
     from spark_segments.log.logdir import LogDir
+    from spark_segments.maintenance.mirroring.mirror import check_leader
+    from spark_segments.maintenance.mirroring.mirror import mirror as job
 
     seconds = duration_ms(interval) / 1000
     if seconds <= 0:
         raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
     patterns = topic or None
-    if leaders.is_kafka:
-        _check_for_kafka({"--lag": lag, "--groups": groups, "--metrics": metrics is not None}, once=once)
-        _copy_kafka(leaders, target.create(), spark, patterns, checksums, output)
-        return
+    check_leader(leaders)  # before anything is made
     if checksums is not None and not once:
         raise InvalidOptionError(
             "A list of checksums is of one state", expected="--once with --checksums", found="no --once"
@@ -116,8 +110,6 @@ def mirror(
     if lag:
         _print_lags(leaders, target.open(), patterns, output)
         return
-    from spark_segments.maintenance.mirroring.mirror import mirror as job
-
     followers, session = target.create(), spark.session("mirror")
     work = partial(job, followers, leader=leaders, topics=patterns, spark=session, groups=groups, checksums=checksums)
     if once:
@@ -165,45 +157,6 @@ def _tell(report: Report, told: set[str]) -> set[str]:
         if text not in told:
             print(text, file=sys.stderr)
     return set(texts)
-
-
-def _check_for_kafka(given: Mapping[str, bool], *, once: bool) -> None:
-    """Raises InvalidOptionError for options that mean nothing where SOURCE is a directory that Kafka wrote."""
-    if found := [name for name, is_given in given.items() if is_given]:
-        raise InvalidOptionError(
-            "A directory that Kafka wrote is copied without commits to be behind, and without positions of groups",
-            expected=f"no {' and no '.join(found)}",
-            found=", ".join(found),
-        )
-    if not once:
-        raise InvalidOptionError(
-            "A directory that Kafka wrote has no commits to follow",
-            expected="--once",
-            found="no --once",
-            hint="Run it again for what has come since",
-        )
-
-
-def _copy_kafka(
-    source: LogDir,
-    target: LogDir,
-    spark: SparkOptions,
-    patterns: list[str] | None,
-    checksums: Path | None,
-    output: Output,
-) -> None:
-    from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
-
-    with progress_bar("mirror") as progress:
-        done = mirror_kafka(source, target, spark.session("mirror"), patterns, checksums=checksums, progress=progress)
-    code = tell_imported(done)
-    if output is Output.JSON:
-        print_json({"job": "mirror", "topics": done})
-    else:
-        columns = ["topic", "partitions", "segments", "records", "bytes"]
-        print_table(columns, ([one[name] for name in columns] for one in done))
-    if code:
-        raise typer.Exit(code)
 
 
 def _print(report: Report, output: Output) -> None:

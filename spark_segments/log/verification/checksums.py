@@ -70,7 +70,7 @@ class ChecksumList:
                     path=str(path),
                     expected="a line of JSON with path, size and crc32c, or with topic",
                     found=f"line {number}: {line[:80]!r}",
-                    hint="segments mirror --once --checksums FILE writes a list",
+                    hint="segments mirror --once and import write a list with --checksums FILE",
                 ) from error
         return found
 
@@ -112,6 +112,18 @@ def list_checksums(
             raise read
         found.files[read.path] = read
     return found
+
+
+def write_checksums(
+    storage: Storage,
+    snapshots: Sequence[Snapshot],
+    path: Path,
+    copied: Mapping[str, FileChecksum] | None = None,
+    spark: SparkSession | None = None,
+) -> None:
+    """Writes the list of some topics. Files that the list in `path` has, or that `copied` has, are not read again."""
+    known = ChecksumList.read(path).files if path.exists() else {}
+    list_checksums(storage, snapshots, {**known, **(copied or {})}, spark).write(path)
 
 
 def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:

@@ -12,7 +12,7 @@ from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
-from spark_segments.log.verification.checksums import ChecksumList, list_checksums
+from spark_segments.log.verification.checksums import write_checksums
 from spark_segments.maintenance.mirroring.groups import mirror_groups, positions_of_all
 from spark_segments.maintenance.mirroring.lag import Lag, lag_of
 from spark_segments.maintenance.mirroring.leader import Leader
@@ -90,9 +90,8 @@ def mirror(
             report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
         copied = {file.path: file for one, _ in done for file in one.files}
-        known = ChecksumList.read(checksums).files if checksums.exists() else {}
         snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
-        list_checksums(target.storage, snapshots, known | copied, spark).write(checksums)
+        write_checksums(target.storage, snapshots, checksums, copied, spark)
     for topic in lost_leaders(source, target, there, topics):
         report.warn(
             f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
@@ -113,10 +112,19 @@ def lags(source: LogDir, target: LogDir, topics: Sequence[str] | None = None) ->
     return found
 
 
+def check_leader(source: LogDir) -> None:
+    """Raises LogDirError for a directory that Kafka wrote."""
+    if source.is_kafka:
+        raise LogDirError(
+            "A directory that Kafka wrote has no versions that a follower could follow",
+            path=source.uri,
+            hint="segments import --replicated copies what all in-sync replicas have, and again what has come since",
+        )
+
+
 def check_places(source: LogDir, target: LogDir) -> None:
     """Raises LogDirError unless a log directory can be mirrored from one place to the other."""
-    if source.is_kafka:
-        raise LogDirError("A directory that Kafka wrote has no versions that a follower could follow", path=source.uri)
+    check_leader(source)
     if target.is_kafka:
         raise LogDirError("Kafka wrote the directory: no topic can be mirrored into it", path=target.uri)
     if source.uri.rstrip("/") == target.uri.rstrip("/"):

@@ -19,13 +19,13 @@ from typing import Any
 from spark_segments import LogDir, execution
 from spark_segments.errors import SegmentsError
 from spark_segments.log.kafka import directory
-from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.log.kafka.directory import committed_directory
+from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.verification.findings import ERROR
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found
 from spark_segments.storage.local import LocalFiles
@@ -125,11 +125,12 @@ class Run:
 
     def _pass(self, rate: float, deaths: float) -> list[dict[str, Any]]:
         storage = Storage(str(self.disk.root), filesystem=self.files)
-        source = LogDir(storage, kafka=KafkaDirectory(storage))
+        log = self.log
         self.files.rate, self.files.deaths = rate, deaths
         done: list[dict[str, Any]] = []
         try:
-            done = mirror_kafka(source, self.log)
+            source = committed_directory(storage)
+            done = import_all(source, log.storage, source.topics(), log.manifest, {}, log.defaults)
         except KilledError:
             pass
         except SegmentsError as error:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, UnknownTopicError
+from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.kafka_disk import mirror_kafka
 from tests import golden_files
 from tests.log.golden_reads import as_records, records_of
 
@@ -34,7 +33,7 @@ def batch_ends(directory: str) -> list[int]:
 
 
 def copied(disk: Path, log: LogDir, *topics: str) -> dict[str, int]:
-    done = mirror_kafka(LogDir.open(str(disk)), log, topics=topics or None)
+    done = [one for topic in topics or [None] for one in log.import_kafka(str(disk), topic, replicated=True)]
     report = verify(log, deep=True)
     assert not report.errors, report.findings
     return {one["topic"]: one["records"] for one in done}
@@ -103,10 +102,10 @@ def test_what_the_broker_writes_meanwhile_is_no_damage(disk, log):
 def test_a_directory_without_high_watermarks_is_refused(disk, log):
     (disk / "replication-offset-checkpoint").unlink()
     with pytest.raises(LogDirError, match="replication-offset-checkpoint"):
-        mirror_kafka(LogDir.open(str(disk)), log)
+        log.import_kafka(str(disk), replicated=True)
     assert log.topics() == []
 
 
 def test_a_pattern_without_topics_is_an_error(disk, log):
-    with pytest.raises(UnknownTopicError, match="orders"):
-        mirror_kafka(LogDir.open(str(disk)), log, topics=["nothing*"])
+    with pytest.raises(SegmentsError, match="nothing"):
+        log.import_kafka(str(disk), "nothing*", replicated=True)
