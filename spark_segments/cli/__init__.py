@@ -141,12 +141,6 @@ COMMANDS = [
         "Inspection",
     ),
     LazyCommand(
-        "repair",
-        "spark_segments.cli.files.repair:repair",
-        "Makes the manifest of a topic anew where it is lost or damaged. No file of the log is changed.",
-        "Inspection",
-    ),
-    LazyCommand(
         "dump",
         "spark_segments.cli.files.dump:dump",
         "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.",
@@ -173,6 +167,7 @@ COMMANDS = [
 ]
 
 ELSEWHERE = {
+    "repair": "segments verify --repair",
     "produce": "segments append",
     "job-path": "segments doctor --path job",
     "java-home": "segments doctor --path java",

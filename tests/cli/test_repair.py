@@ -1,4 +1,4 @@
-"""`segments repair`."""
+"""`segments verify --repair` of a topic whose manifest is lost."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def segments(*arguments: str) -> None:
 
 
 def test_json_says_what_is_known_and_what_is_not(lost, capsys):
-    segments("repair", lost.uri, TOPIC, "--rebuild-manifest", "--dry-run", "--output", "json")
+    segments("verify", lost.uri, TOPIC, "--repair", "--dry-run", "--output", "json")
     planned = json.loads(capsys.readouterr().out)
     assert (planned["job"], planned["dry_run"], planned["is_exact"]) == ("rebuild-manifest", True, False)
     assert len(planned["unnamed_files"]) == 2 and planned["not_known"]
-    segments("repair", lost.uri, TOPIC, "--rebuild-manifest", "--output", "json")
+    segments("verify", lost.uri, TOPIC, "--repair", "--yes", "--output", "json")
     done = json.loads(capsys.readouterr().out)
     assert done["topic_id"] != done["topic_id_before"]
     assert [one["log_end_offset"] for one in done["partitions"]] == [5, 5]
@@ -46,7 +46,7 @@ def test_json_says_what_is_known_and_what_is_not(lost, capsys):
 
 
 def test_text_lists_the_files(lost, capsys):
-    segments("repair", lost.uri, TOPIC, "--rebuild-manifest")
+    segments("verify", lost.uri, TOPIC, "--repair", "--yes")
     text = capsys.readouterr().out
     assert "is rebuilt as version" in text and "no known commit names" in text and "Not known:" in text
 
@@ -59,7 +59,7 @@ def test_text_lists_files_that_are_gone_and_commits_that_nothing_proves(tmp_path
     os.truncate(tmp_path / first.path, 10)
     notes(log, "made")[-1].unlink()
     lose_manifest(log)
-    segments("repair", log.uri, TOPIC, "--rebuild-manifest")
+    segments("verify", log.uri, TOPIC, "--repair", "--yes")
     text = capsys.readouterr().out
     assert "gone or cut" in text and first.path in text and last.path in text and "nothing proves" in text
 
@@ -67,7 +67,7 @@ def test_text_lists_files_that_are_gone_and_commits_that_nothing_proves(tmp_path
 def test_on_a_terminal_it_asks_before_the_topic_gets_a_new_id(lost, capsys, monkeypatch):
     """The question is for people, and so is the plan: what a script reads is the document alone."""
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
-    segments("repair", lost.uri, TOPIC, "--rebuild-manifest", "--output", "json")
+    segments("verify", lost.uri, TOPIC, "--repair", "--output", "json")
     printed = capsys.readouterr()
     assert json.loads(printed.out)["dry_run"] is False
     assert "under a new id?" in printed.err and "would be rebuilt" in printed.err
@@ -77,7 +77,7 @@ def test_it_changes_nothing_where_the_answer_is_no(lost, capsys, monkeypatch):
     before = all_files(lost)
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     with pytest.raises(SystemExit) as stopped:
-        main(["repair", lost.uri, TOPIC, "--rebuild-manifest"])
+        main(["verify", lost.uri, TOPIC, "--repair"])
     assert stopped.value.code == 1 and all_files(lost) == before
 
 
@@ -89,7 +89,7 @@ def test_it_does_not_ask_where_the_topic_keeps_its_id(tmp_path, capsys, monkeypa
         path.write_bytes(b"no Parquet")
     forget_cached_rows(monkeypatch)
     monkeypatch.setattr("sys.stdin", Terminal(""))  # an answer would end the command
-    segments("repair", log.uri, TOPIC, "--rebuild-manifest")
+    segments("verify", log.uri, TOPIC, "--repair")
     printed = capsys.readouterr()
     assert "keeps its id" in printed.out and printed.err == ""
 
@@ -99,8 +99,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_without_rebuild_manifest_the_command_names_it(lost, capsys):
+def test_a_script_says_yes_before_the_topic_gets_a_new_id(lost, capsys):
+    before = all_files(lost)
     with pytest.raises(SystemExit) as stopped:
-        main(["repair", lost.uri, TOPIC])
-    assert stopped.value.code == 2
-    assert "--rebuild-manifest" in capsys.readouterr().err
+        main(["verify", lost.uri, TOPIC, "--repair"])
+    assert stopped.value.code == 1 and "expected --yes" in capsys.readouterr().err
+    assert all_files(lost) == before

@@ -116,7 +116,7 @@ def test_a_commit_that_is_none(tmp_path, content):
     log = LogDir.create(str(tmp_path))
     log.create_topic("orders")
     (tmp_path / "_manifest" / "orders" / "_delta_log" / f"{0:020d}.json").write_bytes(content)
-    with pytest.raises(LogDirError, match=r"A commit of the manifest is damaged.*rebuild-manifest"):
+    with pytest.raises(LogDirError, match=r"A commit of the manifest is damaged.*verify --repair"):
         log.manifest("orders").history()
 
 

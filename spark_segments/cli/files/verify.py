@@ -27,8 +27,13 @@ def verify(
         typer.Option("--deep", help="Read every byte: check CRCs, records, index entries and keys of clean tails."),
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild faulty sidecars; records are never changed. Implies --deep.")
+        bool,
+        typer.Option(
+            "--repair", help="Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."
+        ),
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the topic gets a new id.")] = False,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -50,13 +55,30 @@ def verify(
     between the segments of a topic that is not compacted, and that no hole
     explains, are faults.
 
+    --repair rebuilds sidecars under new names. Where the manifest of TOPIC is
+    lost or damaged it is made anew instead: stop all writers and jobs of the
+    topic first, and see what --dry-run says. It is then what a recovery copy
+    says, and the commits after it as far as something proves them. Files that
+    no such commit names are listed and never added: files do not say whether
+    they were committed, and segments dump reads them. Unless all commits are
+    known, the topic gets a new id, so that streams and groups stop and say
+    so, and do not skip records; without a terminal that needs --yes.
+
     Exit code 0: no fault was found, or --repair has corrected all. 3: faults.
 
     Example: segments verify /data/log orders --deep
+    Example: segments verify /data/log orders --repair --dry-run
     """
     from spark_segments.log.verification.verify import verify as look
 
-    report = look(location.open(), topic, deep, repair, spark.session("verify"), against=against)
+    log = location.open_damaged() if repair and topic is not None else location.open()
+    if repair and topic is not None and not log.is_kafka:
+        from spark_segments.cli.files.rebuilt import is_readable, rebuild
+
+        if not is_readable(log, topic):
+            rebuild(log, topic, output, dry_run=dry_run, yes=yes)
+            return
+    report = look(log, topic, deep or repair, repair and not dry_run, spark.session("verify"), against=against)
     if output is Output.JSON:
         print_json(report.to_dict())
     else:

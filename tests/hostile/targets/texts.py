@@ -174,7 +174,7 @@ _COMMANDS = [
     ["dump", "FILE"],
     ["import", "kafka", "LOG"],
     ["export", "LOG", "exported"],
-    ["repair", "LOG", "orders", "--rebuild-manifest", "--dry-run"],
+    ["verify", "LOG", "orders", "--repair", "--dry-run"],
 ]
 
 

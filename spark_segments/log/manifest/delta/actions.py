@@ -32,7 +32,7 @@ REBUILD = "rebuild"
 REBUILD_FENCE = "fence"
 """The operation of the commits, without any other action, that take versions away before a table is made anew."""
 
-REBUILD_HINT = "segments repair --rebuild-manifest makes the manifest anew"
+REBUILD_HINT = "segments verify --repair makes the manifest anew"
 
 _TABLE_PROPERTIES = {
     # upkeep.py alone deletes files: it knows how long snapshots must stay readable.

@@ -1,57 +1,50 @@
-"""`segments repair`: makes a lost or damaged manifest anew."""
+"""`segments verify --repair` of a topic whose manifest is lost or damaged: it is made anew."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.options import ConfiguredLogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, human_bytes, print_json, print_table
+from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
+from spark_segments.log.rebuild.rebuild import rebuild_manifest
 
 if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
     from spark_segments.log.rebuild.report import RebuildReport
 
 
-@with_options
-def repair(
-    location: ConfiguredLogOptions,
-    topic: TopicArgument,
-    rebuild_manifest: Annotated[
-        bool, typer.Option("--rebuild-manifest", help="Make the topic's manifest anew from its recovery copies.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the topic gets a new id.")] = False,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Makes the manifest of a topic anew where it is lost or damaged. No file of the log is changed.
+def is_readable(log: LogDir, topic: str) -> bool:
+    """Whether the manifest of a topic can be read. Raises StorageError where the store fails: then nobody knows."""
+    try:
+        _ = log.snapshot(topic).segments
+    except StorageError:
+        raise
+    except (SegmentsError, OSError, ValueError):
+        return False
+    return True
 
-    Stop all writers and jobs of the topic first, and see what --dry-run says.
 
-    The rebuilt topic is what a recovery copy says, and the commits after it
-    as far as something proves them. Files that no such commit names are
-    listed with their bytes and never added: files do not say whether they
-    were committed, and segments dump reads them. Unless all commits are
-    known, the topic gets a new id, so that streams and groups stop and say
-    so, and do not skip records.
-
-    Example: segments repair /data/log orders --rebuild-manifest --dry-run
-    Example: segments repair /data/log orders --rebuild-manifest
+def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool) -> None:
+    """Rebuilds a manifest and prints the report. A topic that would get a new id needs `yes`, or the answer of whoever
+    sits at the terminal.
     """
-    from spark_segments.log.rebuild.rebuild import rebuild_manifest as rebuild
-
-    if not rebuild_manifest:
-        raise typer.BadParameter("--rebuild-manifest says what to repair; segments verify --repair rebuilds indexes")
-    log = location.open_damaged()
-    if sys.stdin.isatty() and not yes and not dry_run:
-        planned = rebuild(log, topic, dry_run=True)
-        if planned.topic_id is None:
+    report = rebuild_manifest(log, topic, dry_run=True)
+    if not dry_run:
+        if report.topic_id is None and not yes:
+            if not sys.stdin.isatty():
+                raise InvalidOptionError(
+                    f"The manifest of {topic} is rebuilt under a new id, for not all commits are known",
+                    expected="--yes",
+                    hint="--dry-run says what is known, and what is not",
+                )
             with contextlib.redirect_stdout(sys.stderr):
-                _print_text(planned)
+                _print_text(report)
             typer.confirm(f"Rebuild the manifest of {topic} under a new id?", abort=True, err=True)
-    report = rebuild(log, topic, dry_run=dry_run)
+        report = rebuild_manifest(log, topic)
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
