@@ -226,12 +226,25 @@ def _decompress_zstd(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
     try:
         size = zstandard.frame_content_size(buffer)
         if size == -1:  # no size in the frame: Kafka's Java writer sets none
+            if not _is_one_zstd_frame(buffer):  # the library would stop after the first, without a word
+                return None
             size = _expected_bytes(buffer, limit)
         if 0 < size <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
             return pa.py_buffer(_zstd_reader().decompress(buffer, max_output_size=size, allow_extra_data=False))
     except zstandard.ZstdError:
         pass
     return None
+
+
+def _is_one_zstd_frame(buffer: pa.Buffer) -> bool:
+    """Whether the first frame takes all of the buffer, as the headers of its blocks say (RFC 8878, 3.1.1)."""
+    data = memoryview(buffer)
+    position, is_last = zstandard.frame_header_size(data), False
+    while not is_last and position < len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
+        is_last, is_run_length = bool(header & 1), header >> 1 & 3 == 1
+        position += 3 + (1 if is_run_length else header >> 3)
+    return is_last and position + 4 * zstandard.get_frame_parameters(data).has_checksum == len(data)
 
 
 def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:

@@ -212,6 +212,19 @@ def test_zstd_is_read_with_and_without_its_size():
         assert back(ZSTD, zstandard.ZstdCompressor().compress(bytes(size))) == bytes(size)
 
 
+def test_zstd_frames_without_a_size_are_read_to_the_end():
+    data = text(300_000)
+    for checksum in (False, True):
+        unsized = zstandard.ZstdCompressor(write_content_size=False, write_checksum=checksum)
+        sized, repeats = zstandard.ZstdCompressor().compress(data), unsized.compress(data)
+        runs = unsized.compress(bytes(200_000))  # blocks of one byte repeated
+        assert back(ZSTD, repeats) == data and back(ZSTD, runs) == bytes(200_000)
+        assert back(ZSTD, repeats + sized) == back(ZSTD, repeats * 2) == data * 2
+        assert back(ZSTD, runs + repeats) == bytes(200_000) + data
+        with pytest.raises(CorruptBatchError):
+            back(ZSTD, repeats + b"x")
+
+
 def test_levels_are_kafkas():
     data = text(200_000)
 
