@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_segments.errors import CorruptBatchError
+from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 
 LEADER_EPOCHS_FILE = "leader-epoch-checkpoint"
@@ -96,14 +96,20 @@ def parse_partition_metadata(data: Any, *, path: str = PARTITION_METADATA_FILE) 
     if found.get("version") != PARTITION_METADATA_VERSION:
         raise _malformed(f"version: {PARTITION_METADATA_VERSION}", f"version: {found.get('version')}", path, 0)
     topic_id = found.get("topic_id", "")
-    if not _is_topic_id(topic_id):
+    if not is_topic_id(topic_id):
         raise _malformed("topic_id: 22 characters of base64, not all zero", f"topic_id: {topic_id}", path, 0)
     return topic_id
 
 
 def partition_metadata_bytes(topic_id: str) -> bytes:
-    """The partition.metadata of a topic id; Kafka ends it without a newline."""
-    assert _is_topic_id(topic_id), topic_id
+    """The partition.metadata of a topic id; Kafka ends it without a newline. Raises SegmentsError for what is none."""
+    if not is_topic_id(topic_id):
+        raise SegmentsError(
+            "The topic id is no UUID",
+            expected="22 characters of URL-safe base64, not all zero",
+            found=topic_id,
+            hint="Another writer made the topic: segments verify says what else is wrong with it",
+        )
     return f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {topic_id}".encode()
 
 
@@ -190,7 +196,8 @@ def _malformed(expected: object, found: object, path: str, position: int) -> Cor
     )
 
 
-def _is_topic_id(text: str) -> bool:
+def is_topic_id(text: str) -> bool:
+    """Whether a text is the id of a topic: a UUID, as Kafka writes it."""
     try:
         decoded = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

@@ -83,7 +83,9 @@ def topic_table(topic: Topic) -> pa.Table:
 def topic_of(table: pa.Table) -> Topic:
     """The inverse of `topic_table`."""
     [row] = table.to_pylist()
-    config = dict(row["properties"])
+    config = dict(row["properties"] or ())
+    if _FORMAT_KEY not in config:
+        raise ValueError(f"the topic's row has no {_FORMAT_KEY}")
     format_version = int(config.pop(_FORMAT_KEY))
     deleted_ms = config.pop(_DELETED_KEY, None)
     return Topic(

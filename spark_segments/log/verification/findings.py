@@ -19,7 +19,8 @@ MOST_OF_A_KIND = 20
 class Finding:
     """A fault. `path` is relative to the log directory, `position` a byte of the file; None where neither applies.
 
-    `rebuilds`: the .log whose sidecars a repair would rebuild to correct the fault; None where a repair cannot.
+    `rebuilds`: the .log whose sidecars a repair would rebuild to correct the fault; None where a repair cannot. `rule`:
+    the number of the rule of docs/format that is broken; None where the fault breaks no rule of the format.
     """
 
     severity: str
@@ -31,6 +32,7 @@ class Finding:
     found: object
     message: str
     rebuilds: str | None = None
+    rule: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain values, as for JSON."""
@@ -72,6 +74,7 @@ class Findings:
         expected: object = None,
         found: object = None,
         rebuilds: str | None = None,
+        rule: str | None = None,
     ) -> None:
         """Adds a finding; beyond MOST_OF_A_KIND of the same message it is only counted."""
         count = self._of_kind[message] = self._of_kind.get(message, 0) + 1
@@ -89,10 +92,18 @@ class Findings:
                 found,
                 message,
                 rebuilds,
+                rule,
             )
         )
 
-    def add_error(self, error: SegmentsError, *, rebuilds: str | None = None, severity: str = ERROR) -> None:
+    def add_error(
+        self,
+        error: SegmentsError,
+        *,
+        rebuilds: str | None = None,
+        severity: str = ERROR,
+        rule: str | None = None,
+    ) -> None:
         """Adds an error as a finding."""
         self.add(
             error.message,
@@ -102,4 +113,5 @@ class Findings:
             expected=error.expected,
             found=error.found,
             rebuilds=rebuilds,
+            rule=rule,
         )

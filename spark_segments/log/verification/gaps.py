@@ -33,6 +33,7 @@ def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts]
         if not any(hole.start_offset <= start and end <= hole.end_offset for hole in holes):
             findings.add(
                 MESSAGE,
+                rule="M27",
                 partition=row.partition,
                 path=following.segment.path,
                 position=following.segment.position,

@@ -79,7 +79,7 @@ class IndexLook:
                 self._time_index_check = TimeIndexCheck(times, segment.name_offset)
                 self._check_used(True, self._time_index, len(times[0]))
         except CorruptBatchError as error:
-            self._findings.add_error(error, rebuilds=segment.place)
+            self._findings.add_error(error, rebuilds=segment.place, rule="I9")
         if offsets is not None and times is not None:
             self._look_up_check = TimeLookUpCheck(times, offsets)
 
@@ -90,6 +90,7 @@ class IndexLook:
         if used_bytes != len(content):
             self._findings.add(
                 "The index does not end with an entry",
+                rule="I9",
                 path=path,
                 position=first_position + used_bytes,
                 expected=f"entries up to byte {len(content)}",
@@ -134,6 +135,7 @@ class IndexLook:
         for number in numbers:
             self._findings.add(
                 message,
+                rule="I4" if is_time_index else "I2",
                 path=path,
                 position=first_position + int(number) * entry_bytes,
                 expected="what a scan of the .log finds",
@@ -168,6 +170,7 @@ class IndexLook:
         path, position, _ = segment_index(self._segment, is_time_index)
         self._findings.add(
             "The index is not what its .log gives",
+            rule="I3",
             severity=WARNING,
             path=path,
             position=position,

@@ -97,6 +97,7 @@ class _TailWindow:
         batch = int(np.searchsorted(batches.last_offset, offset - self.window.offset_shift))
         findings.add(
             message,
+            rule="W15",
             path=self.window.path,
             position=int(batches.position[batch]),
             expected="every key once, in its newest record",

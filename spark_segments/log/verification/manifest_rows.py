@@ -43,11 +43,13 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     partitions = partitions_of(snapshot.partitions)
     numbers = [row.partition for row in partitions]
     if numbers != list(range(len(numbers))):
-        findings.add("Partitions are not numbered from 0", expected=f"0 to {len(numbers) - 1}", found=numbers[:20])
+        findings.add(
+            "Partitions are not numbered from 0", rule="D4", expected=f"0 to {len(numbers) - 1}", found=numbers[:20]
+        )
     live = snapshot.live
     strangers = set(live.column("partition").unique().to_pylist()) - set(numbers)
     for number in sorted(strangers):
-        findings.add("Segments of a partition that the topic does not have", partition=number)
+        findings.add("Segments of a partition that the topic does not have", rule="D4", partition=number)
     _check_values(live, snapshot, findings)
     for row in partitions:
         _check_partition(row, findings)
@@ -62,6 +64,7 @@ def _check_partition(row: Partition, findings: Findings) -> None:
         if not start <= offset <= end:
             findings.add(
                 f"The {name} lies outside the log",
+                rule="M12",
                 partition=row.partition,
                 expected=f"{start} to {end}",
                 found=offset,
@@ -70,6 +73,7 @@ def _check_partition(row: Partition, findings: Findings) -> None:
     if not 0 <= start <= end:
         findings.add(
             "The log start offset lies behind the log end offset",
+            rule="M12",
             partition=row.partition,
             expected=f"0 to {end}",
             found=start,
@@ -81,6 +85,7 @@ def _check_partition(row: Partition, findings: Findings) -> None:
         if not (epoch < later_epoch and begin < later_begin):
             findings.add(
                 "Leader epochs do not rise",
+                rule="M13",
                 partition=row.partition,
                 expected=f"an epoch above {epoch} from an offset above {begin} on",
                 found=f"epoch {later_epoch} from {later_begin} on",
@@ -90,13 +95,18 @@ def _check_partition(row: Partition, findings: Findings) -> None:
         if last_epoch != row.leader_epoch:
             findings.add(
                 "The leader epoch is not the last one of its history",
+                rule="M13",
                 partition=row.partition,
                 expected=last_epoch,
                 found=row.leader_epoch,
             )
         if begin > end:
             findings.add(
-                "A leader epoch begins behind the log end", partition=row.partition, expected=f"≤ {end}", found=begin
+                "A leader epoch begins behind the log end",
+                rule="M13",
+                partition=row.partition,
+                expected=f"≤ {end}",
+                found=begin,
             )
     if row.producer_snapshot is not None:
         try:
@@ -104,6 +114,7 @@ def _check_partition(row: Partition, findings: Findings) -> None:
         except SegmentsError as error:
             findings.add(
                 f"The row's producer snapshot is damaged: {error.message}",
+                rule="M14",
                 partition=row.partition,
                 expected=error.expected,
                 found=error.found,
@@ -115,10 +126,13 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     column = {name: live.column(name).to_numpy(zero_copy_only=False) for name in live.column_names}
     paths = column["path"]
 
-    def report(wrong: np.ndarray, message: str, expected: np.ndarray | str, found: np.ndarray) -> None:
+    def report(
+        wrong: np.ndarray, message: str, expected: np.ndarray | str, found: np.ndarray, rule: str = "M16"
+    ) -> None:
         for row in np.flatnonzero(wrong):
             findings.add(
                 message,
+                rule=rule,
                 partition=int(column["partition"][row]),
                 path=paths[row],
                 expected=expected if isinstance(expected, str) else expected[row],
@@ -136,9 +150,9 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     highest, first = column["max_timestamp_ms"], column["first_batch_max_timestamp_ms"]
     report(first > highest, "A row's largest timestamp is below that of its first batch", "≤ the largest", first)
     known = ~np.isin(column["state"].astype(str), [CHUNK, SEALED])
-    report(known, "A row has an unknown state", ", ".join((CHUNK, SEALED, *OUT_OF_LOG)), column["state"])
+    report(known, "A row has an unknown state", ", ".join((CHUNK, SEALED, *OUT_OF_LOG)), column["state"], "M18")
     names = _names(snapshot.topic, live)
-    report(names < 0, "A row's path is not one of its partition", _path_rule(snapshot.topic), paths)
+    report(names < 0, "A row's path is not one of its partition", _path_rule(snapshot.topic), paths, "D5")
     report(
         (names >= 0) & (file_base < names), "A row's file base offset is below the file's name", "≥ the name", file_base
     )
@@ -147,7 +161,7 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     report(outside, "A row's offset of the largest timestamp lies outside the segment", "an offset of it", where)
     unique, counts = np.unique(_own_files(live).column("path").to_numpy().astype(str), return_counts=True)
     for path in unique[counts > 1]:
-        findings.add("Two rows name the same file", path=str(path), expected="one row", found="several")
+        findings.add("Two rows name the same file", rule="M23", path=str(path), expected="one row", found="several")
 
 
 def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
@@ -156,6 +170,7 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
         if row.log_start_offset < row.log_end_offset:
             findings.add(
                 "A partition that is not empty has no segments",
+                rule="M20",
                 partition=row.partition,
                 expected=f"segments of the offsets {row.log_start_offset} to {row.log_end_offset - 1}",
                 found="none",
@@ -166,6 +181,7 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
     if base[0] > row.log_start_offset:
         findings.add(
             "The first segment begins behind the log start offset",
+            rule="M20",
             partition=row.partition,
             path=paths[0],
             expected=f"≤ {row.log_start_offset}",
@@ -174,6 +190,7 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
     if end[-1] != row.log_end_offset:
         findings.add(
             "The last segment does not end at the log end offset",
+            rule="M20",
             partition=row.partition,
             path=paths[-1],
             expected=row.log_end_offset,
@@ -182,6 +199,7 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
     for number in np.flatnonzero(base[1:] != end[:-1]):
         findings.add(
             "Segments overlap" if base[number + 1] < end[number] else "Offsets between segments are missing",
+            rule="M20",
             partition=row.partition,
             path=paths[number + 1],
             expected=f"a base offset of {end[number]}",
@@ -191,6 +209,7 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
     for number in np.flatnonzero((state[1:] == SEALED) & (state[:-1] == CHUNK)):
         findings.add(
             "A sealed segment lies behind one of the active segment",
+            rule="M21",
             partition=row.partition,
             path=paths[number + 1],
             expected=CHUNK,
@@ -205,6 +224,7 @@ def _check_removed(segments: pa.Table, findings: Findings) -> None:
     for row in np.flatnonzero(wrong):
         findings.add(
             "A row's state does not go with its time of removal",
+            rule="M24",
             partition=segments.column("partition")[int(row)].as_py(),
             path=segments.column("path")[int(row)].as_py(),
             expected="a time where it is removed, and only there",
@@ -233,6 +253,7 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
             if there is None:
                 findings.add(
                     f"A segment's {suffix} is missing",
+                    rule="R6" if suffix == LOG_SUFFIX else "I8",
                     partition=partition,
                     path=path,
                     expected=f"{size} bytes",
@@ -242,6 +263,7 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
             elif there.size != size:
                 findings.add(
                     f"A segment's {suffix} is not as long as its row says",
+                    rule="R6" if there.size < size else "I1",
                     partition=partition,
                     path=path,
                     position=min(size, there.size),

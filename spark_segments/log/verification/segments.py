@@ -150,13 +150,13 @@ class _SegmentLook:
                         self._position += size
                     elif step.is_short:
                         at = step.window.position + step.read_bytes
-                        self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes")
+                        self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes", "R6")
                         return
                     elif step.is_last:
                         self._damage("A record batch is cut", at, f"{step.needed_bytes} bytes", f"{end - at} bytes")
                         return
             except FileNotFoundError:
-                self._damage("The file is missing", self._position, f"{end} bytes", "no file")
+                self._damage("The file is missing", self._position, f"{end} bytes", "no file", "R6")
                 return
 
     def _walk(self, position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
@@ -171,9 +171,9 @@ class _SegmentLook:
                 check_crc=check_crc,
             )
 
-    def _damage(self, message: str, position: int, expected: object, found: object) -> None:
+    def _damage(self, message: str, position: int, expected: object, found: object, rule: str = "B13") -> None:
         self._damaged = True
-        self._findings.add(message, position=position, expected=expected, found=found)
+        self._findings.add(message, rule=rule, position=position, expected=expected, found=found)
 
     def _damage_of(self, error: SegmentsError) -> None:
         message = error.message[:1].upper() + error.message[1:]
@@ -227,6 +227,7 @@ class _SegmentLook:
                 int(batches.position[row]),
                 f"a base offset of at least {int(taken[row]) + 1}",
                 int(batches.base_offset[row]),
+                "B3",
             )
         return batches.take(~falls) if falls.any() else batches
 
@@ -240,11 +241,13 @@ class _SegmentLook:
                 int(batches.position[row]),
                 f"offsets from {segment.base_offset} to {segment.next_offset - 1}",
                 f"{batches.base_offset[row] + shift} to {batches.last_offset[row] + shift}",
+                "M16",
             )
 
     def _check_epochs(self, batches: BatchTable) -> None:
         """A batch that has a leader epoch has that of its offset in the partition's history."""
-        self._without_epoch &= bool((batches.leader_epoch == NO_LEADER_EPOCH).all())
+        legacy = batches.magic < 2  # which has no epoch, and which a broker wrote
+        self._without_epoch &= bool((~legacy & (batches.leader_epoch == NO_LEADER_EPOCH)).all())
         offset = batches.base_offset + self._segment.offset_shift
         epochs = LeaderEpochs(self._task.leader_epochs).known_at(offset)
         known = (epochs >= 0) & (offset >= self._task.log_start_offset)
@@ -252,6 +255,7 @@ class _SegmentLook:
         for row in np.flatnonzero(wrong & (batches.leader_epoch != NO_LEADER_EPOCH)):
             self._findings.add(
                 "A batch's leader epoch is not that of its offset",
+                rule="W13",
                 position=int(batches.position[row]),
                 expected=int(epochs[row]),
                 found=int(batches.leader_epoch[row]),
@@ -308,6 +312,7 @@ class _SegmentLook:
         for row in np.flatnonzero(largest > batches.max_timestamp):
             self._findings.add(
                 "A record is younger than its batch says",
+                rule="B14",
                 position=int(batches.position[row]),
                 expected=f"at most {batches.max_timestamp[row]}",
                 found=int(largest[row]),
@@ -322,12 +327,15 @@ class _SegmentLook:
         for name, meaning in _FIGURES.items():
             said, true = getattr(segment, name), getattr(seen, name)
             if said != true and not (name == "tombstones" and said < 0):  # not counted
-                self._findings.add(f"The row does not say the {meaning} of its file", expected=true, found=said)
+                self._findings.add(
+                    f"The row does not say the {meaning} of its file", rule="M16", expected=true, found=said
+                )
         if segment.state == CHUNK and segment.file_base_offset == segment.name_offset and seen.batches:
             end = seen.next_offset + segment.offset_shift
             if end != segment.next_offset:
                 self._findings.add(
                     "The row's next offset is not the one after its file's last",
+                    rule="M16",
                     expected=end,
                     found=segment.next_offset,
                 )
@@ -350,7 +358,7 @@ class _SegmentLook:
             data = self._read(segment.txn_index_path, segment.txn_index_bytes) if segment.txn_index_bytes else b""
             said = parse_txn_index(data or b"", path=segment.txn_index_path)
         except CorruptBatchError as error:
-            self._findings.add_error(error, rebuilds=segment.place)
+            self._findings.add_error(error, rebuilds=segment.place, rule="I7")
             return AbortedTransactions.of()
         return said.shifted(segment.offset_shift)
 

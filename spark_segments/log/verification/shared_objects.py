@@ -46,6 +46,7 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
             if after.position < before.end_position:
                 findings.add(
                     "Two rows share bytes of a shared object",
+                    rule="O2",
                     partition=after.partition,
                     path=path,
                     position=after.position,
@@ -58,6 +59,7 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
             message = "A shared object is missing" if there is None else "A shared object is shorter than its rows say"
             findings.add(
                 message,
+                rule="R6",
                 partition=runs[0].partition,
                 path=path,
                 expected=f"more than {needed} bytes, for {len(runs)} rows",
@@ -81,11 +83,12 @@ class _CheckFooter:
         try:
             footer = read_footer(self.storage, one.path, one.size)
         except (CorruptBatchError, MissingFileError) as error:
-            findings.add_error(error)
+            findings.add_error(error, rule="O3")
             return findings.found
         if footer.topic_id not in {one.rows[0].topic_id, *self.earlier_ids}:
             findings.add(
                 "A shared object is another topic's",
+                rule="O3",
                 position=footer.position,
                 expected=one.rows[0].topic_id,
                 found=footer.topic_id,
@@ -96,6 +99,7 @@ class _CheckFooter:
             if run is None:
                 findings.add(
                     "A row names a run that its shared object does not have",
+                    rule="O3",
                     partition=row.partition,
                     position=row.position,
                     expected=f"a run of partition {row.partition}",
@@ -106,6 +110,7 @@ class _CheckFooter:
             if wrong:
                 findings.add(
                     "A row and the footer of its shared object differ",
+                    rule="O3",
                     partition=row.partition,
                     position=row.position,
                     expected=", ".join(f"{name} {run[name]}" for name in wrong),

@@ -113,6 +113,7 @@ def check_transactions(
             if entry is None or entry[0] > first or entry[1] > stable:
                 findings.add(
                     "The transaction index does not show a transaction that was aborted",
+                    rule="I6",
                     path=segment.index_path,
                     position=number * TXN_ENTRY_BYTES,
                     expected=f"producer {pid}, offsets {first} to {last}, last stable offset {stable}",
@@ -124,6 +125,7 @@ def check_transactions(
             if inside.any():
                 findings.add(
                     "The transaction index shows as aborted what was not",
+                    rule="I6",
                     path=segment.index_path,
                     expected="no such entry",
                     found=f"producer {pid}, offsets {first} to {last}",

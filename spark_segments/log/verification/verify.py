@@ -36,6 +36,7 @@ from spark_segments.log.verification.manifest_rows import check_files, check_row
 from spark_segments.log.verification.repair import REPAIR, Rebuild, Rebuilder, commit_repairs
 from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
 from spark_segments.log.verification.shared_objects import check_footers, check_objects
+from spark_segments.log.verification.topic_row import check_applications, check_clocks, check_shared_rows, check_topic
 from spark_segments.log.verification.transactions import aborted_by, check_transactions
 from spark_segments.storage import FileInfo, Storage
 
@@ -186,15 +187,20 @@ def _verify_managed(
     try:
         config = topic_config(snapshot.config, log.defaults)
     except InvalidOptionError as error:
-        findings.add("The topic's configuration is not valid", expected=error.expected, found=error)
+        findings.add("The topic's configuration is not valid", rule="M30", expected=error.expected, found=error)
         config = topic_config({}, {})
     files = _listing(log.storage, snapshot)
+    now_ms = log.storage.now_ms()
+    check_topic(snapshot, findings)
+    check_applications(log.manifest(topic).state(snapshot.version).last_transactions(), findings)
     check_rows(snapshot, findings)
-    kept_since_ms = log.storage.now_ms() - config.file_delete_delay_ms
-    check_files(snapshot, files, findings, kept_since_ms=kept_since_ms)
+    check_shared_rows(snapshot.live, findings)
+    check_clocks(snapshot.segments, now_ms, findings)
+    check_files(snapshot, files, findings, kept_since_ms=now_ms - config.file_delete_delay_ms)
     objects = check_objects(snapshot, files, findings)
     _count(report, topic, snapshot)
-    report.holes += [{"topic": topic, **hole.to_dict()} for hole in holes_of(snapshot.states)]
+    if not any(finding.rule == "M27" for finding in findings.found):
+        report.holes += [{"topic": topic, **hole.to_dict()} for hole in holes_of(snapshot.states)]
     if report.deep:
         try:
             check_footers(log.storage, snapshot, objects, findings, spark)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from deltalake import Schema
 
@@ -136,7 +136,7 @@ def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_c
     now_ms = _now_ms()
     adds = [
         {
-            "path": file.path,
+            "path": quote(file.path, "/="),
             "partitionValues": {KIND: file.kind},
             "size": file.size,
             "modificationTime": file.modified_ms,
@@ -147,7 +147,7 @@ def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_c
     ]
     removes = [
         {
-            "path": file.path,
+            "path": quote(file.path, "/="),
             "dataChange": data_change,
             "deletionTimestamp": now_ms,
             "extendedFileMetadata": True,

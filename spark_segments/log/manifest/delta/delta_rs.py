@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -166,7 +167,14 @@ def _files(table: DeltaTable) -> list[RowFile]:
     ]
     fields = ("path", f"partition.{KIND}", "num_records", "size_bytes", "modification_time")
     return [
-        RowFile(path, kind or "", rows_or_unknown(count), size, modified_ms, dict(zip(STATISTICS, these, strict=True)))
+        RowFile(
+            unquote(path),
+            kind or "",
+            rows_or_unknown(count),
+            size,
+            modified_ms,
+            dict(zip(STATISTICS, these, strict=True)),
+        )
         for path, kind, count, size, modified_ms, *these in zip(
             *(columns.get(name, nothing) for name in fields), *limits, strict=True
         )

@@ -1,0 +1,85 @@
+"""Whether a topic's own row, the rows of its transactions and the clocks of its segments' rows can be true."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.format.sidecars.checkpoints import is_topic_id
+from spark_segments.log.manifest.holes import holes_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, role_of
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
+from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.verification.findings import Findings
+
+AHEAD_MS = 24 * 60 * 60 * 1000
+"""How far a writer's clock may be ahead of the store's."""
+
+
+def check_topic(snapshot: Snapshot, findings: Findings) -> None:
+    """Checks the topic's row, and that a topic of version 1 has nothing of version 2."""
+    if not is_topic_id(snapshot.topic_id):
+        expected = "22 characters of URL-safe base64: a UUID"
+        findings.add("The topic id is no UUID", rule="M29", expected=expected, found=snapshot.topic_id)
+    roles = (LEADER, FOLLOWER, FENCED)
+    if role_of(snapshot) not in roles:
+        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(roles), found=role_of(snapshot))
+    try:
+        holes = holes_of(snapshot.states)
+    except (ValueError, TypeError) as error:
+        findings.add("The topic's holes cannot be read", rule="M27", expected="JSON as the format has it", found=error)
+        holes = []
+    for hole in holes:
+        if not 0 <= hole.start_offset < hole.end_offset:
+            found = f"{hole.start_offset} to {hole.end_offset}"
+            findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)
+    if snapshot.format_version > FIRST_FORMAT_VERSION:
+        return
+    if snapshot.states:
+        found = ", ".join(sorted(snapshot.states))
+        findings.add("A topic of format version 1 has states", rule="M28", expected="none", found=found)
+    rows = snapshot.live
+    newer = rows.filter(pc.or_(pc.is_valid(rows.column("index_position")), pc.not_equal(rows.column("position"), 0)))
+    for path, partition in _places(newer):
+        message = "A topic of format version 1 has a shared object"
+        findings.add(message, rule="M28", partition=partition, path=path, expected="files of the row's own")
+
+
+def check_shared_rows(live: pa.Table, findings: Findings) -> None:
+    """Rows of shared objects are chunks."""
+    sealed = pc.and_(pc.is_valid(live.column("index_position")), pc.equal(live.column("state"), "sealed"))
+    for path, partition in _places(live.filter(sealed)):
+        message = "A run of a shared object is sealed by its row"
+        findings.add(message, rule="O5", partition=partition, path=path, expected="chunk", found="sealed")
+
+
+def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
+    """No row was written, or left the log, in the future: rolls, retention and vacuum would wait for it."""
+    for name in ("created_ms", "removed_ms"):
+        ahead = pc.fill_null(pc.greater(segments.column(name), now_ms + AHEAD_MS), False)
+        rows = segments.filter(ahead)
+        for (path, partition), found in zip(_places(rows), rows.column(name).to_pylist(), strict=True):
+            findings.add(
+                f"A row's {name} lies in the future",
+                rule="M17",
+                partition=partition,
+                path=path,
+                expected=f"at most {now_ms + AHEAD_MS}, a day after the store's clock",
+                found=found,
+            )
+
+
+def check_applications(transactions: Sequence[Transaction], findings: Findings) -> None:
+    """Each application has one last transaction."""
+    for application, count in Counter(one.application for one in transactions).items():
+        if count > 1:
+            message = "An application has several rows of transactions"
+            findings.add(message, rule="M25", expected="one row", found=f"{count} of {application}")
+
+
+def _places(rows: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(rows.column("path").to_pylist(), rows.column("partition").to_pylist(), strict=True))
