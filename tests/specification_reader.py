@@ -2,16 +2,19 @@
 
 It reads directories that Kafka wrote (`KafkaPartition`) and log directories with a manifest (`ManagedLog`). The tests
 hold it against Kafka's own files and against what the package wrote, so that the specification is known to be complete.
+As a program it answers the requests of the conformance kit: `python -m tests.specification_reader`.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
 import struct
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,7 +220,11 @@ def _decompress(codec: int, data: bytes) -> bytes:
 
 
 def _zstd(data: bytes) -> bytes:
-    return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+    most = max(256 << 20, 1100 * len(data))
+    found = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read(most + 1)
+    if len(found) > most:
+        raise BadBatchError(f"more than {most} bytes from {len(data)}")
+    return found
 
 
 def _snappy(data: bytes) -> bytes:
@@ -489,6 +496,7 @@ class ManagedLog:
                 if one["topic_id"] == row["topic_id"]
             }
         live = [one for one in rows["segment"] if one["topic_id"] == row["topic_id"] and one["state"] not in gone]
+        live = [one for one in live if one["removed_ms"] != -1]
         live.sort(key=lambda one: (one["base_offset"], one["next_offset"]))
         partitions = {one["partition"]: one for one in rows["partition"]}
         segments = {number: [one for one in live if one["partition"] == number] for number in partitions}
@@ -597,6 +605,8 @@ def _delta_files(table: Path, version: int | None) -> tuple[dict[str, str], dict
         _apply(pq.ParquetFile(checkpoints[start]).read().to_pylist(), files, transactions)
     for number in range(0 if start is None else start + 1, latest + 1):
         lines = commits[number].read_text().splitlines()
+        if not lines:
+            raise ValueError(f"commit {number} is empty")
         _apply([json.loads(line) for line in lines if line], files, transactions)
     return files, transactions
 
@@ -611,3 +621,78 @@ def _apply(actions: list[dict[str, Any]], files: dict[str, str], transactions: d
             files[add["path"]] = dict(add["partitionValues"])["kind"]
         if txn := action.get("txn"):
             transactions[txn["appId"]] = txn["version"]
+
+
+# The line protocol of the conformance kit
+
+
+def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines that answer a request."""
+    try:
+        yield from _answered(request)
+    except Exception as error:  # whatever was wrong with the files
+        yield {"refused": f"{type(error).__name__}: {error}"}
+
+
+def _answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind, committed = request["request"], request.get("isolation_level") == "read_committed"
+    if kind == "read_kafka":
+        partition = KafkaPartition(Path(request["directory"]))
+        yield from _listed((0, record) for _, record in partition.records(committed=committed))
+        return
+    log = ManagedLog(Path(request["log"]))
+    if kind == "topics":
+        yield {"topics": log.topics()}
+        return
+    snapshot = log.snapshot(request["topic"], request.get("version"))
+    if "deleted_ms" in snapshot.topic["properties"]:
+        raise LookupError("no such topic")
+    if kind == "offsets":
+        rows = snapshot.partitions.items()
+        yield {"offsets": {str(number): [row["log_start_offset"], row["log_end_offset"]] for number, row in rows}}
+    elif kind == "offset_for_time":
+        found = log.offset_for_time(snapshot, request["partition"], request["timestamp"])
+        yield {"offset": None if found is None else list(found)}
+    elif kind == "read":
+        numbers = sorted(snapshot.partitions)
+        yield from _listed(
+            (number, record) for number in numbers for record in log.records(snapshot, number, committed=committed)
+        )
+    else:
+        yield {"unsupported": kind}
+
+
+def _listed(found: Iterable[tuple[int, Record]]) -> Iterator[dict[str, Any]]:
+    """Records with their partitions, and how many they were."""
+    count = 0
+    for count, (partition, record) in enumerate(found, 1):  # noqa: B007
+        yield as_json(partition, record)
+    yield {"end": count}
+
+
+def as_json(partition: int, record: Record) -> dict[str, Any]:
+    """A record as the kit compares it."""
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestampType": record.timestamp_type,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+    }
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        for answer in answers(json.loads(line)):
+            print(json.dumps(answer))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from spark_segments import LogDir
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.golden_files import GOLDEN, expected_records
-from tests.witness import ISOLATION_LEVELS, Witness, newest, read
+from tests.witness import Witness, newest, read
 
 WITNESS = Witness(GOLDEN / "format-1")
 EXPECTED = WITNESS.expected
@@ -24,16 +24,6 @@ LATER_MS = 2_000_000_000_000
 def witness(tmp_path: Path) -> LogDir:
     """A copy of the directory: the one in tests/golden is never written to."""
     return LogDir.open(str(shutil.copytree(WITNESS.directory / "log", tmp_path / "log")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
-def test_every_record_reads_as_it_was_written(witness: LogDir, isolation_level: str) -> None:
-    expected = WITNESS.records(isolation_level)
-
-    assert witness.topics() == TOPICS
-    for topic in TOPICS:
-        assert read(witness, topic, isolation_level) == expected[topic], topic
 
 
 def test_transactions_are_those_that_kafka_wrote(witness: LogDir) -> None:

@@ -28,6 +28,7 @@ LAYERS = [
     "spark",
     "cli",
     "airflow",
+    "conformance",
 ]
 # What two layers may not know of each other although the order would allow it.
 STRANGERS = {("storage", "format"), ("config", "format"), ("config", "storage"), ("execution", "format")}

@@ -52,10 +52,12 @@ class Witness:
         (self.directory / "records.jsonl.xz").write_bytes(lzma.compress("".join(lines).encode()))
 
 
-def read(log: LogDir, topic: str, isolation_level: str = "read_uncommitted") -> list[Record]:
+def read(
+    log: LogDir, topic: str, isolation_level: str = "read_uncommitted", *, version: int | None = None
+) -> list[Record]:
     """What the package reads of a topic. Keys, values and the values of headers are base64, times are in ms."""
     records = []
-    for batch in log.read(topic, isolation_level=isolation_level):
+    for batch in log.read(topic, isolation_level=isolation_level, version=version):
         timestamps_us = batch.column("timestamp").cast(pa.int64()).to_pylist()
         rows = batch.drop_columns(["timestamp", "topic"]).to_pylist()
         for row, timestamp_us in zip(rows, timestamps_us, strict=True):

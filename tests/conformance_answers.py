@@ -1,0 +1,37 @@
+"""What this package answers to the requests of the conformance kit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from spark_segments import LogDir
+from spark_segments.errors import SegmentsError
+from tests.witness import read
+
+
+def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines that answer a request."""
+    try:
+        yield from _answered(request)
+    except SegmentsError as error:
+        yield {"refused": str(error)}
+
+
+def _answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind, topic = request["request"], request.get("topic", "")
+    if kind == "read_kafka":
+        yield {"unsupported": "tests/log/kafka holds what Kafka wrote against Kafka's own tools"}
+        return
+    log = LogDir.open(request["log"])
+    if kind == "topics":
+        yield {"topics": log.topics()}
+    elif kind == "offsets":
+        yield {"offsets": {str(number): list(bounds) for number, bounds in log.offsets(topic).items()}}
+    elif kind == "offset_for_time":
+        found = log.offsets_for_times(topic, request["timestamp"])[request["partition"]]
+        yield {"offset": None if found is None else list(found)}
+    else:
+        records = read(log, topic, request["isolation_level"], version=request.get("version"))
+        yield from records
+        yield {"end": len(records)}

@@ -1,0 +1,98 @@
+"""The conformance kit: readers pass it, and `segments verify --deep` finds every wrong row that it has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.conformance.kit import PASSED, UNSUPPORTED, check_reader
+from spark_segments.conformance.vectors import read_index
+from spark_segments.log.verification.verify import verify
+from tests import conformance_answers, specification_reader
+from tests.conftest import ROOT
+from tests.golden_files import GOLDEN
+
+VECTORS = read_index(GOLDEN)
+WRONG = [vector for vector in VECTORS if vector.findings]
+QUICK = [vector.name for vector in VECTORS if vector.log and vector.log.startswith("vectors/")]
+
+
+def test_this_package_reads_what_the_kit_asks() -> None:
+    failures: list[str] = []
+    outcomes = check_reader(GOLDEN, conformance_answers.answers, failures.append)
+
+    assert not failures and outcomes[PASSED] > 100
+    assert outcomes[UNSUPPORTED] == sum(len(vector.requests) for vector in VECTORS if vector.kafka)
+
+
+def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
+    failures: list[str] = []
+    outcomes = check_reader(GOLDEN, specification_reader.answers, failures.append)
+
+    assert not failures and outcomes[PASSED] == sum(len(vector.requests) for vector in VECTORS)
+
+
+@pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
+def test_the_judge_finds_what_a_writer_must_not_write(vector: Any, tmp_path: Path) -> None:
+    report = verify(LogDir.open(str(vector.lay_out(tmp_path))), deep=True)
+
+    assert set(vector.findings) <= {finding.rule for finding in report.findings}, report.findings
+
+
+def test_the_judge_finds_nothing_in_what_is_right(tmp_path: Path) -> None:
+    right = [vector for vector in VECTORS if vector.name in QUICK and not vector.findings]
+    right = [vector for vector in right if not any("refused" in request for request in vector.requests)]
+    for vector in right:
+        report = verify(LogDir.open(str(vector.lay_out(tmp_path))), deep=True)
+        assert report.ok, (vector.name, report.findings)
+    assert len(right) > 12
+
+
+def _small_kit(tmp_path: Path) -> Path:
+    """A kit with one vector."""
+    index = [line for line in (GOLDEN / "vectors.json").read_text().splitlines() if '"name": "plain"' in line]
+    (tmp_path / "vectors.json").write_text("[" + index[0].rstrip(",") + "]")
+    (tmp_path / "vectors").symlink_to(GOLDEN / "vectors")
+    return tmp_path
+
+
+PROGRAM = """
+import json, sys
+sys.path.insert(0, {root!r})
+from tests.specification_reader import answers
+for line in sys.stdin:
+    for answer in answers(json.loads(line)):
+        {alter}
+        print(json.dumps(answer))
+    sys.stdout.flush()
+"""
+
+FAULTY = {
+    "pass": 0,
+    "answer['offset'] = answer.get('offset', 0) + ('key' in answer)": 1,
+    "if answer.get('offset') == 103: continue": 1,
+    "if 'end' in answer: answer = {'refused': 'no'}": 1,
+    "if 'end' in answer: sys.exit()": 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alter", FAULTY)
+def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), alter=alter)]
+    ran = _run(_small_kit(tmp_path), *program)
+
+    assert ran.returncode == FAULTY[alter], ran.stdout
+    assert ("FAILED plain" in ran.stdout) == bool(FAULTY[alter])
+    assert ran.stdout.splitlines()[-1].startswith("3 passed, 0 failed" if not FAULTY[alter] else "2 passed, 1 failed")
+
+
+def _run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "spark_segments.conformance", str(directory), *command]
+    return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ))
