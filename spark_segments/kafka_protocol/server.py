@@ -12,8 +12,8 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,22 +33,6 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _logger = logging.getLogger(__name__)
 _BUFFERS = 64  # that one call to the system takes
-
-
-@dataclass(slots=True)
-class Figures:
-    """What a server has done since it began. Sizes in bytes."""
-
-    connections: int = 0
-    requests: int = 0
-    fetched_bytes: int = 0
-    refused: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, **counts: int) -> None:
-        with self._lock:
-            for name, count in counts.items():
-                setattr(self, name, getattr(self, name) + count)
 
 
 class Server:
@@ -78,7 +62,8 @@ class Server:
                 hint="Give a certificate, its key and a users file; or say --insecure where the network is trusted",
             )
         self.views, self.limits = views, limits or Limits()
-        self.figures = Figures()
+        self._counts: Counter[str] = Counter()
+        self._counts_lock = threading.Lock()
         self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage))
         self._host, self._port, self._advertised = host, port, advertised
         self._tls, self._users = tls, users
@@ -95,8 +80,20 @@ class Server:
         return int(self._listener.getsockname()[1])
 
     @property
-    def open_connections(self) -> int:
-        return len(self._open)
+    def state(self) -> dict[str, int]:
+        """Counts since the server began (accepted and refused connections, answered requests, fetched bytes), and what
+        is there now: open connections, active groups, and whether (1) the server holds the groups.
+        """
+        names = ("accepted_connections", "refused_connections", "answered_requests", "fetched_bytes")
+        with self._counts_lock:
+            counts = {name: self._counts[name] for name in names}
+        groups = len(self.coordinator.groups()) if self.coordinator.holds() else 0
+        there = {"open_connections": len(self._open), "active_groups": groups}
+        return counts | there | {"holds_groups": int(self.coordinator.holds())}
+
+    def _count(self, **counts: int) -> None:
+        with self._counts_lock:
+            self._counts.update(counts)
 
     def __enter__(self) -> Server:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -123,7 +120,7 @@ class Server:
                 time.sleep(0.1)  # no descriptor is free: one may be soon
                 continue
             if len(self._open) >= self.limits.connections:
-                self.figures.add(refused=1)
+                self._count(refused_connections=1)
                 _logger.warning("refused a connection of %s: %d are open", address[0], len(self._open))
                 connection.close()
                 continue
@@ -143,7 +140,7 @@ class Server:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _connection(self, connection: socket.socket, client: str) -> None:
-        self.figures.add(connections=1)
+        self._count(accepted_connections=1)
         number = id(connection)
         try:
             connection.settimeout(self.limits.request_seconds)
@@ -157,7 +154,7 @@ class Server:
                 if not self._answer(connection, frame, client, login):
                     return
         except BadRequestError as error:
-            self.figures.add(refused=1)
+            self._count(refused_connections=1)
             _logger.warning("closed the connection of %s: %s", client, error)
         except OSError as error:  # the client went, or is too slow
             _logger.debug("the connection of %s ended: %s", client, error)
@@ -184,7 +181,7 @@ class Server:
 
     def _answer(self, connection: socket.socket, frame: bytes, client: str, login: Login | None) -> bool:
         """Answers a request. False: the connection ends."""
-        self.figures.add(requests=1)
+        self._count(answered_requests=1)
         key, version, correlation_id = head(frame)
         api = APIS.get(key)
         if api is None or version not in api.VERSIONS:
@@ -211,7 +208,7 @@ class Server:
         if key == fetch.KEY:
             with self._memory:
                 buffers = self._response(call)
-                self.figures.add(fetched_bytes=sum(len(one) for one in buffers))
+                self._count(fetched_bytes=sum(len(one) for one in buffers))
                 _send(connection, buffers)
             return True
         if key == produce.KEY and request.body.acks == 0:  # nobody waits for the refusal

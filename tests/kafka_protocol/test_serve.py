@@ -7,8 +7,10 @@ import contextlib
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from spark_segments.kafka_protocol.views import Views
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
 from tests.kafka_protocol.requests import request
 from tests.kafka_protocol.serving import consumer, expected, records, serving, text
+from tests.s3_server import BUCKET
 
 NAMES = [
     *(name for name in CLEAN_DIRECTORIES if "/" not in name),
@@ -148,6 +151,8 @@ def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, lo
     [future] = client.describe_configs([ConfigResource(ResourceType.TOPIC, "orders")]).values()
     shown = {name: entry.value for name, entry in future.result(10).items()}
     assert shown == log.config("orders").effective()
+    [future] = client.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
+    assert {name: entry.value for name, entry in future.result(10).items()}["auto.create.topics.enable"] == "false"
 
 
 def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
@@ -165,6 +170,39 @@ def test_a_producer_is_refused_for_good(server: Server) -> None:
     producer.produce("plain", b"value", callback=lambda error, _: failed.append(error))
     producer.flush(20)
     assert [error.name() for error in failed] == ["TOPIC_AUTHORIZATION_FAILED"]
+
+
+def test_a_log_directory_on_an_object_store_is_served(s3_options: Mapping[str, str], tmp_path: Path) -> None:
+    far = LogDir.create(f"s3a://{BUCKET}/{tmp_path.name}/log", s3_options)
+    far.create_topic("far", partitions=2)
+    for number in range(3):
+        far.append("far", [{"value": f"{number}-{row}", "partition": row % 2} for row in range(100)])
+    with serving(far) as server:
+        assert [row[2] for row in records(server, "far", 1)] == [
+            text(f"{number}-{row}".encode()) for number in range(3) for row in range(1, 100, 2)
+        ]
+        reader = consumer(server, **{"group.id": "billing"})
+        try:
+            reader.commit(offsets=[TopicPartition("far", 0, 40)], asynchronous=False)
+        finally:
+            reader.close()
+    assert far.group("billing").positions().offsets == {"far": {0: 40}}
+
+
+def test_the_command_ends_in_order_and_leaves_its_figures(log: LogDir, tmp_path: Path) -> None:
+    metrics = tmp_path / "serve.prom"
+    command = [sys.executable, "-m", "spark_segments", "serve", str(log.uri), "--port", "0", "--metrics", str(metrics)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().partition("127.0.0.1:")[2].split()[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(request(18, 0, {}))
+            assert connection.recv(1)
+            process.terminate()
+            rest = process.stdout.read()
+        assert process.wait(30) == 0
+    assert rest.startswith("Ended: ")
+    assert "segments_serve_answered_requests{" in metrics.read_text()
 
 
 def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:

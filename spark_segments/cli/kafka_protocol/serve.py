@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import ssl
 import sys
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, with_options
+from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, with_options
 from spark_segments.errors import InvalidOptionError, MissingExtraError
+
+if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.server import Server
+
+_METRICS_SECONDS = 15.0
+_LINE_EVERY = 4  # of these
 
 
 @with_options
@@ -43,6 +51,7 @@ def serve(
         Path | None,
         typer.Option("--users", exists=True, help="Lines name:password, for SASL PLAIN and SCRAM."),
     ] = None,
+    metrics: MetricsOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines without TLS or without users.")
     ] = False,
@@ -51,6 +60,7 @@ def serve(
 
     Records, offsets, transactions and settings are those of the log; files
     and object stores are read as they are. Ctrl-C or SIGTERM ends it.
+    While it runs, each minute in which it had work is a line.
 
     It listens on 127.0.0.1. Any other --host wants --tls-cert, --tls-key
     and --users, or --insecure.
@@ -83,10 +93,44 @@ def serve(
     )
     with server:
         print(f"Serving {location.log_dir} at {host}:{server.port} until Ctrl-C", flush=True)
+        ended = threading.Event()
+        reporter = threading.Thread(target=_report, args=(server, log.uri, metrics, ended), daemon=True)
+        reporter.start()
         with until_interrupted():
             server.serve()
-        done = server.figures
-        print(f"Ended: {done.connections} connections, {done.requests} requests, {done.fetched_bytes} bytes fetched.")
+        ended.set()
+        reporter.join()
+    print(f"Ended: {_line(server.state)}")
+
+
+def _report(server: Server, uri: str, metrics: Path | None, ended: threading.Event) -> None:
+    """Writes the state of a server until it ends: as metrics every 15 seconds, as a line every minute with work."""
+    from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+    from spark_segments.maintenance.metrics.serve_metrics import serve_metrics
+
+    shown: dict[str, int] = {}
+    for number in itertools.count(1):
+        is_last = ended.wait(_METRICS_SECONDS)
+        state = server.state
+        if metrics is not None:
+            try:
+                write_metrics(metrics, openmetrics_text(serve_metrics(uri, state)))
+            except OSError as error:
+                print(f"The metrics could not be written: {error}", file=sys.stderr, flush=True)
+        if is_last:
+            return
+        if number % _LINE_EVERY == 0 and state != shown:
+            print(_line(state), flush=True)
+            shown = state
+
+
+def _line(state: dict[str, int]) -> str:
+    groups = f", {state['active_groups']} groups" if state["holds_groups"] else ""
+    return (
+        f"{state['open_connections']} connections{groups}; since the start {state['accepted_connections']} connections "
+        f"and {state['refused_connections']} refused, {state['answered_requests']} requests, "
+        f"{state['fetched_bytes']} bytes fetched"
+    )
 
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

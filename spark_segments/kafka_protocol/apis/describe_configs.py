@@ -1,4 +1,4 @@
-"""DescribeConfigs, 1 to 4: the settings of topics. The broker has none that a client could want."""
+"""DescribeConfigs, 1 to 4: the settings of topics, and those of the broker that clients go by."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ def _resource(call: Call, asked: Any, with_docs: bool) -> dict[str, Any]:
         view, code = call.topic(asked.resource_name)
         if view is not None:
             configs = _configs(view.config, asked.configuration_keys, with_docs)
-    elif asked.resource_type != _BROKER or asked.resource_name not in ("", str(NODE_ID)):
+    elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
+        configs = [
+            _config(name, value, _SOURCES[FILE], kind, None)
+            for name, (value, kind) in _broker(call).items()
+            if asked.configuration_keys is None or name in asked.configuration_keys
+        ]
+    else:
         code, message = ErrorCode.invalid_request, "Only topics and the broker have settings"
     return {
         "error_code": code,
@@ -42,19 +48,37 @@ def _resource(call: Call, asked: Any, with_docs: bool) -> dict[str, Any]:
     }
 
 
+def _broker(call: Call) -> dict[str, tuple[str, int]]:
+    """{setting of the broker: (value, type)}"""
+    limits = call.limits
+    return {
+        "auto.create.topics.enable": ("false", _TYPES[BOOLEAN]),
+        "broker.id": (str(NODE_ID), _TYPES[INT]),
+        "connections.max.idle.ms": (str(int(limits.idle_seconds * 1000)), _TYPES[LONG]),
+        "fetch.max.bytes": (str(limits.response_bytes), _TYPES[INT]),
+        "max.connections": (str(limits.connections), _TYPES[INT]),
+        "offset.metadata.max.bytes": (str(limits.metadata_bytes), _TYPES[INT]),
+        "socket.request.max.bytes": (str(limits.request_bytes), _TYPES[INT]),
+    }
+
+
 def _configs(config: TopicConfig, wanted: Sequence[str] | None, with_docs: bool) -> list[Mapping[str, Any]]:
     sources = config.sources()
     return [
-        {
-            "name": name,
-            "value": value,
-            "read_only": True,
-            "config_source": _SOURCES[sources[name]],
-            "is_sensitive": False,
-            "synonyms": [],
-            "config_type": _TYPES[KEYS[name].type],
-            "documentation": KEYS[name].doc if with_docs else None,
-        }
+        _config(name, value, _SOURCES[sources[name]], _TYPES[KEYS[name].type], KEYS[name].doc if with_docs else None)
         for name, value in config.effective().items()
         if wanted is None or name in wanted
     ]
+
+
+def _config(name: str, value: str | None, source: int, kind: int, doc: str | None) -> Mapping[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": [],
+        "config_type": kind,
+        "documentation": doc,
+    }
