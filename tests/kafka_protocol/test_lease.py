@@ -102,7 +102,7 @@ def test_a_store_that_cannot_be_written_gives_no_groups_and_says_why(caplog: pyt
 
 def test_a_damaged_file_counts_until_its_time_is_over() -> None:
     files = MemoryFiles()
-    _storage(files).publish(f"{DIRECTORY}/{1:020d}.json", b"{")
+    _storage(files).create(f"{DIRECTORY}/{1:020d}.json", b"{")
     lease = Lease(_storage(files))
     assert not lease.take()
     _grow_old(files, 100)
