@@ -16,8 +16,9 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import main
-from spark_segments.duckdb import TopicDatabase, topic_database
+from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
+from spark_segments.log.reading.scan import Scan
 
 
 @pytest.fixture
@@ -57,15 +58,10 @@ def test_whole_rows_are_those_of_a_read(log):
 
 def test_only_the_columns_of_a_query_are_read(log, monkeypatch):
     asked = []
-    reader = topic_database.record_reader
-    monkeypatch.setattr(
-        topic_database,
-        "record_reader",
-        lambda storage, snapshot, wanted, **more: asked.append(wanted) or reader(storage, snapshot, wanted, **more),
-    )
+    reader = Scan.to_reader
+    monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
     rows(log, "SELECT max(timestamp) FROM orders WHERE partition = 1")
-    read = [wanted for wanted in asked if wanted.offsets is None]  # and not for a schema
-    assert [set(wanted.columns) for wanted in read] == [{"timestamp", "partition"}]
+    assert [set(scan.columns) for scan in asked] == [{"timestamp", "partition"}]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.polars import scan as scanning
+from spark_segments.log.reading.scan import Scan
 from spark_segments.polars import scan_topic
 from spark_segments.polars.predicate import Bounds, bounds_of
 
@@ -105,10 +105,8 @@ def test_the_first_rows_are_cut_before_or_after_the_filter_as_the_query_says(log
 
 def test_conditions_choose_what_is_read(log, monkeypatch):
     asked = []
-    stream = scanning._Scan._stream
-    monkeypatch.setattr(
-        scanning._Scan, "_stream", lambda self, wanted, typed: asked.append(wanted) or stream(self, wanted, typed)
-    )
+    reader = Scan.to_reader
+    monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
     frame = scan_topic(log.uri, "t")
     frame.filter((pl.col("partition") == 1) & (pl.col("offset") >= 90) & (pl.col("key") == b"1")).select(
         "value"

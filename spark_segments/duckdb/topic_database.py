@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, SegmentsError
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.latest import LATEST
-from spark_segments.log.reading.records import BINARY, BINARY_VIEW, Wanted, check_reading, record_reader
+from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST, Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.topics import NAMED_TOPICS
-from spark_segments.log.typed.columns import Columns
 from spark_segments.storage.scratch import scratch_directory
+from spark_segments.values.batches import Decoder
 
 try:
     import duckdb
@@ -40,40 +39,41 @@ class TopicTable:
     the query goes.
     """
 
-    def __init__(
-        self, log: LogDir, topic: str, typed: Columns | None, *, latest: bool, isolation_level: str, threads: int | None
-    ) -> None:
-        self.topic = topic
-        self._log, self._threads = log, threads
-        names = check_reading(None, isolation_level, LATEST if latest else None, False, True)
-        value_type = BINARY_VIEW if typed is None else BINARY
-        self._whole = Wanted(columns=names, isolation_level=isolation_level, latest=latest, value_type=value_type)
-        self._typed = typed
+    def __init__(self, scan: Callable[[], Scan], threads: int | None) -> None:
+        """`scan`: of all columns, as the topic is when it is asked."""
+        self._ask, self._threads = scan, threads
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the snapshot, the columns and the error of the last statement."""
+        """Forgets the scan, the columns and the error of the last statement."""
         self.error: SegmentsError | OSError | None = None
-        self._snapshot: Snapshot | None = None
-        self._wanted, self._wanted_typed = self._whole, self._typed
+        self._scan: Scan | None = None
+        self._names: frozenset[str] | None = None
+
+    @property
+    def scan(self) -> Scan:
+        """All columns of the topic, as it was when the statement first asked."""
+        if self._scan is None:
+            self._scan = self._ask()
+        return self._scan
 
     @property
     def columns(self) -> list[str]:
-        return list(self._schema.names)
+        return self.scan.columns
 
     def project(self, names: frozenset[str]) -> None:
         """Reads only these columns from now on, where it has any of them. All others are null: nobody looks at them."""
-        raw = {one.chosen.raw_column: one.chosen.column for one in (self._typed.readers if self._typed else ())}
-        wanted = {raw.get(name, name) for name in names}
-        chosen = [name for name in self._whole.columns if name in wanted] or ["offset"]
-        self._wanted = replace(self._whole, columns=chosen)
-        self._wanted_typed = None if self._typed is None else Columns(chosen, self._typed.readers)
+        self._names = names
 
     def __arrow_c_schema__(self) -> object:
-        return self._schema.__arrow_c_schema__()
+        return self.scan.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        found, schema = self._read(self._wanted, self._wanted_typed), self._schema
+        scan = self.scan
+        schema = scan.schema
+        if self._names is not None:
+            scan = scan.select(name for name in schema.names if name in self._names)
+        found = scan.to_reader(self._threads)
         batches = found if found.schema.equals(schema) else _filled_up(found, schema)
         return pa.RecordBatchReader.from_batches(schema, self._watched(batches)).__arrow_c_stream__(requested_schema)
 
@@ -84,15 +84,6 @@ class TopicTable:
         except (SegmentsError, OSError) as error:
             self.error = error
             raise
-
-    @property
-    def _schema(self) -> pa.Schema:
-        return self._read(replace(self._whole, offsets={}), self._typed).schema
-
-    def _read(self, wanted: Wanted, typed: Columns | None) -> pa.RecordBatchReader:
-        if self._snapshot is None:
-            self._snapshot = self._log.snapshot(self.topic)
-        return record_reader(self._log.storage, self._snapshot, wanted, typed=typed, threads=self._threads)
 
 
 def _filled_up(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -205,18 +196,16 @@ class TopicDatabase:
         for topic in self._named(query):
             if topic in self._tables:
                 continue
-            typed = self._typed(topic)
-            for name, latest in ((topic, False), (topic + _LATEST_SUFFIX, True)):
-                table = TopicTable(
-                    self._log,
-                    topic,
-                    typed,
-                    latest=latest,
-                    isolation_level=self._isolation_level,
-                    threads=self._threads,
-                )
+            decoders = self._log.value_readers(topic, self._formats) if self._formats else []
+            for name, view in ((topic, None), (topic + _LATEST_SUFFIX, LATEST)):
+                table = TopicTable(partial(self._scan, topic, view, decoders), self._threads)
                 self._connection.register(name, table)
                 self._tables[name] = table
+
+    def _scan(self, topic: str, view: str | None, decoders: Sequence[Decoder]) -> Scan:
+        value_type = BINARY if decoders else BINARY_VIEW
+        selection = Selection(isolation=self._isolation_level, view=view, value_type=value_type)
+        return Scan.of(self._log.storage, self._log.snapshot(topic), selection=selection, decoders=decoders)
 
     def _named(self, query: str) -> list[str]:
         """The topics whose names are in the query; all where it asks for the names of tables.
@@ -242,12 +231,6 @@ class TopicDatabase:
                 )
             named += chosen
         return named
-
-    def _typed(self, topic: str) -> Columns | None:
-        if not self._formats:
-            return None
-        names = check_reading(None, self._isolation_level, None, False, True)
-        return Columns(names, self._log.value_readers(topic, self._formats))
 
     def _columns_used(self, statement: str) -> frozenset[str] | None:
         """The names of the columns that the plan's scans use; None where that is not known, as for all of them."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -33,8 +33,8 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState, Position, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED
-from spark_segments.log.reading.latest import LatestPlan, read_latest
-from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.reading.plan import LATEST, Selection, readable_bounds
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 if TYPE_CHECKING:
@@ -266,16 +266,11 @@ def _merge_by_delta_rs(
     position: TablePositions,
     whole: bool,
 ) -> None:
-    tasks = LatestPlan(snapshot, offsets, READ_COMMITTED, include_tombstones=not whole).tasks()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for task in tasks:
-            for batch in read_latest(log.storage, task, columns=TABLE_SCHEMA.names):
-                yield batch.cast(TABLE_SCHEMA)
-
+    selection = Selection(tuple(TABLE_SCHEMA.names), READ_COMMITTED, LATEST, include_tombstones=not whole)
+    batches = Scan(log.storage, snapshot, offsets, selection).batches(threads=1)
     # Without retries a commit is a compare-and-swap on the version that the position was read from.
     merge = table.merge(
-        pa.RecordBatchReader.from_batches(TABLE_SCHEMA, batches()),
+        pa.RecordBatchReader.from_batches(TABLE_SCHEMA, (batch.cast(TABLE_SCHEMA) for batch in batches)),
         _SAME_KEY,
         source_alias="s",
         target_alias="t",

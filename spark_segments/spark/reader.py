@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,9 +12,10 @@ from pyspark.sql.types import StructType
 
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.ahead import Piece, read_ahead
-from spark_segments.log.reading.latest import LatestPlan, LatestRange, read_latest
-from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, ReadRange, pack, read_ranges
+from spark_segments.log.reading.ahead import read_ahead
+from spark_segments.log.reading.latest import LatestPart
+from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, LATEST, Part, Selection, pack
+from spark_segments.log.reading.scan import Scan, read
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
@@ -38,7 +38,7 @@ MIN_BATCH_BYTES = 1 << 20
 class RangesPartition(Versioned, InputPartition):
     """The work of one task."""
 
-    def __init__(self, work: Sequence[ReadRange | LatestRange]) -> None:
+    def __init__(self, work: Sequence[Part | LatestPart]) -> None:
         super().__init__(work)
 
 
@@ -74,14 +74,14 @@ class Reader(Versioned, DataSourceReader):
             return merged(batches, self._schema)
         return merged(_conformed(batches, self._given), self._given)
 
-    def _plan(self) -> list[list[ReadRange]] | list[list[LatestRange]]:
+    def _plan(self) -> list[list[Any]]:
         from spark_segments.log.reading.times import offsets_for_times
 
         lookup = partial(offsets_for_times, self._storage)
         return self.tasks_of(offset_ranges(self._options, self._snapshots, lookup))
 
-    def tasks_of(self, wanted: Sequence[OffsetRange]) -> list[list[ReadRange]] | list[list[LatestRange]]:
-        """The work of the tasks that read these offsets of the snapshots. Each is the value of a `RangesPartition`."""
+    def tasks_of(self, wanted: Sequence[OffsetRange]) -> list[list[Any]]:
+        """The parts of the tasks that read these offsets of the snapshots. Each is the value of a `RangesPartition`."""
         options = self._options
         max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
@@ -92,30 +92,19 @@ class Reader(Versioned, DataSourceReader):
                 _ = self._snapshots[topic].live
         if options.min_partitions is not None and not is_whole:  # the pieces are the tasks asked for
             if options.latest:
-                return [[one] for one in self._plan_latest(wanted, groups, max_bytes)]
-            return [task for group in groups for task in pack(self._plan_ranges(group, max_bytes), max_bytes)]
-        packed = partial(
-            pack,
-            max_partition_bytes=max_bytes,
+                return [[part] for part in self._parts(wanted, groups, max_bytes)]
+            return [task for group in groups for task in pack(self._parts(group, [group], max_bytes), max_bytes)]
+        return pack(
+            self._parts(wanted, groups, max_bytes),
+            max_bytes,
             min_tasks=options.min_partitions or 0,
             max_offsets=options.max_records_per_partition,
         )
-        if options.latest:
-            return packed(self._plan_latest(wanted, groups, max_bytes))
-        return packed(chain.from_iterable(self._plan_ranges(group, max_bytes) for group in groups))
 
-    def _plan_ranges(self, group: Sequence[OffsetRange], max_bytes: int) -> list[ReadRange]:
-        return read_ranges(
-            self._snapshots[group[0].topic],
-            _offsets(group),
-            max_partition_bytes=max_bytes,
-            isolation_level=self._options.isolation_level,
-        )
-
-    def _plan_latest(
-        self, wanted: Iterable[OffsetRange], groups: Iterable[list[OffsetRange]], max_bytes: int
-    ) -> Iterator[LatestRange]:
-        options = self._options
+    def _parts(
+        self, wanted: Iterable[OffsetRange], groups: Iterable[Sequence[OffsetRange]], max_bytes: int
+    ) -> Iterator[Any]:
+        """The parts of all topics, topic by topic; those of a group are of no other group."""
         topics: dict[str, list[OffsetRange]] = {}
         for one in wanted:
             topics.setdefault(one.topic, []).append(one)
@@ -123,52 +112,44 @@ class Reader(Versioned, DataSourceReader):
         for group in groups:
             pieces.setdefault(group[0].topic, []).append(_offsets(group))
         for topic, ranges in topics.items():
-            snapshot = self._snapshots[topic]
-            plan = LatestPlan(snapshot, _offsets(ranges), options.isolation_level, options.include_tombstones)
-            yield from plan.tasks_of(plan.heads(), pieces[topic], max_bytes)
+            yield from self._scan(topic, _offsets(ranges)).parts(max_bytes, pieces[topic])
 
-    def _batches(self, work: Iterable[ReadRange | LatestRange]) -> Iterator[pa.RecordBatch]:
+    def _scan(self, topic: str, offsets: dict[int, tuple[int, int]]) -> Scan:
+        options, readers = self._options, self._value_readers.get(topic, ())
+        raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
+        selection = Selection(
+            tuple(dict.fromkeys(raw.get(name, name) for name in self._schema.names)),
+            options.isolation_level,
+            LATEST if options.latest else None,
+            include_tombstones=options.include_tombstones,
+        )
+        return Scan(self._storage, self._snapshots[topic], offsets, selection, readers)
+
+    def _batches(self, parts: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        from spark_segments.log.reading.read import pieces_of
+
         try:
-            everything = list(work)
-            if self._storage.is_local or any(isinstance(one, LatestRange) for one in everything):
-                for one in everything:
-                    yield from self._piece(one)()
+            if self._storage.is_local or any(isinstance(part, LatestPart) for part in parts):
+                for part in parts:
+                    yield from self._read(part)
             else:
-                yield from read_ahead(self._pieces(everything), TASK_THREADS, most_bytes=TASK_AHEAD_BYTES)
+                pieces = (partial(self._read, piece) for piece in pieces_of(self._storage, parts))
+                yield from read_ahead(pieces, TASK_THREADS, most_bytes=TASK_AHEAD_BYTES)
         finally:
             freeze_imports()
 
-    def _pieces(self, work: Iterable[ReadRange | LatestRange]) -> Iterator[Piece]:
-        """The work in pieces of a request each. Views are not cut: each takes the memory of a map."""
-        from spark_segments.log.reading.records import pieces_of  # kernels, which only tasks need
-        from spark_segments.log.segment.walk import WINDOW_BYTES
-
-        for piece in pieces_of(self._storage, (one for one in work if isinstance(one, ReadRange))):
-            yield self._piece(piece, first_window_bytes=WINDOW_BYTES)
-
-    def _piece(self, one: ReadRange | LatestRange, **options: Any) -> Piece:
-        from spark_segments.log.reading.read import read_range  # kernels, which only tasks need
-
-        read: Callable[..., Iterator[pa.RecordBatch]]
-        if isinstance(one, LatestRange):
-            read = partial(read_latest, self._storage, one)
-        else:
-            read = partial(read_range, self._storage, one, **options)
-        return partial(self._decoded, one.topic, read)
-
-    def _decoded(self, topic: str, read: Callable[..., Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """The batches of `read(columns=…)`, with keys and values decoded where the topic has readers for them."""
+    def _read(self, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
+        """The batches of a part, with keys and values decoded where the topic has readers for them."""
         from spark_segments.log.typed.columns import Columns
         from spark_segments.values.column_types import recast
 
-        readers = self._value_readers.get(topic)
+        batches, readers = read(self._storage, part), self._value_readers.get(part.topic)
         if not readers:
-            yield from read(columns=self._schema.names)
+            yield from batches
             return
         raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
         names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
-        columns = Columns(names, readers)
-        for batch in columns.decoded(read(columns=columns.wanted)):
+        for batch in Columns(names, readers).decoded(batches):
             arrays = [recast(batch.column(field.name), field.type) for field in self._schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

@@ -24,11 +24,11 @@ from spark_segments.errors import (
 from spark_segments.format.shared_object import RUN_DTYPE, footer_bytes
 from spark_segments.format.sidecars.index import offset_index_bytes, parse_offset_index
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.rows import Partition, partitions_table, segments_table
+from spark_segments.log.manifest.rows import Partition, Segment, partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.reading import records
-from spark_segments.log.reading.plan import read_ranges
-from spark_segments.log.segment.reader import read_segment
+from spark_segments.log.reading import read
+from spark_segments.log.reading.plan import Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
@@ -44,11 +44,16 @@ def test_a_footer_whose_topic_id_is_no_text():
         read_footer(storage_of({"x.log": data}), "x.log", len(data))
 
 
+def snapshot_of(row: Segment, end: int = 200) -> Snapshot:
+    partitions = partitions_table([Partition("id", 0, 0, end, 0, end)])
+    return Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(segments_table([row])))
+
+
 def offsets_read(index: bytes, start: int, size: int = 5) -> list[int]:
     files, row, _ = segment_files()
     row = dataclasses.replace(row, index_bytes=len(index))
     storage = storage_of({**files, row.index_path: index})
-    parts = read_segment(storage, row, "orders", start_offset=start, end_offset=start + size, columns=["offset"])
+    parts = Scan(storage, snapshot_of(row), {0: (start, start + size)}, Selection(("offset",))).batches(1)
     return [offset for part in parts for offset in part.column(0).to_pylist()]
 
 
@@ -66,19 +71,17 @@ def test_an_index_that_leads_behind_the_offset_passes_over_no_record():
 @pytest.mark.parametrize("entry", [0, 2, 9, 20])
 @pytest.mark.parametrize(("offsets_off", "bytes_off"), [(-3, 0), (15, 0), (0, -40), (0, 40)])
 def test_an_index_that_lies_takes_no_record_from_a_read_in_pieces(monkeypatch, entry, offsets_off, bytes_off):
-    monkeypatch.setattr(records, "PIECE_BYTES", 1500)
+    monkeypatch.setattr(read, "PIECE_BYTES", 1500)
     files, row, _ = segment_files()
     offsets, positions = (column.copy() for column in parse_offset_index(files[row.index_path]))
     offsets[entry:] += offsets_off
     positions[entry:] += bytes_off
     storage = storage_of({**files, row.index_path: offset_index_bytes(offsets, positions)})
-    rows, partitions = segments_table([row]), partitions_table([Partition("id", 0, 0, 200, 0, 200)])
-    snapshot = Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(rows))
     noticed = 0
     for start, size in itertools.product(range(max(0, 5 * entry - 10), 5 * entry + 15), (1, 7, 60)):
         end = min(200, start + size)
         try:
-            parts = list(records.read_records(storage, snapshot, records.Wanted(0, start, end, ("offset",)), threads=2))
+            parts = list(Scan(storage, snapshot_of(row), {0: (start, end)}, Selection(("offset",))).batches(2))
         except CorruptBatchError:
             noticed += 1
             continue
@@ -90,12 +93,10 @@ def test_an_index_that_lies_takes_no_record_from_a_read_in_pieces(monkeypatch, e
 def test_rows_of_absurd_numbers_end_in_an_error(name):
     files, row, _ = segment_files(40)
     for value in (2**62, 2**63 - 1, -(2**63)):
-        rows = segments_table([dataclasses.replace(row, **{name: value})])
-        partitions = partitions_table([Partition("id", 0, 0, 40, 0, 40)])
-        snapshot = Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(rows))
+        snapshot = snapshot_of(dataclasses.replace(row, **{name: value}), 40)
         try:
-            for wanted in read_ranges(snapshot, {0: (0, 2**62)}, max_partition_bytes=4000):
-                list(read_segment(storage_of(files), wanted.segment, "orders", start_offset=0, end_offset=40))
+            for part in Scan(storage_of(files), snapshot, {0: (0, 2**62)}).parts(4000):
+                list(read.read_part(storage_of(files), dataclasses.replace(part, start_offset=0, end_offset=40)))
         except SegmentsError:
             continue
 

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.reading.plan import ReadRange
-from spark_segments.log.reading.read import read_range
+from spark_segments.log.reading.latest import LatestPart
+from spark_segments.log.reading.plan import Part
+from spark_segments.log.reading.scan import read
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 
@@ -55,9 +56,9 @@ def as_records(
     ]
 
 
-def read_ranges_one_by_one(log: LogDir, ranges: Iterable[ReadRange]) -> list[Record]:
-    """What tasks would read, each its own range."""
-    return [record for one in ranges for record in records_of(read_range(log.storage, one))]
+def read_one_by_one(log: LogDir, parts: Iterable[Part | LatestPart]) -> list[Record]:
+    """What tasks would read, each its own part."""
+    return [record for part in parts for record in records_of(read(log.storage, part))]
 
 
 def tree(directory: Path) -> dict[str, tuple[str, int]]:

@@ -12,12 +12,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.sidecars.txn_index import parse_txn_index, txn_index_bytes
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
-from spark_segments.log.reading.plan import read_ranges
+from spark_segments.log.reading.plan import Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import expected_records, golden_dir
-from tests.log.golden_reads import Record, as_records, read_ranges_one_by_one, records_of
+from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of
 
 TRANSACTIONAL = [
     "txn-0",
@@ -68,11 +68,9 @@ def test_committed_records_are_those_of_kafka(name):
 def test_ranges_cut_at_any_byte_give_every_committed_record_once(name, size):
     log = LogDir.open(str(golden_dir(name)))
     snapshot = log.snapshot(topic_of(name))
-    bounds = offset_bounds(snapshot)
     size = max(size, int(snapshot.live.column("log_bytes").to_numpy().sum()) // 400)
-    ranges = read_ranges(snapshot, bounds, max_partition_bytes=size, isolation_level="read_committed")
-    ranges = pickle.loads(pickle.dumps(ranges))
-    assert read_ranges_one_by_one(log, ranges) == committed_records(name)
+    parts = list(Scan.of(log.storage, snapshot, selection=Selection(isolation="read_committed")).parts(size))
+    assert read_one_by_one(log, pickle.loads(pickle.dumps(parts))) == committed_records(name)
 
 
 def test_any_range_of_offsets_gives_the_committed_records_in_it():

@@ -13,7 +13,9 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.latest import LatestPlan, read_latest
+from spark_segments.log.reading.latest import read_latest
+from spark_segments.log.reading.plan import Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import GOLDEN
 from tests.maintenance.test_compact_golden import STEPS
@@ -121,10 +123,8 @@ def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     histories = Histories(log, "orders", 7, partitions=3)
     histories.run(steps=10)
     snapshot = log.snapshot("orders")
-    tasks = LatestPlan(snapshot, offset_bounds(snapshot), "read_uncommitted").tasks()
-    smallest = [
-        record for task in tasks for record in rows(read_latest(log.storage, task, columns=COLUMNS, map_bytes=24 * 6))
-    ]
+    parts = Scan.of(log.storage, snapshot, selection=Selection(tuple(COLUMNS), view="latest")).parts()
+    smallest = [record for part in parts for record in rows(read_latest(log.storage, part, map_bytes=24 * 6))]
     assert smallest == newest(histories.appended)
 
 
@@ -191,11 +191,11 @@ def test_only_the_dirty_head_is_read_for_its_keys(log):
     histories.clean_all()
     snapshot = log.snapshot("orders")
     bounds = offset_bounds(snapshot)
-    clean = LatestPlan(snapshot, bounds, "read_uncommitted").tasks()
-    assert clean and all(task.head == () for task in clean)
+    clean = list(Scan.of(log.storage, snapshot, selection=Selection(view="latest")).parts())
+    assert clean and all(part.head == () for part in clean)
     log.append("orders", pa.table({"partition": pa.array([1], pa.int32()), "key": [b"k0"], "value": [b"new"]}))
     snapshot = log.snapshot("orders")
-    tasks = LatestPlan(snapshot, offset_bounds(snapshot), "read_uncommitted").tasks()
-    heads = {task.ranges[0].segment.partition: task.head for task in tasks}
+    parts = Scan.of(log.storage, snapshot, selection=Selection(view="latest")).parts()
+    heads = {part.partition: part.head for part in parts}
     assert heads.pop(0, ()) == ()
     assert [(one.start_offset, one.end_offset) for one in heads[1]] == [(bounds[1][1], bounds[1][1] + 1)]

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.plan import read_ranges
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.verification.findings import WARNING
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
-from tests.log.golden_reads import Record, as_records, read_ranges_one_by_one, records_of, tree
+from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, crashed_in_swap, served, write_partition
 
 CRASHES = [
@@ -287,8 +286,7 @@ def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(
             committed = log.read(TOPIC, start_offset=begin, isolation_level="read_committed")
             assert records_of(committed) == expected
         snapshot = log.snapshot(TOPIC)
-        ranges = read_ranges(snapshot, offset_bounds(snapshot), max_partition_bytes=150)
-        assert read_ranges_one_by_one(log, ranges) == records
+        assert read_one_by_one(log, Scan.of(log.storage, snapshot).parts(150)) == records
         for target_ms in (0, 7, 14, 20):
             first = next(((one[1], one[2]) for one in records if one[2] >= target_ms), None)
             assert log.offsets_for_times(TOPIC, target_ms) == {0: first}

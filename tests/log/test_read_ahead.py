@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.reading import records
+from spark_segments.log.reading import read, scan
 from spark_segments.log.reading.ahead import read_ahead
 
 
@@ -169,19 +170,17 @@ def cut_log(tmp_path_factory) -> LogDir:
 @pytest.mark.parametrize("view", [None, "latest"])
 @pytest.mark.parametrize("topic", ["one", "three"])
 def test_threads_read_what_one_thread_reads(cut_log, topic, view, threads, monkeypatch):
-    monkeypatch.setattr(records, "PIECE_BYTES", 700)  # of a file: pieces begin and end within batches
+    monkeypatch.setattr(read, "PIECE_BYTES", 700)  # of a file: pieces begin and end within batches
     for bounds in ((None, None), (0, 10), (123, 456), (299, 301), (800, 10_000), (10_000, None)):
         plain = list(cut_log.read(topic, None, *bounds, view=view))
         ahead = list(cut_log.read(topic, None, *bounds, view=view, threads=threads))
-        assert pa.Table.from_batches(ahead, records.record_schema(records.RECORD_SCHEMA.names, view_values=False)) == (
-            pa.Table.from_batches(plain, records.RECORD_SCHEMA)
-        )
+        assert pa.Table.from_batches(ahead, RECORD_SCHEMA) == pa.Table.from_batches(plain, RECORD_SCHEMA)
 
 
 def test_a_read_of_few_offsets_with_threads_reads_few_bytes(cut_log, monkeypatch):
-    monkeypatch.setattr(records, "PIECE_BYTES", 700)
+    monkeypatch.setattr(read, "PIECE_BYTES", 700)
     pieces = []
-    monkeypatch.setattr(records, "read_range", lambda storage, one, **more: pieces.append(one) or iter([]))
+    monkeypatch.setattr(scan, "read_part", lambda storage, part: pieces.append(part) or iter([]))
     list(cut_log.read("one", 0, 400, 410, threads=2))
     assert sum(one.size_bytes for one in pieces) < 3000
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.plan import PARALLEL_TASKS, pack, read_ranges
-from spark_segments.log.reading.read import read_range
+from spark_segments.log.reading.plan import PARALLEL_TASKS, Selection, pack
+from spark_segments.log.reading.scan import Scan, read
 from spark_segments.storage import Storage
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
@@ -51,6 +51,9 @@ def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDi
     return log, [time for timestamps in batches for time in timestamps]
 
 
+OFFSETS = Selection(("offset",))
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(batches=appends, batch_bytes=st.integers(70, 400), target=st.integers(-2, 52), start=st.integers(0, 250))
@@ -61,6 +64,9 @@ def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, s
         log.delete_records("t", {0: start})
         found = next(((n, time) for n, time in enumerate(timestamps) if n >= start and time >= target), None)
         assert log.offsets_for_times("t", target) == {0: found}
+
+
+OFFSETS = Selection(("offset",))
 
 
 @pytest.mark.slow
@@ -76,14 +82,11 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
     with tempfile.TemporaryDirectory() as directory:
         log, timestamps = written(directory + "/log", batches, batch_bytes)
         snapshot = log.snapshot("t")
-        ranges = read_ranges(snapshot, {0: (start, start + count)}, max_partition_bytes=max_bytes)
-        tasks = pack(ranges, 1 << 22)
-        assert [one for task in tasks for one in task] == ranges
+        parts = list(Scan(log.storage, snapshot, {0: (start, start + count)}, OFFSETS).parts(max_bytes))
+        tasks = pack(parts, 1 << 22)
+        assert [one for task in tasks for one in task] == parts
         offsets = [
-            offset
-            for one in ranges
-            for batch in read_range(log.storage, one, columns=("offset",))
-            for offset in batch.column(0).to_pylist()
+            offset for part in parts for batch in read(log.storage, part) for offset in batch.column(0).to_pylist()
         ]
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
@@ -97,9 +100,8 @@ def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     storage = CountingStorage(log.uri)
     snapshot = log.snapshot("t")
     (_, end) = offset_bounds(snapshot)[0]
-    ranges = read_ranges(snapshot, {0: (end - 10, end)})
-    read = [row for one in ranges for batch in read_range(storage, one) for row in batch.column("offset").to_pylist()]
-    assert read == list(range(end - 10, end))
+    batches = Scan(storage, snapshot, {0: (end - 10, end)}).batches()
+    assert [row for batch in batches for row in batch.column("offset").to_pylist()] == list(range(end - 10, end))
     assert storage.log_bytes < 1 << 20
     assert storage.reads <= 3
 
@@ -111,14 +113,14 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
     log.append("t", pa.table({"value": value}))
     snapshot = log.snapshot("t")
     ((_, end),) = offset_bounds(snapshot).values()
-    ranges = read_ranges(snapshot, {0: (0, end)}, max_partition_bytes=8 << 20)
-    assert len({one.segment.path for one in ranges}) == 1
-    assert [len(task) for task in pack(ranges, 8 << 20)] == [1] * 8
+    parts = list(Scan.of(log.storage, snapshot, selection=OFFSETS).parts(8 << 20))
+    assert len({part.segment.path for part in parts}) == 1
+    assert [len(task) for task in pack(parts, 8 << 20)] == [1] * 8
     offsets: list[int] = []
-    for one in ranges:
+    for part in parts:
         storage = CountingStorage(log.uri)
-        offsets += [row for batch in read_range(storage, one, columns=("offset",)) for row in batch[0].to_pylist()]
-        assert storage.log_bytes < one.size_bytes + (1 << 20)
+        offsets += [row for batch in read(storage, part) for row in batch[0].to_pylist()]
+        assert storage.log_bytes < part.size_bytes + (1 << 20)
     assert offsets == list(range(end))
 
 
@@ -129,7 +131,7 @@ def many_partitions(tmp_path_factory):
     numbers = pa.array(np.repeat(np.arange(1000, dtype=np.int32), 3))
     log.append("t", pa.table({"value": pa.array([b"v"] * 3000), "partition": numbers}))
     snapshot = log.snapshot("t")
-    return read_ranges(snapshot, offset_bounds(snapshot))
+    return list(Scan.of(log.storage, snapshot).parts())
 
 
 def test_a_thousand_small_partitions_are_few_tasks(many_partitions):

@@ -17,8 +17,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.manifest.rows import SEALED, SEGMENT_SCHEMA, Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import read_ranges
-from spark_segments.log.reading.read import read_range
+from spark_segments.log.reading.plan import Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.storage import Storage
 from tests.format.twin_encode import Record
@@ -150,13 +150,13 @@ def places(storage: MadeUpPartition) -> list[int]:
 
 
 def test_an_offset_is_read_with_two_small_reads(storage, snapshot):
+    both = Selection(("offset", "timestamp"))
     assert sum(snapshot.live.column("log_bytes").to_pylist()) > 99.9 * 2**30
     for offset in places(storage):
         storage.reads.clear()
         found = [
             row
-            for one in read_ranges(snapshot, {0: (offset, offset + 1)})
-            for batch in read_range(storage, one, columns=("offset", "timestamp"))
+            for batch in Scan(storage, snapshot, {0: (offset, offset + 1)}, both).batches(1)
             for row in zip(batch["offset"].to_pylist(), batch["timestamp"].cast("int64").to_pylist(), strict=True)
         ]
         assert found == [(offset, storage.timestamp(offset) * 1000)]

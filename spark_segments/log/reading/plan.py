@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment, segments_of
@@ -24,6 +25,10 @@ from spark_segments.log.reading.isolation import (
     check_isolation_level,
     transaction_indexes,
 )
+from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
+
+LATEST = "latest"
+BINARY, BINARY_VIEW = "binary", "binary_view"
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
@@ -40,14 +45,52 @@ PARALLEL_TASKS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRange:
-    """A piece of one segment: records with offsets in [start_offset, end_offset) whose batches begin in
-    [start_position, end_position) of its file.
+class Selection:
+    """What is read of records, wherever they are. Checks itself: InvalidOptionError for an unknown name or value.
 
-    `begin_position`: the position of a batch at or before the first wanted batch, known without the .index; 0 where not
-    known. `transactions`: for read_committed, the indexes that list the aborted transactions of this piece.
-    `is_looked_up`: the .index gave `begin_position` for `start_offset`, and may lie. `is_end_looked_up`: it gave
-    `end_position` for `end_offset`.
+    `columns`: names of RECORD_SCHEMA, in the wanted order. `isolation`: READ_UNCOMMITTED or READ_COMMITTED. `view`:
+    None, or LATEST, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
+    BINARY_VIEW.
+    """
+
+    columns: tuple[str, ...] = tuple(RECORD_SCHEMA.names)
+    isolation: str = READ_UNCOMMITTED
+    view: str | None = None
+    include_control: bool = False
+    include_tombstones: bool = True
+    value_type: str = BINARY
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns if name not in RECORD_SCHEMA.names]
+        if unknown:
+            raise InvalidOptionError(
+                "Unknown columns", expected=f"some of {', '.join(RECORD_SCHEMA.names)}", found=", ".join(unknown)
+            )
+        if not self.columns or len(set(self.columns)) < len(self.columns):  # batches without columns have no rows
+            found = ", ".join(self.columns) or "none"
+            raise InvalidOptionError("Columns are at least one, and each once", expected="such as offset", found=found)
+        check_isolation_level(self.isolation)
+        if self.view not in (None, LATEST) or (self.view is not None and self.include_control):
+            message = "Unknown view" if self.view != LATEST else "A view never contains control records"
+            raise InvalidOptionError(message, expected=LATEST, found=self.view)
+        if self.view is None and not self.include_tombstones:
+            raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
+        if self.value_type not in (BINARY, BINARY_VIEW):
+            found, expected = repr(self.value_type), f"{BINARY} or {BINARY_VIEW}"
+            raise InvalidOptionError("Unknown value_type", expected=expected, found=found)
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a scan that lies in one segment: records with offsets in [start_offset, end_offset) whose batches begin
+    in [start_position, end_position) of its file.
+
+    Positions need not be the starts of batches: two parts that meet at a position share no record and lose none.
+    `transactions`: the indexes that list the aborted transactions that the part leaves out. `first_window_bytes`: upper
+    bound on the first read, so that first records come soon; further reads are larger.
     """
 
     topic: str
@@ -56,10 +99,10 @@ class ReadRange:
     end_offset: int
     start_position: int
     end_position: int
-    begin_position: int = 0
+    selection: Selection = EVERYTHING
+    look_up: LookUp = NOT_LOOKED_UP
     transactions: tuple[TransactionIndex, ...] = ()
-    is_looked_up: bool = False
-    is_end_looked_up: bool = False
+    first_window_bytes: int = FIRST_WINDOW_BYTES
 
     @property
     def size_bytes(self) -> int:
@@ -96,79 +139,54 @@ class Work(Protocol):
 AnyWork = TypeVar("AnyWork", bound=Work)
 
 
-def read_ranges(
+def planned_parts(
     snapshot: Snapshot,
     offsets: Mapping[int, tuple[int, int]],
-    *,
+    selection: Selection,
     max_partition_bytes: int | None = None,
-    isolation_level: str = READ_UNCOMMITTED,
-    leave_out_aborted: bool = False,
-) -> list[ReadRange]:
-    """The ranges that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+) -> Iterator[Part]:
+    """The parts that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
 
     Offsets are clipped to the log; with read_committed, also to below the last stable offset. A segment larger than
-    `max_partition_bytes` gives several ranges of about that size. `leave_out_aborted` leaves out the data of aborted
-    transactions at either level.
+    `max_partition_bytes` gives several parts of about that size. A view leaves out aborted data at either isolation.
+
+    Parts are made as they are asked for: a read of a million segments begins at once, in little memory. The rows are
+    read here, so that no caller finds them gone later.
     """
-    return list(
-        planned_ranges(
-            snapshot,
-            offsets,
-            max_partition_bytes=max_partition_bytes,
-            isolation_level=isolation_level,
-            leave_out_aborted=leave_out_aborted,
-        )
-    )
-
-
-def planned_ranges(
-    snapshot: Snapshot,
-    offsets: Mapping[int, tuple[int, int]],
-    *,
-    max_partition_bytes: int | None = None,
-    isolation_level: str = READ_UNCOMMITTED,
-    leave_out_aborted: bool = False,
-) -> Iterator[ReadRange]:
-    """As `read_ranges`, made as they are asked for: a read of a million segments begins at once, in little memory.
-
-    The rows are read here, so that no caller finds them gone later.
-    """
-    committed = check_isolation_level(isolation_level) == READ_COMMITTED
-    without_aborted = committed or leave_out_aborted
-    bounds = readable_bounds(snapshot, isolation_level)
+    without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
+    bounds = readable_bounds(snapshot, selection.isolation)
     wanted = {number: _clipped(asked, bounds[number]) for number, asked in sorted(offsets.items())}
     narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
     _ = narrowed.live
 
-    def ranges() -> Iterator[ReadRange]:
+    def parts() -> Iterator[Part]:
         for partition, (start, end) in wanted.items():
             if start >= end:
                 continue
             live = narrowed.live_table(partition)
             transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
             for segment in _overlapping(live, start, end):
-                whole = ReadRange(
+                whole = Part(
                     snapshot.topic,
                     segment,
                     max(start, segment.base_offset),
                     min(end, segment.next_offset),
                     segment.position,
                     segment.end_position,
+                    selection,
                     transactions=_from(transactions, segment.base_offset),
                 )
                 yield from cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes)
 
-    return ranges()
+    return parts()
 
 
 def _clipped(asked: tuple[int, int], there: tuple[int, int]) -> tuple[int, int]:
     return max(asked[0], there[0]), min(asked[1], there[1])
 
 
-def cut(
-    whole: ReadRange, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]
-) -> list[ReadRange]:
-    """A range as ranges of about `max_bytes` that together are the range; None: the range itself.
+def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Part]:
+    """A part as parts of about `max_bytes` that together are the part; None: the part itself.
 
     `indexes`: by the path of the .log, offset indexes in memory that stand in for missing files.
     """
@@ -241,15 +259,15 @@ def readable_bounds(snapshot: Snapshot, isolation_level: str) -> dict[int, tuple
     }
 
 
-def _begin(one: ReadRange, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> ReadRange:
-    """The range with the `begin_position` that an index in memory gives, where such an index stands in for the file."""
+def _begin(one: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Part:
+    """The part with the position that an index in memory gives, where such an index stands in for the file."""
     index = indexes.get(one.segment.path)
     if index is None:
         return one
     relative_offset = one.start_offset - one.segment.offset_shift - one.segment.name_offset
     by_offset = position_for_offset(index, relative_offset)
     entry = int(np.searchsorted(index[1], one.start_position, side="right")) - 1
-    return replace(one, begin_position=max(by_offset, int(index[1][entry]) if entry >= 0 else 0))
+    return replace(one, look_up=LookUp(max(by_offset, int(index[1][entry]) if entry >= 0 else 0)))
 
 
 def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterator[Segment]:

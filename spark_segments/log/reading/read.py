@@ -1,50 +1,170 @@
-"""Reading a range that plan.py laid out: the work of a task."""
+"""Reading a part of a scan: the work of a task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED, load_aborted
-from spark_segments.log.reading.plan import ReadRange
-from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, read_segment
+from spark_segments.errors import RESTORE, CorruptBatchError
+from spark_segments.format.batches import BatchTable
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.legacy.message_sets import with_first_offsets
+from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.reading.isolation import load_aborted
+from spark_segments.log.reading.plan import BINARY_VIEW, Part, cut
+from spark_segments.log.segment.reader import (
+    LookUp,
+    first_read_bytes,
+    locate_position,
+    pieces_between,
+    seek,
+    windows,
+)
+from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.storage import Storage
 
-__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "read_range"]
+PIECE_BYTES = WINDOW_BYTES - BORDER_BYTES
+"""Bytes of a .log that a thread reads at a time, by a single read. More would wait longer for those before them."""
+
+INDEXES_AHEAD = 4
+"""Indexes of an object store that are read before the pieces of their segments are."""
 
 
-def read_range(
-    storage: Storage,
-    rng: ReadRange,
-    *,
-    columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
-    include_control: bool = False,
-    first_window_bytes: int = FIRST_WINDOW_BYTES,
-    view_values: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The records of one range, by offset, in batches of a few MiB. Raises CorruptBatchError for damaged bytes.
+def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
+    """The records of a part, by offset, in batches of a few MiB, with the types of RECORD_SCHEMA.
 
-    The first read is of `first_window_bytes` at most, so that first records come soon; further reads are larger.
+    Raises CorruptBatchError for damaged bytes, and for an .index whose entries would pass records over.
     """
-    aborted = None
-    if rng.transactions:
-        aborted = load_aborted(storage, rng.transactions, rng.start_offset, rng.end_offset)
-    return read_segment(
-        storage,
-        rng.segment,
-        rng.topic,
-        start_offset=rng.start_offset,
-        end_offset=rng.end_offset,
-        start_position=rng.start_position,
-        end_position=rng.end_position,
-        begin_position=rng.begin_position,
-        is_looked_up=rng.is_looked_up,
-        is_end_looked_up=rng.is_end_looked_up,
-        columns=columns,
-        include_control=include_control,
-        aborted=aborted,
-        first_window_bytes=first_window_bytes,
-        view_values=view_values,
+    segment, selection = part.segment, part.selection
+    start_offset, end_offset = max(part.start_offset, segment.base_offset), min(part.end_offset, segment.next_offset)
+    if start_offset >= end_offset:
+        return
+    aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
+    look_up, window_bytes = _begin(storage, part, start_offset)
+    behind, is_first = look_up.position, True
+    for window in windows(storage, segment, behind, part.end_position, first_window_bytes=window_bytes):
+        behind = int(window.batches.position[-1] + window.batches.size[-1])
+        # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
+        window = window.with_batches(with_first_offsets(window))
+        last = int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
+        _check_offsets(segment, window.batches)
+        if is_first:
+            look_up.check_begin(segment, window)
+            is_first = False
+        window = window.between(start_offset, end_offset)
+        if part.start_position > window.position:
+            window = window.take(window.batches.position >= part.start_position)
+        if len(window.batches):
+            yield from decode_batches(
+                window,
+                topic=part.topic,
+                partition=segment.partition,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                columns=selection.columns,
+                include_control=selection.include_control,
+                exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
+                view_values=selection.value_type == BINARY_VIEW,
+            )
+        if last:
+            return
+    if is_first and part.end_position >= segment.end_position:
+        look_up.check_begin(segment, None)
+    look_up.check_end(storage, segment, behind)
+
+
+def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int]:
+    """(where the part's batches begin, the size of the first read)"""
+    segment, look_up = part.segment, part.look_up
+    window_bytes = max(part.first_window_bytes, first_read_bytes(segment))
+    if look_up.position > segment.position:  # known without the .index
+        return look_up, window_bytes
+    look_up = replace(look_up, position=segment.position)
+    if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
+        found, found_bytes = seek(storage, segment, start_offset)
+        window_bytes = max(window_bytes, found_bytes)
+        if found > segment.position:
+            look_up = replace(look_up, position=found, offset=start_offset)
+    if part.start_position > look_up.position:  # the batches between belong to the part before
+        begin = max(look_up.position, locate_position(storage, segment, part.start_position))
+        look_up = replace(look_up, position=begin, offset=None)
+    return look_up, window_bytes
+
+
+def _check_offsets(segment: Segment, batches: BatchTable) -> None:
+    """Offsets of a file rise and lie in the range that its name and its row give it (invariant 1)."""
+    taken = batches.taken_before(segment.name_offset)
+    falls = batches.base_offset <= taken
+    if not falls.any():
+        return
+    bad = int(np.argmax(falls))
+    raise CorruptBatchError(
+        "Offsets do not rise",
+        path=segment.path,
+        position=int(batches.position[bad]),
+        expected=f"a base offset of at least {int(taken[bad]) + 1}",
+        found=int(batches.base_offset[bad]),
+        hint=RESTORE,
     )
+
+
+def pieces_of(
+    storage: Storage,
+    parts: Iterable[Part],
+    indexes: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    *,
+    first_window_bytes: int = WINDOW_BYTES,
+) -> Iterator[Part]:
+    """The parts as parts of about PIECE_BYTES, in order, which together are the parts. Each is a single read, save the
+    first, of whose records the first ones come soon where `first_window_bytes` are few.
+
+    Reads the .index of each part that is larger; of an object store, those of the next parts at the same time.
+    `indexes` in memory stand in for missing files. A large log has very many pieces: they are made when asked for.
+    """
+    for piece in _cut_ahead(storage, parts, partial(_cut_up, storage, indexes or {})):
+        yield replace(piece, first_window_bytes=first_window_bytes)
+        first_window_bytes = WINDOW_BYTES
+
+
+def _cut_ahead(storage: Storage, parts: Iterable[Part], cut_up: Callable[[Part], list[Part]]) -> Iterator[Part]:
+    if storage.is_local:
+        for whole in parts:
+            yield from cut_up(whole)
+        return
+    ahead: deque[Future[list[Part]]] = deque()
+    with ThreadPoolExecutor(INDEXES_AHEAD, thread_name_prefix="index-ahead") as pool:
+        for whole in parts:
+            ahead.append(pool.submit(cut_up, whole))
+            if len(ahead) > INDEXES_AHEAD:
+                yield from ahead.popleft().result()
+        while ahead:
+            yield from ahead.popleft().result()
+
+
+def _cut_up(storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]], whole: Part) -> list[Part]:
+    if whole.size_bytes <= PIECE_BYTES or whole.look_up.position or whole.segment.path in indexes:
+        return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
+    segment, positions = whole.segment, range(whole.start_position, whole.end_position)
+    found = pieces_between(storage, segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
+    begins_later = found[0][0] > max(whole.start_position, segment.position)
+    ends_earlier = found[-1][1] < min(whole.end_position, segment.end_position)
+    last = len(found) - 1
+    return [
+        replace(
+            whole,
+            start_position=start,
+            end_position=end,
+            look_up=LookUp(
+                begin,
+                whole.start_offset if begins_later and number == 0 else None,
+                whole.end_offset if ends_earlier and number == last else None,
+            ),
+        )
+        for number, (start, end, begin) in enumerate(found)
+    ]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.records import BINARY, Wanted, check_reading, read_records, record_reader
+from spark_segments.log.reading.plan import BINARY, Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.typed.typed_log import typed_columns
 
 if TYPE_CHECKING:
@@ -56,23 +56,17 @@ class TopicReads:
         at most; by default the caller's own thread reads, and 16 threads where it is an object store. The latest view
         of several partitions takes a map's memory for each thread.
         """
-        names = check_reading(columns, isolation_level, view, include_control, include_tombstones)
-        typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
-        if typed is not None and include_control:
-            raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
-        wanted = Wanted(
-            partition,
-            start_offset,
-            end_offset,
-            names,
+        chosen = Selection(
+            tuple(RECORD_SCHEMA.names if columns is None else columns),
             isolation_level,
+            view,
             include_control,
-            view is not None,
             include_tombstones,
         )
-        if threads is None:
-            threads = 1 if self.storage.is_local or wanted.latest else reading_threads(self.storage)
-        return read_records(self.storage, self.snapshot(topic, version), wanted, typed=typed, threads=threads)
+        readers = typed_columns(self).readers(topic, formats, version) if formats else []
+        bounds = start_offset, end_offset
+        scan = Scan.of(self.storage, self.snapshot(topic, version), partition, bounds, chosen, readers)
+        return scan.batches(threads)
 
     def reader(
         self: Log,
@@ -97,16 +91,14 @@ class TopicReads:
         not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores,
         and 16 at least on an object store.
         """
-        names = check_reading(columns, isolation_level, view, False, include_tombstones)
-        typed = typed_columns(self).columns(topic, names, formats, version) if formats else None
-        wanted = Wanted(
-            partition,
-            start_offset,
-            end_offset,
-            names,
+        chosen = Selection(
+            tuple(RECORD_SCHEMA.names if columns is None else columns),
             isolation_level,
-            latest=view is not None,
+            view,
             include_tombstones=include_tombstones,
             value_type=value_type,
         )
-        return record_reader(self.storage, self.snapshot(topic, version), wanted, typed=typed, threads=threads)
+        readers = typed_columns(self).readers(topic, formats, version) if formats else []
+        bounds = start_offset, end_offset
+        scan = Scan.of(self.storage, self.snapshot(topic, version), partition, bounds, chosen, readers)
+        return scan.to_reader(threads)

@@ -16,7 +16,7 @@ from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import rebased, trimmed
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.reader import check_begin, seek, windows
+from spark_segments.log.segment.reader import LookUp, seek, windows
 from spark_segments.storage import Storage
 
 
@@ -110,12 +110,12 @@ class PartitionLog:
 
         Of an object store nothing is fetched that a reader who stops does not want.
         """
-        by_index = False
+        look_up: LookUp | None = None
         if place is not None and (place.offset, place.path) == (start, segment.path):
             position, size = place.byte_position, 0
         elif start > segment.base_offset or segment.file_base_offset > segment.name_offset:
             position, size = seek(self._storage, segment, start)
-            by_index = position > segment.position
+            look_up = LookUp(position, start) if position > segment.position else None
         else:
             position, size = segment.position, 0
         while position < segment.end_position:
@@ -123,9 +123,9 @@ class PartitionLog:
             for window in windows(
                 self._storage, segment, position, end, first_window_bytes=max(end - position, 1), writable=True
             ):
-                if by_index and len(window.batches):
-                    check_begin(segment, window, start, position)
-                    by_index = False
+                if look_up is not None:
+                    look_up.check_begin(segment, window)
+                    look_up = None
                 yield window
                 position = int(window.batches.position[-1] + window.batches.size[-1])
             size += wanted_bytes

@@ -1,4 +1,4 @@
-"""Reading a segment: from the sidecar look-up to decoded batches of records.
+"""Reading a segment: from the sidecar look-up to windows of record batches.
 
 A read touches the .index once and then only the bytes of the .log that it needs, in windows: memory is bounded by the
 window and the largest record batch, whatever the size of the file.
@@ -7,19 +7,14 @@ window and the largest record batch, whatever the size of the file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 
 from spark_segments.errors import RESTORE, CorruptBatchError, LogDirError
-from spark_segments.format.batches import BatchTable
-from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.format.sidecars.index import position_for_offset
-from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.fetch import fetch_ahead
@@ -203,129 +198,54 @@ def _check_end(step: WalkStep, path: str, end: int) -> None:
         )
 
 
-def read_segment(
-    storage: Storage,
-    segment: Segment,
-    topic: str,
-    *,
-    start_offset: int,
-    end_offset: int,
-    start_position: int = 0,
-    end_position: int | None = None,
-    begin_position: int = 0,
-    is_looked_up: bool = False,
-    is_end_looked_up: bool = False,
-    columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
-    include_control: bool = False,
-    aborted: AbortedTransactions | None = None,
-    first_window_bytes: int = FIRST_WINDOW_BYTES,
-    view_values: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The records of one segment with log offsets in [start_offset, end_offset) whose batches begin in [start_position,
-    end_position).
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Where the batches that are wanted of a segment lie, as far as that is known before they are read.
 
-    Positions need not be batch boundaries: two ranges that meet at a position share no record and lose none. Columns
-    come in the order of `columns` with the types of RECORD_SCHEMA. `begin_position`: a batch begins there, and no batch
-    before it is wanted; the .index is not read then. With `is_looked_up` the .index has said so, and that is checked.
-    With `is_end_looked_up` it has said that no batch from `end_position` on is wanted, and that is checked, too.
-    `aborted`, where given, leaves out the data of aborted transactions.
+    `position`: a batch begins there in the file, and no batch before it is wanted; 0: not known. `offset`: the .index
+    has given `position` for this offset. `end_offset`: it has said that all batches behind those that are read begin
+    at or after this offset. An .index may lie, so the batches that were read are held against both.
     """
-    start_offset, end_offset = max(start_offset, segment.base_offset), min(end_offset, segment.next_offset)
-    if start_offset >= end_offset:
-        return
-    begin, by_index = max(begin_position, segment.position), is_looked_up
-    window_bytes = max(first_window_bytes, first_read_bytes(segment))
-    is_known = begin_position > segment.position
-    if not is_known and (start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset):
-        found, found_bytes = seek(storage, segment, start_offset)
-        by_index = found > begin
-        begin, window_bytes = max(begin, found), max(window_bytes, found_bytes)
-    if not is_known and start_position > begin:
-        begin, by_index = max(begin, locate_position(storage, segment, start_position)), False
-    behind = begin
-    for window in windows(storage, segment, begin, end_position, first_window_bytes=window_bytes):
-        if len(window.batches):
-            behind = int(window.batches.position[-1] + window.batches.size[-1])
-        # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
-        window = window.with_batches(with_first_offsets(window))
-        batches = window.batches
-        last = len(batches) and int(batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
-        _check_offsets(segment, batches)
-        if by_index and len(batches):
-            check_begin(segment, window, start_offset, begin)
-            by_index = False
-        window = window.between(start_offset, end_offset)
-        if start_position > window.position:
-            window = window.take(window.batches.position >= start_position)
-        if len(window.batches):
-            yield from decode_batches(
-                window,
-                topic=topic,
-                partition=segment.partition,
-                start_offset=start_offset,
-                end_offset=end_offset,
-                columns=columns,
-                include_control=include_control,
-                exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
-                view_values=view_values,
-            )
-        if last:
+
+    position: int = 0
+    offset: int | None = None
+    end_offset: int | None = None
+
+    def check_begin(self, segment: Segment, first: Window | None) -> None:
+        """Raises CorruptBatchError where the batches from `position` on begin behind the offset that was looked for:
+        records would be passed over. `first` has the first of them; None: there are no batches.
+        """
+        if self.offset is None:
             return
-    if by_index and (end_position is None or end_position >= segment.end_position):
-        raise _untrue(segment, start_offset, begin, "no batch")
-    if is_end_looked_up:
-        _check_next(storage, segment, behind, end_offset)
+        found = None if first is None else int(first.batches.base_offset[0]) + first.offset_shift
+        if found is None or found > self.offset:
+            raise _untrue(
+                segment,
+                f"a batch at or before offset {self.offset} at byte {self.position} of the log",
+                "no batch" if found is None else f"offset {found}",
+            )
+
+    def check_end(self, storage: Storage, segment: Segment, position: int) -> None:
+        """Raises CorruptBatchError where the batch at `position`, behind those that were read, begins before
+        `end_offset`. (An entry of the old magics gives the last offset inside.)
+        """
+        if self.end_offset is None or position >= segment.end_position:
+            return
+        there = int.from_bytes(bytes(read_file(storage, segment.path, position, 8)), "big", signed=True)
+        if there + segment.offset_shift < self.end_offset:
+            expected = f"no batch before offset {self.end_offset} from byte {position} of the log on"
+            raise _untrue(segment, expected, f"offset {there + segment.offset_shift}")
 
 
-def check_begin(segment: Segment, window: Window, offset: int, position: int) -> None:
-    """Raises CorruptBatchError where the first batch, to which the .index led for `offset`, begins behind it."""
-    first_offset = int(window.batches.base_offset[0]) + window.offset_shift
-    if first_offset > offset:
-        raise _untrue(segment, offset, position, f"offset {first_offset}")
+NOT_LOOKED_UP = LookUp()
 
 
-def _check_next(storage: Storage, segment: Segment, position: int, end_offset: int) -> None:
-    """Raises CorruptBatchError where the batch at `position`, from which on the .index says that no batch is wanted,
-    begins before `end_offset`. (An entry of the old magics gives the last offset inside.)
-    """
-    if position >= segment.end_position:
-        return
-    found = int.from_bytes(bytes(read_file(storage, segment.path, position, 8)), "big", signed=True)
-    if found + segment.offset_shift < end_offset:
-        raise CorruptBatchError(
-            "An entry of the index is not true",
-            path=segment.index_path,
-            position=segment.index_position or 0,
-            expected=f"no batch before offset {end_offset} from byte {position} of the log on",
-            found=f"offset {found + segment.offset_shift}",
-            hint="segments verify --repair rebuilds the index",
-        )
-
-
-def _untrue(segment: Segment, offset: int, position: int, found: str) -> CorruptBatchError:
-    """The error for an entry of the .index that leads behind the offset looked for: records would be passed over."""
+def _untrue(segment: Segment, expected: str, found: str) -> CorruptBatchError:
     return CorruptBatchError(
         "An entry of the index is not true",
         path=segment.index_path,
         position=segment.index_position or 0,
-        expected=f"a batch at or before offset {offset} at byte {position} of the log",
+        expected=expected,
         found=found,
         hint="segments verify --repair rebuilds the index",
-    )
-
-
-def _check_offsets(segment: Segment, batches: BatchTable) -> None:
-    """Offsets of a file rise and lie in the range that its name and its row give it (invariant 1)."""
-    taken = batches.taken_before(segment.name_offset)
-    falls = batches.base_offset <= taken
-    if not falls.any():
-        return
-    bad = int(np.argmax(falls))
-    raise CorruptBatchError(
-        "Offsets do not rise",
-        path=segment.path,
-        position=int(batches.position[bad]),
-        expected=f"a base offset of at least {int(taken[bad]) + 1}",
-        found=int(batches.base_offset[bad]),
-        hint=RESTORE,
     )

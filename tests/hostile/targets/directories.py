@@ -11,9 +11,8 @@ from spark_segments.format.sidecars.checkpoints import leader_epochs_bytes, offs
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.plan import read_ranges
-from spark_segments.log.reading.read import read_range
+from spark_segments.log.reading.plan import Selection
+from spark_segments.log.reading.scan import Scan, read
 from spark_segments.log.verification.findings import Findings
 from spark_segments.log.verification.manifest_rows import check_files, check_rows
 from spark_segments.storage import Storage
@@ -30,9 +29,9 @@ _NAMES = ["..", "../x", "orders-99999999999", "orders-٣", "orders--1", "a/b-0",
 
 def _read_all(storage: Storage, snapshot: Snapshot) -> None:
     for level in ("read_uncommitted", "read_committed"):
-        for wanted in read_ranges(snapshot, offset_bounds(snapshot), max_partition_bytes=4000, isolation_level=level):
-            for part in read_range(storage, wanted):
-                part.validate(full=True)
+        for part in Scan.of(storage, snapshot, selection=Selection(isolation=level)).parts(4000):
+            for batch in read(storage, part):
+                batch.validate(full=True)
 
 
 def kafka_directories() -> Run:

@@ -43,7 +43,9 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.log.dump import dump_json
 from spark_segments.log.dump.text import dump_text
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.reader import locate, read_segment, seek_time
+from spark_segments.log.reading.plan import Part, Selection
+from spark_segments.log.reading.read import read_part
+from spark_segments.log.segment.reader import locate, seek_time
 from spark_segments.log.segment.shared_object import read_footer
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
@@ -153,10 +155,8 @@ def look_ups() -> Run:
             seek_time(storage, changed, 1000 * start)
             return
         locate(storage, changed, start)
-        parts = read_segment(
-            storage, changed, "orders", start_offset=start, end_offset=start + size, columns=["offset"]
-        )
-        found = [offset for part in parts for offset in part.column(0).to_pylist()]
+        part = Part("orders", changed, start, start + size, 0, changed.end_position, Selection(("offset",)))
+        found = [offset for batch in read_part(storage, part) for offset in batch.column(0).to_pylist()]
         assert found == list(range(start, min(start + size, row.next_offset))), f"read from {start}: {found[:3]}…"
 
     return run

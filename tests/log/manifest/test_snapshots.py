@@ -14,7 +14,7 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of, segments_table
-from spark_segments.log.reading.plan import read_ranges
+from spark_segments.log.reading.plan import EVERYTHING, planned_parts
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS, forget_cached_rows
@@ -90,7 +90,7 @@ def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files
     snapshot = many_files.snapshot()
     forget_cached_rows(monkeypatch)
     reads.clear()
-    assert [one.segment for one in read_ranges(snapshot, {2: (500, 530)})] == ROWS[250:253]
+    assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert len(reads) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, reads
     assert snapshot.live.num_rows == len(ROWS)
     forget_cached_rows(monkeypatch)
     reads.clear()
-    assert [one.segment for one in read_ranges(snapshot, {2: (500, 530)})] == ROWS[250:253]
+    assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert snapshot.narrowed({2}) is snapshot
     assert reads == []
 

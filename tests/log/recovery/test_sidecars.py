@@ -16,11 +16,10 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.log.kafka import segment_scan
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.plan import read_ranges
+from spark_segments.log.reading.scan import Scan
 from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import damaged_dir, expected_records, golden_dir
-from tests.log.golden_reads import as_records, read_ranges_one_by_one, records_of
+from tests.log.golden_reads import as_records, read_one_by_one, records_of
 from tests.log.recovery.damage import LAST, damage
 
 
@@ -43,12 +42,12 @@ def test_without_an_index_a_range_begins_where_the_scan_has_seen_a_batch(tmp_pat
     monkeypatch.setattr(segment_scan, "STAND_IN_INTERVAL_BYTES", 5000)
     log = LogDir.open(str(directory))
     snapshot = log.snapshot("plain")
-    ranges = read_ranges(snapshot, offset_bounds(snapshot), max_partition_bytes=7000)
-    without = [one for one in ranges if one.segment.path == "00000000000000002773.log"]
+    parts = list(Scan.of(log.storage, snapshot).parts(7000))
+    without = [one for one in parts if one.segment.path == "00000000000000002773.log"]
     assert len(without) > 5
-    assert all(one.start_position - one.begin_position < 7000 for one in without)
-    assert [one.begin_position > 0 for one in without] == [False] + [True] * (len(without) - 1)
-    assert read_ranges_one_by_one(log, ranges) == as_records(expected_records("plain-0"))
+    assert all(one.start_position - one.look_up.position < 7000 for one in without)
+    assert [one.look_up.position > 0 for one in without] == [False] + [True] * (len(without) - 1)
+    assert read_one_by_one(log, parts) == as_records(expected_records("plain-0"))
     found = records_of(log.read("plain", start_offset=3300, end_offset=3310))
     assert [record[1] for record in found] == list(range(3300, 3310))
 

@@ -1,0 +1,190 @@
+"""A scan: what is read of a topic, as a value that plans, reads and is cut into parts for tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.decoding.decode import record_schema
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import check_partition, offset_bounds
+from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
+from spark_segments.log.reading.latest import LatestPart, latest_parts, read_latest
+from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts
+from spark_segments.log.reading.read import pieces_of, read_part
+from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+    from spark_segments.log.typed.columns import Columns
+    from spark_segments.values.batches import Decoder
+
+Offsets = Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The records at `offsets` of a snapshot ({partition: (start, end exclusive)}), by partition and offset.
+
+    Offsets are clipped to what is there. `decoders` decode keys and values. Nothing is read before a batch is wanted.
+    """
+
+    storage: Storage
+    snapshot: Snapshot
+    offsets: Offsets
+    selection: Selection = EVERYTHING
+    decoders: Sequence[Decoder] = ()
+
+    def __post_init__(self) -> None:
+        if self.decoders and self.selection.include_control:
+            raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
+        if self.selection.value_type == BINARY_VIEW and (typed := self._typed) is not None and typed.types("value"):
+            raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
+
+    @classmethod
+    def of(
+        cls,
+        storage: Storage,
+        snapshot: Snapshot,
+        partition: int | None = None,
+        offsets: Offsets | tuple[int | None, int | None] | None = None,
+        selection: Selection = EVERYTHING,
+        decoders: Sequence[Decoder] = (),
+    ) -> Scan:
+        """A scan of all partitions or of one. `offsets`: (start, end exclusive), None where there is no bound, or such
+        bounds by partition.
+
+        Raises UnknownTopicError for a partition that is not there.
+        """
+        for number in (partition,) if partition is not None else ():
+            check_partition(snapshot, number)
+        if not isinstance(offsets, Mapping):
+            first, last = offsets or (None, None)
+            offsets = {
+                number: (start if first is None else first, end if last is None else last)
+                for number, (start, end) in offset_bounds(snapshot).items()
+            }
+        chosen = {number: bounds for number, bounds in offsets.items() if partition is None or number == partition}
+        return cls(storage, snapshot, chosen, selection, decoders)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, as they come."""
+        return list(self.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns with their types: those of the selection, and behind them columns of undecodable bytes."""
+        if (typed := self._typed) is not None:
+            return typed.schema
+        return record_schema(self.selection.columns, view_values=self.selection.value_type == BINARY_VIEW)
+
+    def select(self, names: Iterable[str]) -> Scan:
+        """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
+        raw = {one.chosen.raw_column: one.chosen.column for one in self.decoders}
+        chosen = tuple(dict.fromkeys(raw.get(name, name) for name in names)) or ("offset",)
+        return replace(self, selection=replace(self.selection, columns=chosen))
+
+    def parts(
+        self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None
+    ) -> Iterator[Part | LatestPart]:
+        """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
+
+        A part can be pickled, and `read` reads it wherever the files can be reached. `pieces`, as offsets, are together
+        those of the scan; no part has some of two pieces. Plans at once; of a large log, parts are made as they are
+        asked for.
+        """
+        typed = self._typed
+        selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
+        if selection.view is not None:
+            return latest_parts(self.snapshot, self.offsets, selection, max_bytes, pieces)
+        planned = [
+            planned_parts(self.snapshot, piece, selection, max_bytes)
+            for piece in ([self.offsets] if pieces is None else pieces)
+        ]
+        return chain.from_iterable(planned)
+
+    def batches(self, threads: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The records in batches of a few MiB.
+
+        `threads` read ahead of the caller, with their results in the same order and about 128 MiB of batches that wait,
+        at most; by default the caller's own thread reads, and 16 threads where it is an object store. The latest view
+        of several partitions takes a map's memory for each thread. What cannot be decoded raises ValueFormatError.
+        """
+        if threads is None:
+            own = self.storage.is_local or self.selection.view is not None
+            threads = 1 if own else reading_threads(self.storage)
+        if threads < 1:
+            raise InvalidOptionError("A read has at least one thread", expected="threads ≥ 1", found=threads)
+        parts = self.parts()
+        if threads > 1 and self.selection.view is None:
+            plain = cast(Iterator[Part], parts)
+            indexes = self.snapshot.stand_ins.offset_indexes
+            parts = pieces_of(self.storage, plain, indexes, first_window_bytes=FIRST_WINDOW_BYTES)
+        pieces: Iterable[Piece] = (partial(read, self.storage, part) for part in parts)
+        if (typed := self._typed) is not None:
+            pieces = (partial(_decoded, typed, piece) for piece in pieces)
+        return read_ahead(pieces, threads)
+
+    def to_reader(self, threads: int | None = None) -> pa.RecordBatchReader:
+        """The batches as an Arrow stream: whatever takes one can read a topic, such as DuckDB.
+
+        Nothing is read before the first batch is asked for, and no more than about 128 MiB ahead of what was. With the
+        value_type binary_view, values above 12 bytes are views of the bytes that were read or decompressed, and are
+        not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores,
+        and 16 at least on an object store.
+        """
+        batches = self.batches(reading_threads(self.storage) if threads is None else threads)
+        if (typed := self._typed) is not None:
+            batches = typed.conformed(batches)
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def to_table(self) -> pa.Table:
+        """All records in memory, as an Arrow table."""
+        return self.to_reader().read_all()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All records in memory, as a data frame of pandas."""
+        return self.to_table().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All records in memory, as a data frame of Polars. `spark_segments.polars.scan_topic` gives a lazy one."""
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """The records as a relation of DuckDB, read once, as a query of it asks for them."""
+        import duckdb
+
+        reader = self.to_reader()
+        return duckdb.from_arrow(reader) if connection is None else connection.from_arrow(reader)
+
+    @property
+    def _typed(self) -> Columns | None:
+        if not self.decoders:
+            return None
+        from spark_segments.log.typed.columns import Columns  # imports formats, which few reads need
+
+        return Columns(self.selection.columns, self.decoders)
+
+
+def read(storage: Storage, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
+    """The records of a part as they are stored: no key and no value is decoded."""
+    return read_latest(storage, part) if isinstance(part, LatestPart) else read_part(storage, part)
+
+
+def _decoded(typed: Columns, piece: Piece) -> Iterator[pa.RecordBatch]:
+    return typed.decoded(piece())
