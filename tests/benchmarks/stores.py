@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.reading.ahead import reading_threads
-from spark_segments.log.reading.records import PIECE_BYTES
+from spark_segments.log.reading.read import PIECE_BYTES
 from spark_segments.maintenance import verify
 from tests.benchmarks.measure import Timings
 from tests.store_proxy import proxy_process

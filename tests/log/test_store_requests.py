@@ -13,7 +13,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import row_files
-from spark_segments.log.reading import records
+from spark_segments.log.reading import read as reading
 from spark_segments.log.segment import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.maintenance.appending import DAY_MS
@@ -120,7 +120,7 @@ def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(r
 
 
 def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "PIECE_BYTES", 700_000)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 700_000)
     append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: log.reader("orders", threads=4).read_all())
     # The .index, and the .log's 3.0 MB in five pieces, the first in three ranges: so first records come soon.
