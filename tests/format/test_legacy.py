@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import decompress
+from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS, LZ4, RECORD_SCHEMA
 from spark_segments.format.legacy import message_sets as legacy
-from spark_segments.format.legacy.message_sets import decode_legacy, read_messages, with_first_offsets
+from spark_segments.format.legacy.message_sets import read_messages, with_first_offsets
 from spark_segments.format.window import Window
 from tests.format.legacy_messages import message, wrapper
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
@@ -28,7 +29,7 @@ ATTRIBUTES_POSITION = 17
 def decoded(data: bytes, offset_shift: int = 0, **options) -> list[dict]:
     scan = scan_batches(data)
     assert scan.error is None and scan.consumed == len(data)
-    parts = decode_legacy(
+    parts = decode_batches(
         Window(data, scan.batches, offset_shift=offset_shift), **{"topic": "t", "partition": 0, **options}
     )
     return [record for part in parts for record in part.to_pylist()]
@@ -93,9 +94,9 @@ def test_ranges_cut_through_wrappers(name):
 def test_columns_come_as_asked_for():
     data = next(log_files("legacy-v1-0")).read_bytes()
     batches = scan_batches(data).batches
-    (part,) = decode_legacy(Window(data, batches), topic="t", partition=7, columns=["timestampType", "headers", "key"])
+    (part,) = decode_batches(Window(data, batches), topic="t", partition=7, columns=["timestampType", "headers", "key"])
     assert part.schema == pa.schema([RECORD_SCHEMA.field(name) for name in ("timestampType", "headers", "key")])
-    (part,) = decode_legacy(Window(data, batches), topic="t", partition=7)
+    (part,) = decode_batches(Window(data, batches), topic="t", partition=7)
     assert part.schema == RECORD_SCHEMA
     part.validate(full=True)
     excluded = np.arange(len(batches)) % 2 == 0
@@ -109,7 +110,7 @@ def test_parts_are_of_about_the_target_size_and_steps_do_not_show(monkeypatch):
     data = next(log_files("legacy-v1-0")).read_bytes()
     whole = decoded(data)
     monkeypatch.setattr(legacy, "STEP_MESSAGES", 3)
-    parts = list(decode_legacy(Window(data, scan_batches(data).batches), topic="t", partition=0, target_bytes=5000))
+    parts = list(decode_batches(Window(data, scan_batches(data).batches), topic="t", partition=0, target_bytes=5000))
     assert [record for part in parts for record in part.to_pylist()] == whole
     assert len(parts) > 3 and max(part.nbytes for part in parts) < 10_000
 
@@ -208,7 +209,7 @@ def test_damage_is_one_error_with_its_place(data, reason):
     with pytest.raises(CorruptBatchError, match=reason) as caught:
         batches = scan_batches(good + data, file_position=100).batches
         window = Window(good + data, batches, position=100, path="t-0/x.log")
-        list(decode_legacy(window, topic="t", partition=0))
+        list(decode_batches(window, topic="t", partition=0))
     assert (caught.value.path, caught.value.position) == ("t-0/x.log", 100 + len(good))
 
 
@@ -249,7 +250,7 @@ def test_any_bytes_give_records_or_one_error(data):
     scan = scan_batches(bytes(whole))
     batches = scan.batches.take(scan.batches.magic < 2)
     try:
-        for part in decode_legacy(Window(bytes(whole), batches), topic="t", partition=0):
+        for part in decode_batches(Window(bytes(whole), batches), topic="t", partition=0):
             part.validate(full=True)
     except CorruptBatchError as error:
         assert error.position is not None

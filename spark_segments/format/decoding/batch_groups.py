@@ -79,6 +79,7 @@ class WantedRecords(NamedTuple):
     with_control: bool
     target_bytes: int
     view_values: bool = False
+    timestamp_type: int | None = None  # of all records; None: what their batches say
 
 
 def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> Iterator[BatchGroup]:

@@ -102,10 +102,13 @@ class DecodedColumns:
         for name, memory in (("offset", self._offsets), ("timestamp", self._timestamps)):
             content = [None, _shrunk(memory, filled.rows * 8)]
             arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, filled.rows, content, null_count=0)
+        timestamp_type = self._wanted.timestamp_type
+        if timestamp_type is None:
+            timestamp_type = CREATE_TIME if self._timestamp_step else LOG_APPEND_TIME
         same: dict[str, str | int] = {
             "topic": self._wanted.topic,
             "partition": self._partition,
-            "timestampType": CREATE_TIME if self._timestamp_step else LOG_APPEND_TIME,
+            "timestampType": timestamp_type,
         }
         return _record_batches(self._wanted.schema, filled.rows, arrays, same)
 

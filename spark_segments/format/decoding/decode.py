@@ -1,7 +1,7 @@
 """Record batches to Arrow columns.
 
 Wanted batches are cut into groups (batch_groups.py). Kernels (kernels.py) read the records of a group into
-columns (columns.py). Entries of magic 0 and 1 are left to message_sets.py.
+columns (columns.py). Entries of magic 0 and 1 become batches of magic 2 first (upconvert.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_segments.format.decoding.columns import DecodedColumns
 from spark_segments.format.decoding.fields import POSITION
 from spark_segments.format.decoding.outcomes import corrupt
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.format.legacy.message_sets import decode_legacy
+from spark_segments.format.legacy.upconvert import opened
 from spark_segments.format.window import Window
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -65,31 +65,29 @@ def decode_batches(
         some = window if rows is None else window.take(rows)
         excluded = exclude if rows is None or exclude is None else exclude[rows]
         if is_legacy:
-            decoded = decode_legacy(
-                some,
-                topic=topic,
-                partition=partition,
-                start_offset=start_offset,
-                end_offset=end_offset,
-                columns=columns,
-                exclude=excluded,
-                target_bytes=target_bytes,
-            )
-            yield from (batch.cast(wanted.schema) for batch in decoded) if view_values else decoded
-            continue
-        filling: DecodedColumns | None = None
-        for group in batch_groups(some, excluded, wanted):
-            if filling is not None and not filling.has_room(group):
-                yield from filling.record_batches()
-                filling = None
-            if filling is None:
-                filling = DecodedColumns(group, wanted, partition)
-            outcome = filling.read(group)
-            if outcome.problem:
-                raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
-            if group.is_last:
-                yield from filling.record_batches()
-                filling = None
+            some = some if excluded is None else some.take(~excluded)
+            for part, timestamp_type in opened(some, wanted.first_offset, target_bytes):
+                yield from _decode(part, None, wanted._replace(timestamp_type=timestamp_type), partition)
+        else:
+            yield from _decode(some, excluded, wanted, partition)
+
+
+def _decode(
+    window: Window, excluded: np.ndarray | None, wanted: WantedRecords, partition: int
+) -> Iterator[pa.RecordBatch]:
+    filling: DecodedColumns | None = None
+    for group in batch_groups(window, excluded, wanted):
+        if filling is not None and not filling.has_room(group):
+            yield from filling.record_batches()
+            filling = None
+        if filling is None:
+            filling = DecodedColumns(group, wanted, partition)
+        outcome = filling.read(group)
+        if outcome.problem:
+            raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
+        if group.is_last:
+            yield from filling.record_batches()
+            filling = None
 
 
 def record_schema(columns: Sequence[str], *, view_values: bool) -> pa.Schema:

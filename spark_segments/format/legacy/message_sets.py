@@ -18,7 +18,7 @@ AbstractLegacyRecordBatch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,9 @@ from spark_segments.format.kernels.copies import gather
 from spark_segments.format.layout import (
     CODEC_MASK,
     CREATE_TIME,
-    HEADERS_TYPE,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     LZ4,
-    RECORD_SCHEMA,
     TIMESTAMP_TYPE_MASK,
     ZSTD,
 )
@@ -83,51 +81,6 @@ class Messages:
         gather(self.data, start, size, content)
         validity = pa.py_buffer(np.packbits(size >= 0, bitorder="little")) if (size < 0).any() else None
         return pa.Array.from_buffers(pa.binary(), len(size), [validity, pa.py_buffer(offsets), pa.py_buffer(content)])
-
-
-def decode_legacy(
-    window: Window,
-    *,
-    topic: str,
-    partition: int,
-    start_offset: int | None = None,
-    end_offset: int | None = None,
-    columns: Sequence[str] = RECORD_SCHEMA.names,
-    include_control: bool = False,
-    exclude: np.ndarray | None = None,
-    target_bytes: int = 4 << 20,
-) -> Iterator[pa.RecordBatch]:
-    """The records of entries of magic 0 and 1; arguments and columns as in `decode_batches`, CRC-32 checked.
-
-    Old magics have no control records and no headers; magic 0 has no timestamp (−1 ms, timestamp type −1). Raises
-    CorruptBatchError where a message is damaged or a wrapper cannot be opened.
-    """
-    schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
-    batches, offset_shift = window.batches, window.offset_shift
-    wanted = np.ones(len(batches), np.bool_) if exclude is None else ~exclude
-    if start_offset is not None:
-        # A wrapper's offset is that of its last message, save for wrappers whose offset librdkafka left at 0.
-        wanted &= (batches.last_offset + offset_shift >= start_offset) | (batches.last_offset == 0)
-    rows = np.flatnonzero(wanted)
-    waiting: list[pa.RecordBatch] = []
-    waiting_bytes = 0
-    for messages in read_messages(window, rows=rows, step_bytes=target_bytes):
-        offset = messages.offset + offset_shift
-        wanted = np.ones(len(offset), np.bool_)
-        if start_offset is not None:
-            wanted &= offset >= start_offset
-        if end_offset is not None:
-            wanted &= offset < end_offset
-        if not wanted.any():
-            continue
-        part = _record_batch(messages.take(wanted), schema, topic, partition, offset_shift)
-        waiting.append(part)
-        waiting_bytes += part.nbytes
-        if waiting_bytes >= target_bytes:
-            yield pa.concat_batches(waiting)
-            waiting, waiting_bytes = [], 0
-    if waiting:
-        yield pa.concat_batches(waiting)
 
 
 def read_messages(
@@ -295,27 +248,6 @@ def _as_wrapped(columns: _MessageColumns, wrapper: _Wrapper) -> _MessageColumns:
             timestamp = np.where(with_timestamp, wrapper.timestamp, timestamp)
     offset = columns.offset + wrapper.offset_base
     return dataclasses.replace(columns, offset=offset, timestamp=timestamp, timestamp_type=timestamp_type)
-
-
-def _record_batch(
-    messages: Messages, schema: pa.Schema, topic: str, partition: int, offset_shift: int
-) -> pa.RecordBatch:
-    rows = len(messages.offset)
-    make = {
-        "key": lambda: messages.binary(messages.key_start, messages.key_size),
-        "value": lambda: messages.binary(messages.value_start, messages.value_size),
-        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), rows),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        "offset": lambda: pa.array(messages.offset + offset_shift),
-        "timestamp": lambda: pa.array(np.clip(messages.timestamp, -_LAST_MS, _LAST_MS) * 1000).cast(
-            RECORD_SCHEMA.field("timestamp").type
-        ),
-        "timestampType": lambda: pa.array(messages.timestamp_type.astype(np.int32)),
-        "headers": lambda: pa.ListArray.from_arrays(
-            pa.array(np.zeros(rows + 1, np.int32)), pa.array([], HEADERS_TYPE.value_type), type=HEADERS_TYPE
-        ),
-    }
-    return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
 
 
 def _bad_crc(batches: BatchTable, row: int, path: str) -> CorruptBatchError:

@@ -21,6 +21,8 @@ from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     LOG_APPEND_TIME,
+    NO_TIMESTAMP_TYPE,
+    NONE,
     TIMESTAMP_TYPE_MASK,
 )
 from spark_segments.format.legacy import kernels
@@ -53,6 +55,38 @@ def to_magic2(
             parts.append(_encode(batch, codec, leader_epoch))
     data = pa.py_buffer(b"".join(parts))
     return Encoded(data, scan_batches(data, check_crc=False).batches, tombstones)
+
+
+def opened(window: Window, start_offset: int, step_bytes: int) -> Iterator[tuple[Window, int | None]]:
+    """The records of entries of magic 0 and 1 that may lie at `start_offset` of the log or above, as windows of batches
+    of magic 2 without a codec, of about `step_bytes`: whatever a wrapper decompresses to.
+
+    With each comes the timestamp type of its records, where the batches do not say it: records of magic 0 have none.
+    Raises CorruptBatchError, after the windows before it, for damaged messages and for a wrong CRC-32.
+    """
+    # A wrapper's offset is that of its last message, save for wrappers whose offset librdkafka left at 0.
+    last_offset = window.batches.last_offset
+    window = window.take((last_offset + window.offset_shift >= start_offset) | (last_offset == 0))
+    parts: list[bytes] = []
+    part_type: int | None = None
+
+    def joined() -> Iterator[tuple[Window, int | None]]:
+        if parts:
+            data = pa.py_buffer(b"".join(parts))
+            batches = scan_batches(data, check_crc=False).batches
+            yield Window(data, batches, path=window.path, offset_shift=window.offset_shift), part_type
+            parts.clear()
+
+    for messages in read_messages(window, step_bytes=step_bytes):
+        untyped = messages.timestamp_type == NO_TIMESTAMP_TYPE
+        edges = [0, *(np.flatnonzero(np.diff(untyped)) + 1).tolist(), len(untyped)]
+        for first, last in pairwise(edges):
+            timestamp_type = NO_TIMESTAMP_TYPE if untyped[first] else None
+            if timestamp_type != part_type or sum(map(len, parts)) >= step_bytes:
+                yield from joined()
+            part_type = timestamp_type
+            parts += [_encode(one, NONE, -1) for one in _batches_of(messages.take(slice(first, last)), None)]
+    yield from joined()
 
 
 def as_magic_2(window: Window) -> Window:
