@@ -137,5 +137,6 @@ class Late:
         raise CommitFailedError("timed out")
 
     def land(self) -> None:
-        """Carries out the request."""
-        self._waiting.pop()()
+        """Carries out the request; a second call does nothing."""
+        while self._waiting:
+            self._waiting.pop()()

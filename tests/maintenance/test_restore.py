@@ -335,7 +335,9 @@ def test_an_erasure_is_known_after_vacuum_and_after_the_topic_was_deleted(orders
 
 
 def test_a_topic_of_format_version_1_tells_an_erasure_by_its_commit(log):
-    log.manifest("orders").create("an-id", {"retention.ms": "-1"}, [Partition("an-id", 0)], format_version=1)
+    log.manifest("orders").create(
+        "AAAAAAAAAAAAAAAAAAAAAQ", {"retention.ms": "-1"}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1
+    )
     append_one_by_one(log, "orders", records(20))
     wanted = version(log)
     erase(log, topics=["orders"], keys=[b"1"])

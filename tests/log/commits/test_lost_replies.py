@@ -61,15 +61,13 @@ def test_a_log_that_cannot_be_read_after_a_failure_is_not_taken_for_a_failure(ma
         raise StorageError("the network is down")
 
     def committed_and_cut_off(go) -> None:
-        play.always("open", down)
-        play.always("log_files", down)
+        play.always("following", down)
         committed_but_reply_lost(go)
 
     play.commits(committed_and_cut_off)
     with pytest.raises(UnknownOutcomeError, match=r"may have happened.*added once"):
         commit_append(manifest, [new_chunk()], ("app", 1))
-    play.always("open", None)
-    play.always("log_files", None)
+    play.always("following", None)
     assert commit_append(manifest, [new_chunk()], ("app", 1)) == {}
 
 

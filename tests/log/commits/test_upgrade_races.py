@@ -33,8 +33,8 @@ def log(tmp_path, play) -> LogDir:
     """A log directory with topic orders of version 1: chunks of records whose keys repeat."""
     LogDir.create(str(tmp_path))
     log = LogDir(Storage(str(tmp_path)), open_delta_log=play)
-    partitions = [Partition("an-id", number) for number in range(2)]
-    log.manifest("orders").create("an-id", CONFIG, partitions, format_version=1)
+    partitions = [Partition("AAAAAAAAAAAAAAAAAAAAAQ", number) for number in range(2)]
+    log.manifest("orders").create("AAAAAAAAAAAAAAAAAAAAAQ", CONFIG, partitions, format_version=1)
     for number in range(30):
         rows = pa.table(
             {"key": [b"a", b"b"], "value": [b"%d" % number * 20] * 2, "partition": pa.array([0, 1], pa.int32())}

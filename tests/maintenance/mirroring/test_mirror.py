@@ -317,7 +317,7 @@ def test_the_versions_that_vacuum_took_at_the_leader_are_jumped_over(leader, fol
 
 
 def test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions(log):
-    log.manifest(TOPIC).create("an-id", {}, [Partition("an-id", 0)], format_version=1)
+    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1)
     for version in range(3):
         log.append(TOPIC, pa.table({"value": [b"%d" % version]}), txn=("app", version))
     follower = followers_of(log)
