@@ -9,7 +9,7 @@ from spark_segments.log.verification.verify import VerifyReport, verify
 from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.erasure.erase import erase
 from spark_segments.maintenance.explanation.explain import explain, explain_record
-from spark_segments.maintenance.mirroring.mirror import lags, mirror
+from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.promotion.demote import demote
 from spark_segments.maintenance.promotion.promote import promote
 from spark_segments.maintenance.removal.restore import restore
@@ -26,7 +26,6 @@ __all__ = [
     "erase",
     "explain",
     "explain_record",
-    "lags",
     "mirror",
     "promote",
     "restore",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.execution import run_tasks
 from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
-from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.report import FAILED, Report
 from spark_segments.storage import Storage
+
+TOPICS_AT_A_TIME = 8
+
+T = TypeVar("T")
 
 
 def check_managed(log: LogDir) -> None:
@@ -65,6 +71,37 @@ def selected_topics(
             report.fail(name, None, error)
             continue
         yield snapshot, config
+
+
+def each_topic(
+    report: Report,
+    topics: Sequence[str],
+    run: Callable[[str], T],
+    note: Callable[[T], None],
+    progress: Callable[[int, int], None] | None,
+    *,
+    lacking: str,
+) -> None:
+    """Runs a job for each topic, several at a time: with small topics it is mostly waiting for the stores.
+
+    `note` gets what `run` returns; a topic that fails goes into the report. Raises InvalidOptionError, with the text
+    `lacking`, where there is no topic.
+    """
+    if not topics:
+        raise InvalidOptionError(lacking, expected="the names of topics", found="none")
+
+    def tried(topic: str) -> T | Exception:
+        try:
+            return run(topic)
+        except (SegmentsError, OSError) as error:
+            return error
+
+    done = run_tasks(tried, topics, progress=progress, at_a_time=TOPICS_AT_A_TIME)
+    for topic, one in zip(topics, done, strict=True):
+        if isinstance(one, Exception):
+            report.add(topic, None, FAILED, error=str(one))
+        else:
+            note(one)
 
 
 def check_commit_age(storage: Storage, started_ms: int) -> None:

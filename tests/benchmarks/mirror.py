@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.maintenance import lags, mirror, roll
+from spark_segments.maintenance import mirror, roll
+from spark_segments.maintenance.mirroring.mirror import lags
 from tests.benchmarks.measure import TURNS, Timings
 
 _PARTITIONS = 2

@@ -35,11 +35,11 @@ def test_a_run_reports_what_it_mirrored_and_the_lag_as_json_and_as_text(segments
 def test_the_lag_is_shown_without_mirroring(segments, places):
     segments("mirror", *places, "--once", "--topic", "ord*")
     segments("append", places[0], "orders", stdin=b"two\nthree\n")
-    [lag] = segments("mirror", *places, "--lag", "--output", "json").json
-    assert {name: lag[name] for name in ("topic", "leader_version", "source_version", "commits", "records")} == {
-        "topic": "orders", "leader_version": 2, "source_version": 1, "commits": 1, "records": 2,
-    }  # fmt: skip
-    assert segments("mirror", *places, "--lag").lines[1].split()[:5] == ["orders", "2", "1", "1", "2"]
+    [lag, new] = segments("mirror", *places, "--dry-run", "--output", "json").json["partitions"]
+    names = ("topic", "action", "leader_version", "source_version", "lag_commits", "lag_records")
+    assert [lag[name] for name in names] == ["orders", "behind", 2, 1, 1, 2]
+    assert new["action"] == "not mirrored yet"
+    assert segments("mirror", *places, "--dry-run").lines[1].split()[:2] == ["orders", "behind"]
     assert LogDir.open(places[1]).offsets("orders") == {0: (0, 1)}
 
 

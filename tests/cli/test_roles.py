@@ -25,8 +25,8 @@ def test_all_followers_are_promoted_and_the_former_leader_is_named(segments, run
     planned = segments("promote", follower.uri, "--dry-run").lines
     assert planned == [f"orders: would be promoted over {leader.uri}. {epochs}"]
     found = segments("promote", follower.uri, "--output", "json").json
-    [topic] = found["topics"]
-    assert (found["job"], found["failed"], topic["topic"], topic["is_fenced"]) == ("promote", [], TOPIC, True)
+    [topic] = found["partitions"]
+    assert (found["job"], found["failed"], topic["topic"], topic["is_fenced"]) == ("promote", 0, TOPIC, True)
     assert topic["leader_epochs"][0] == {"partition": 0, "leader_epoch": 1, "start_offset": 10}
     again = segments("promote", follower.uri, TOPIC).lines
     assert again == [f"orders: is the leader already. {epochs}"]
@@ -69,7 +69,7 @@ def test_what_a_demotion_cuts_is_listed_before_it_is_cut(segments, run, leader, 
     assert listed[0] == f"orders: would follow {follower.uri}."
     assert listed[1].startswith("orders-0: offsets 10 to 11 would leave the log, 1 segments, ")
     assert listed[3] == "orders: transactions of app up to 3 are cut; the leader's last: none."
-    found = segments(*command, "--cut", "--output", "json").json["topics"][0]
+    found = segments(*command, "--cut", "--output", "json").json["partitions"][0]
     assert [(tail["first_offset"], tail["log_end_offset"]) for tail in found["cut"]] == [(10, 12)]
     assert numbers(leader, version=found["version_before"]) == [*range(10), 77, 78]
     in_step(follower, leader)

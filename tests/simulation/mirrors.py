@@ -10,7 +10,7 @@ from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import vacuum
 from spark_segments.maintenance.mirroring.mirror import mirror
-from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.demote import demote_topic
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.delta import DeltaLogs, Landed
 from tests.simulation.groups import GroupJudge
@@ -96,7 +96,9 @@ def follow(simulation: Simulation, process: Process) -> None:
             )
             if refusals:  # what the error says that helps
                 judge.counts["followers of a topic that was made again"] += 1
-                simulation.attempt(process, lambda topic=topic: demote(target, topic, source, cut=True), LogDirError)
+                simulation.attempt(
+                    process, lambda topic=topic: demote_topic(target, topic, source, cut=True), LogDirError
+                )
 
 
 def last_mirror(simulation: Simulation) -> None:

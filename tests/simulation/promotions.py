@@ -15,8 +15,8 @@ from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
 from spark_segments.log.manifest.states import FOLLOWER, LEADER, role_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.simulation.groups import commit, read_on
 from tests.simulation.judge import MOVED, view
 from tests.simulation.scenario import COMMON, Simulation
@@ -118,12 +118,12 @@ def move(simulation: Simulation, process: Process) -> None:
         leader = disk.setdefault("leader", 0)
         here, there = history.open(leader), history.open(1 - leader)
         if disk.get("is_former"):  # the other place led before
-            _, error = simulation.attempt(process, lambda a=there, b=here: demote(a, MOVED, b), *errors)
+            _, error = simulation.attempt(process, lambda a=there, b=here: demote_topic(a, MOVED, b), *errors)
             disk["is_former"] = error is not None
             continue
         if disk.get("is_promoting") or random.random() < 0.25:
             disk["is_promoting"] = True
-            _, error = simulation.attempt(process, lambda a=there, b=here: promote(a, MOVED, b), *errors)
+            _, error = simulation.attempt(process, lambda a=there, b=here: promote_topic(a, MOVED, b), *errors)
             if error is None:
                 simulation.judge.counts["promotions"] += 1
                 disk.update(leader=1 - leader, is_former=True, is_promoting=False)
@@ -145,14 +145,14 @@ def last_move(simulation: Simulation) -> None:
     roles = [_role(log) for log in sites]
     if LEADER not in roles:
         site = roles.index(FOLLOWER)
-        promote(sites[site], MOVED, sites[1 - site])
+        promote_topic(sites[site], MOVED, sites[1 - site])
         roles = [_role(log) for log in sites]
     if roles.count(LEADER) != 1:
         raise Violation(f"{MOVED}: the roles are {roles}")
     leader, other = (sites[roles.index(LEADER)], sites[1 - roles.index(LEADER)])
     history.check(leader)
     if _role(other) not in (None, FOLLOWER):
-        demote(other, MOVED, leader)
+        demote_topic(other, MOVED, leader)
     report = mirror(other, leader=leader, topics=[MOVED], groups=True)
     if report.failed:
         raise Violation(f"{MOVED}: the last mirror fails: {report.failed}")

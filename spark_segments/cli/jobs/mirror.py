@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -58,8 +57,8 @@ def mirror(
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="How often to look for new commits, such as 500ms or 10s.")
     ] = "1s",
-    lag: Annotated[
-        bool, typer.Option("--lag", help="Only show how far the followers are behind; mirror nothing.")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show how far the followers are behind; mirror nothing.")
     ] = False,
     groups: Annotated[
         bool, typer.Option("--groups", help="Mirror the positions of groups, too, over those of TARGET's groups.")
@@ -91,7 +90,7 @@ def mirror(
 
     Example: segments mirror /data/log s3://backup/log --topic 'orders*'
     Example: segments mirror /data/log /backup/log --once --master local[4]
-    Example: segments mirror /data/log /backup/log --lag
+    Example: segments mirror /data/log /backup/log --dry-run
     """
     from spark_segments.log.logdir import LogDir
     from spark_segments.maintenance.mirroring.mirror import check_leader
@@ -101,18 +100,17 @@ def mirror(
     if seconds <= 0:
         raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
-    patterns = topic or None
     check_leader(leaders)  # before anything is made
     if checksums is not None and not once:
         raise InvalidOptionError(
             "A list of checksums is of one state", expected="--once with --checksums", found="no --once"
         )
-    if lag:
-        _print_lags(leaders, target.open(), patterns, output)
-        return
-    followers, session = target.create(), spark.session("mirror")
-    work = partial(job, followers, leader=leaders, topics=patterns, spark=session, groups=groups, checksums=checksums)
-    if once:
+    followers, session = target.open() if dry_run else target.create(), spark.session("mirror")
+    work = partial(
+        job, followers, leader=leaders, topics=topic or None, spark=session, dry_run=dry_run, groups=groups,
+        checksums=checksums,
+    )  # fmt: skip
+    if once or dry_run:
         report = _pass(work)
         _tell(report, set())
         _print(report, output)
@@ -176,25 +174,6 @@ def _print(report: Report, output: Output) -> None:
         f"{found['seconds']:.1f} s",
         flush=True,
     )
-
-
-def _print_lags(source: LogDir, target: LogDir, patterns: list[str] | None, output: Output) -> None:
-    from spark_segments.maintenance.mirroring.mirror import lags
-
-    found = lags(source, target, patterns)
-    rows: dict[str, dict[str, Any]] = {}
-    for name, one in found.items():
-        if isinstance(one, SegmentsError):
-            print(f"error: {name}: {one}", file=sys.stderr)
-        else:
-            rows[name] = {"topic": name, **dataclasses.asdict(one)}
-    if output is Output.JSON:
-        print_json([*rows.values()])
-    elif rows:
-        columns = list(next(iter(rows.values())))
-        print_table(columns, ([*row.values()] for row in rows.values()))
-    if len(rows) < len(found):
-        raise typer.Exit(FAILED)
 
 
 def _write_metrics(path: Path, target: LogDir, report: Report) -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, with_options
-from spark_segments.cli.output import FAILED, Output, human_bytes, print_json
+from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, progress_bar
 from spark_segments.config import parse_overrides
-from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.execution import run_tasks
+from spark_segments.log.divergence import Tail
 
 if TYPE_CHECKING:
-    from spark_segments.maintenance.promotion.demote import Demotion
-    from spark_segments.maintenance.promotion.promote import Promotion
+    from spark_segments.maintenance.report import Report
 
 PARTITIONS_SHOWN = 4
-TOPICS_AT_A_TIME = 8
 
 TopicsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", help="The topics; all followers by default.")
@@ -62,20 +59,14 @@ def promote(
     Example: segments promote s3://standby/log orders --dry-run
     Example: segments promote s3://standby/log
     """
-    from spark_segments.maintenance.promotion.promote import promotable_topics
-    from spark_segments.maintenance.promotion.promote import promote as promote_topic
+    from spark_segments.maintenance import promote as job
 
-    log = location.open()
-    options = parse_overrides(former_storage or [])
-    session = spark.session("promote")
-    chosen = topics or promotable_topics(log)
-    if not chosen:
-        raise InvalidOptionError("No topic here is a follower", expected="TOPIC, or a log directory with followers")
-
-    def run(topic: str) -> Promotion:
-        return promote_topic(log, topic, former, storage_options=options, force=force, dry_run=dry_run, spark=session)
-
-    _each("promote", chosen, run, _promoted, output, dry_run=dry_run)
+    with progress_bar("promote") as progress:
+        report = job(
+            location.open(), topics=topics or None, spark=spark.session("promote"), dry_run=dry_run, progress=progress,
+            former=former, storage_options=parse_overrides(former_storage or []), force=force,
+        )  # fmt: skip
+    _finish(report, _promoted, output)
 
 
 @with_options
@@ -108,97 +99,76 @@ def demote(
     Example: segments demote /data/log orders --leader s3://standby/log --dry-run
     """
     from spark_segments.log.logdir import LogDir
-    from spark_segments.maintenance.promotion.demote import demote as demote_topic
-    from spark_segments.maintenance.promotion.demote import fenced_topics
+    from spark_segments.maintenance import demote as job
 
-    log = location.open()
     there = LogDir.open(leader, parse_overrides(leader_storage or []))
-    session = spark.session("demote")
-    chosen = topics or fenced_topics(log)
-    if not chosen:
-        raise InvalidOptionError("No topic here is fenced", expected="TOPIC, or a log directory with fenced topics")
-
-    def run(topic: str) -> Demotion:
-        return demote_topic(log, topic, there, cut=cut, dry_run=dry_run, spark=session)
-
-    _each("demote", chosen, run, _demoted, output, dry_run=dry_run)
+    with progress_bar("demote") as progress:
+        report = job(
+            location.open(), leader=there, topics=topics or None, spark=spark.session("demote"), dry_run=dry_run,
+            progress=progress, cut=cut,
+        )  # fmt: skip
+    _finish(report, _demoted, output)
 
 
-def _each(
-    job: str,
-    topics: Sequence[str],
-    run: Callable[[str], Any],
-    text: Callable[[Any], Sequence[str]],
-    output: Output,
-    *,
-    dry_run: bool,
-) -> None:
-    """Runs a job for each topic, several at a time: with small topics it is mostly waiting for the stores.
-
-    A topic that fails has a line on standard error, and the others go on.
-    """
-
-    def tried(topic: str) -> Any:
-        try:
-            return run(topic)
-        except (SegmentsError, OSError) as error:
-            return error
-
-    done, failed = [], []
-    names = [*dict.fromkeys(topics)]
-    for topic, one in zip(names, run_tasks(tried, names, at_a_time=TOPICS_AT_A_TIME), strict=True):
-        if isinstance(one, Exception):
-            print(f"error: {topic}: {one}", file=sys.stderr)
-            failed.append({"topic": topic, "error": str(one)})
-            continue
-        done.append(one.to_dict())
-        for warning in getattr(one, "warnings", ()):
-            print(f"warning: {topic}: {warning}", file=sys.stderr)
-        if output is Output.TEXT:
-            print("\n".join(text(one)))
+def _finish(report: Report, text: Callable[[Mapping[str, Any], bool], Sequence[str]], output: Output) -> None:
+    """Prints a report, and ends the command with exit code 1 where topics failed."""
+    for line in report.failed:
+        print(f"error: {line['topic']}: {line['error']}", file=sys.stderr)
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if output is Output.JSON:
-        print_json({"job": job, "dry_run": dry_run, "topics": done, "failed": failed})
-    if failed:
+        print_json(report.to_dict())
+    else:
+        for line in report.partitions:
+            if "error" not in line:
+                print("\n".join(text(line, report.dry_run)))
+    if report.failed:
         raise typer.Exit(FAILED)
 
 
-def _promoted(one: Promotion) -> list[str]:
-    shown = [*one.leader_epochs.items()][:PARTITIONS_SHOWN]
-    epochs = ", ".join(f"{number}: {epoch} from {start}" for number, (epoch, start) in shown)
-    epochs += ", …" if len(one.leader_epochs) > len(shown) else ""
-    if not one.steps:
-        lines = [f"{one.topic}: is the leader already. Leader epochs by partition: {epochs}."]
-    elif one.steps == ("fence",):
-        lines = [f"{one.topic}: {'would fence' if one.dry_run else 'fenced'} the former leader in {one.former_uri}."]
-    else:
-        verb = "would be promoted" if one.dry_run else "promoted"
-        lines = [f"{one.topic}: {verb} over {one.former_uri}. Leader epochs by partition: {epochs}."]
-    if not one.is_fenced:
-        lines.append(f"{one.topic}: the former leader is not fenced. Promote again as soon as it can be reached.")
-        if one.source_version is not None and one.source_committed_ms is not None:
-            moment = datetime.datetime.fromtimestamp(one.source_committed_ms / 1000, datetime.UTC)
-            version = f"version {one.source_version} of {moment:%Y-%m-%dT%H:%M:%SZ}"
-            lines.append(f"{one.topic}: what the former leader committed after its {version} is left behind.")
-    if one.left_behind:
-        behind = "; ".join(map(str, one.left_behind[:PARTITIONS_SHOWN]))
-        behind += "; …" if len(one.left_behind) > PARTITIONS_SHOWN else ""
-        lines.append(f"{one.topic}: left behind in {one.former_uri}: {behind}. Cut them there: segments demote.")
+def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
+    topic, former = line["topic"], line["former_uri"]
+    shown = [f"{one['partition']}: {one['leader_epoch']} from {one['start_offset']}" for one in line["leader_epochs"]]
+    epochs = _few(shown, ", ")
+    match line["action"]:
+        case "leader":
+            lines = [f"{topic}: is the leader already. Leader epochs by partition: {epochs}."]
+        case "fenced":
+            lines = [f"{topic}: {'would fence' if dry_run else 'fenced'} the former leader in {former}."]
+        case _:
+            verb = "would be promoted" if dry_run else "promoted"
+            lines = [f"{topic}: {verb} over {former}. Leader epochs by partition: {epochs}."]
+    if not line["is_fenced"]:
+        lines.append(f"{topic}: the former leader is not fenced. Promote again as soon as it can be reached.")
+        if line["source_version"] is not None and line["source_committed_ms"] is not None:
+            moment = datetime.datetime.fromtimestamp(line["source_committed_ms"] / 1000, datetime.UTC)
+            version = f"version {line['source_version']} of {moment:%Y-%m-%dT%H:%M:%SZ}"
+            lines.append(f"{topic}: what the former leader committed after its {version} is left behind.")
+    if tails := line["left_behind"]:
+        behind = _few([str(Tail(**one)) for one in tails], "; ")
+        lines.append(f"{topic}: left behind in {former}: {behind}. Cut them there: segments demote.")
     return lines
 
 
-def _demoted(one: Demotion) -> list[str]:
-    verb = "would follow" if one.dry_run else "follows"
-    lines = [f"{one.topic}: {verb} {one.leader_uri}."]
-    for tail in one.cut:
+def _few(texts: Sequence[str], between: str) -> str:
+    more = [] if len(texts) <= PARTITIONS_SHOWN else ["…"]
+    return between.join([*texts[:PARTITIONS_SHOWN], *more])
+
+
+def _demoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
+    topic = line["topic"]
+    lines = [f"{topic}: {'would follow' if dry_run else 'follows'} {line['leader_uri']}."]
+    verb = "would leave" if dry_run else "left"
+    for tail in line["cut"]:
         lines.append(
-            f"{one.topic}-{tail.partition}: offsets {tail.first_offset} to {tail.log_end_offset - 1} "
-            f"{'would leave' if one.dry_run else 'left'} the log, {tail.segments} segments, {human_bytes(tail.bytes)}."
+            f"{topic}-{tail['partition']}: offsets {tail['first_offset']} to {tail['log_end_offset'] - 1} "
+            f"{verb} the log, {tail['segments']} segments, {human_bytes(tail['bytes'])}."
         )
-    if one.cut:
-        lines.append(f"{one.topic}: version {one.version_before} has them until vacuum deletes their files.")
-    for sent in one.transactions:
-        kept = "none" if sent.kept_version is None else sent.kept_version
+    if line["cut"]:
+        lines.append(f"{topic}: version {line['version_before']} has them until vacuum deletes their files.")
+    for sent in line["transactions"]:
+        kept = "none" if sent["kept_version"] is None else sent["kept_version"]
         lines.append(
-            f"{one.topic}: transactions of {sent.app_id} up to {sent.version} are cut; the leader's last: {kept}."
+            f"{topic}: transactions of {sent['app_id']} up to {sent['version']} are cut; the leader's last: {kept}."
         )
     return lines

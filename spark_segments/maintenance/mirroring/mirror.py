@@ -19,13 +19,10 @@ from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import selected
+from spark_segments.maintenance.selection import TOPICS_AT_A_TIME, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TOPICS_AT_A_TIME = 8
-"""Topics that are mirrored at the same time: with small commits it is mostly waiting for the stores."""
 
 
 def mirror(
@@ -34,6 +31,7 @@ def mirror(
     leader: LogDir,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
+    dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
     groups: bool = False,
     checksums: Path | None = None,
@@ -51,7 +49,8 @@ def mirror(
     `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
     checks. Where the list of an earlier run is in it, the files in that are not read again.
 
-    A topic's line in the report has its lag after the run, unless that cannot be read. A topic that fails has a line
+    A topic's line in the report has its lag after the run, unless that cannot be read; a dry run says only how far the
+    followers are behind, in versions, commits, records and time. A topic that fails has a line
     that says why, and the others go on.
 
     Raises UnknownTopicError for a name that is no topic of either; LogDirError where both are the same log directory,
@@ -59,12 +58,15 @@ def mirror(
     """
     source, target = leader, log
     check_places(source, target)
-    report = Report("mirror", dry_run=False)
+    report = Report("mirror", dry_run)
     there = {*source.storage.directories(MANIFEST_DIRECTORY)}
     wanted = selected(there, topics)
     names = [name for name in wanted if name in there]
     if unknown := {*wanted} - there - {*target.storage.directories(MANIFEST_DIRECTORY)}:
         raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
+    if dry_run:
+        _note_lags(report, source, target, wanted)
+        return report.finish()
     # Before the topics: no position is beyond what these get.
     positions, unread = positions_of_all(source) if groups else ({}, {})
     inner = progress if len(names) == 1 else None
@@ -110,6 +112,28 @@ def lags(source: LogDir, target: LogDir, topics: Sequence[str] | None = None) ->
         except (SegmentsError, FileNotFoundError) as error:
             found[topic] = failure_of(error)
     return found
+
+
+def _note_lags(report: Report, source: LogDir, target: LogDir, topics: Sequence[str]) -> None:
+    found = lags(source, target, topics) if topics else {}
+    for topic in topics:
+        one = found.get(topic)
+        if isinstance(one, Lag):
+            report.add(topic, None, "behind" if one.commits else "in step", **_figures(one))
+        elif one is None or isinstance(one, UnknownTopicError):
+            report.add(topic, None, "no follower" if one is None else "not mirrored yet")
+        else:
+            report.fail(topic, None, one)
+
+
+def _figures(lag: Lag) -> dict[str, Any]:
+    return {
+        "leader_version": lag.leader_version,
+        "source_version": lag.source_version,
+        "lag_commits": lag.commits,
+        "lag_records": lag.records,
+        "lag_ms": lag.lag_ms,
+    }
 
 
 def check_leader(source: LogDir) -> None:
@@ -164,13 +188,7 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
             report.add(one.topic, None, "promoted")
             return
         lag = lag_of(Leader(one.source.manifest(one.topic), one.source.uri), snapshot, _now_ms())
-        behind = {
-            "version": snapshot.version,
-            "source_version": lag.source_version,
-            "lag_commits": lag.commits,
-            "lag_records": lag.records,
-            "lag_ms": lag.lag_ms,
-        }
+        behind = {"version": snapshot.version} | _figures(lag)
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return
     except (SegmentsError, FileNotFoundError) as found:  # what was mirrored is mirrored all the same

@@ -8,7 +8,9 @@ files stay until vacuum takes them, and earlier versions of the topic can be rea
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,7 +37,8 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.maintenance.promotion.cut import cut_off, leaving_rows
 from spark_segments.maintenance.promotion.role_changes import demoted, fenced
-from spark_segments.maintenance.selection import check_commit_age, check_managed
+from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.selection import check_commit_age, check_managed, each_topic, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,8 +83,8 @@ class Demotion:
     transactions: tuple[CutTransaction, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The demotion as plain values, ready for JSON."""
-        return dataclasses.asdict(self)
+        """The demotion as plain values, ready for JSON: all but what the report has, too."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("topic", "dry_run")}
 
 
 def fenced_topics(log: LogDir) -> list[str]:
@@ -90,6 +93,32 @@ def fenced_topics(log: LogDir) -> list[str]:
 
 
 def demote(
+    log: LogDir,
+    *,
+    leader: LogDir,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    cut: bool = False,
+) -> Report:
+    """Makes topics followers of those in `leader`, each as `demote_topic` does; by default all that are fenced.
+
+    A topic's line in the report has what a `Demotion` says. A topic that fails has its error there, and the others go
+    on. Raises InvalidOptionError where no topic is to be demoted.
+    """
+    report = Report("demote", dry_run)
+    run = partial(demote_topic, log, leader=leader, cut=cut, dry_run=dry_run, spark=spark)
+
+    def note(one: Demotion) -> None:
+        report.add(one.topic, None, "demoted", **one.to_dict())
+
+    names = fenced_topics(log) if topics is None else selected(log.topics(), topics)
+    each_topic(report, names, run, note, progress, lacking="No topic here is fenced")
+    return report.finish()
+
+
+def demote_topic(
     log: LogDir,
     topic: str,
     leader: LogDir,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_segments.errors import (
@@ -62,13 +63,16 @@ from spark_segments.maintenance.promotion.role_changes import (
     opened,
     replaced,
 )
-from spark_segments.maintenance.selection import check_managed
+from spark_segments.maintenance.report import Report
+from spark_segments.maintenance.selection import check_managed, each_topic, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # The steps of a promotion, in order.
 STEPS = BEGIN, FENCE, COPY, OPEN = ("begin", "fence", "copy", "open")
+
+PROMOTED = "promoted"
 
 _OUT_OF_REACH = (StorageError, LogDirError, UnknownTopicError, UnknownOutcomeError, CorruptBatchError, OSError)
 
@@ -98,12 +102,13 @@ class Promotion:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The promotion as plain values, ready for JSON."""
+        """The promotion as plain values, ready for JSON: all but what the report has, too."""
         epochs = [
             {"partition": number, "leader_epoch": epoch, "start_offset": start}
             for number, (epoch, start) in self.leader_epochs.items()
         ]
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        names = ("former_uri", "steps", "is_fenced", "source_version", "source_committed_ms")
+        values = {name: getattr(self, name) for name in names}
         return values | {"leader_epochs": epochs, "left_behind": [dataclasses.asdict(one) for one in self.left_behind]}
 
 
@@ -114,6 +119,40 @@ def promotable_topics(log: LogDir) -> list[str]:
 
 
 def promote(
+    log: LogDir,
+    *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    former: LogDir | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> Report:
+    """Makes topics the leaders, each as `promote_topic` does; all that are followers, or whose promotion has begun,
+    where none is named.
+
+    A topic's line in the report has what a `Promotion` says. A topic that fails has its error there, and the others go
+    on. Raises InvalidOptionError where no topic is to be promoted.
+    """
+    report = Report("promote", dry_run)
+
+    def note(one: Promotion) -> None:
+        report.add(
+            one.topic, None, PROMOTED if len(one.steps) > 1 else "fenced" if one.steps else LEADER, **one.to_dict()
+        )
+        for warning in one.warnings:
+            report.warn(f"{one.topic}: {warning}")
+
+    run = partial(
+        promote_topic, log, former=former, storage_options=storage_options, force=force, dry_run=dry_run, spark=spark
+    )
+    names = promotable_topics(log) if topics is None else selected(log.topics(), topics)
+    each_topic(report, names, run, note, progress, lacking="No topic here is a follower")
+    return report.finish()
+
+
+def promote_topic(
     log: LogDir,
     topic: str,
     former: LogDir | str | None = None,

@@ -15,7 +15,7 @@ from spark_segments.log.manifest.erasures import erasures_of
 from spark_segments.maintenance import erase, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from spark_segments.maintenance.mirroring import topic_mirror
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.promote import promote_topic
 from spark_segments.maintenance.removal.restore import restore
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
@@ -127,7 +127,7 @@ def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, f
     mirrored(leader, follower)
     [erasure] = erasures_of(follower.snapshot(TOPIC))
     assert (erasure.version, erasure.keys) == (follower.snapshot(TOPIC).version, 2)
-    promote(follower, TOPIC, leader)
+    promote_topic(follower, TOPIC, leader)
     with pytest.raises(ErasedRecordsError, match=rf"version {erasure.version} of .*2 keys"):
         restore(follower, topics=[TOPIC], version=before)
 

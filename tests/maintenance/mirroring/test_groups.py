@@ -12,7 +12,7 @@ from spark_segments.log.groups.group import Group
 from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.log.groups.readers import moved
 from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of, led, mirrored
 
@@ -78,7 +78,7 @@ def test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers(lea
     def promoted(one, *arguments):
         monkeypatch.undo()
         done = step(one, *arguments) if owner is TopicMirror else None
-        promote(follower, TOPIC, leader)
+        promote_topic(follower, TOPIC, leader)
         moved(follower, "audit", {TOPIC: {0: 9}})
         return done if owner is TopicMirror else step(one, *arguments)
 

@@ -21,7 +21,7 @@ from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.promote import promote_topic
 from spark_segments.maintenance.removal.restore import restore
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
@@ -86,7 +86,7 @@ def test_a_topic_that_is_promoted_beside_a_mirror_ends_no_mirror(leader, followe
     def promoted_since(one):
         monkeypatch.undo()  # a promotion mirrors, too
         reached = run(one)
-        promote(follower, one.topic, leader)
+        promote_topic(follower, one.topic, leader)
         return reached
 
     monkeypatch.setattr(TopicMirror, "run", promoted_since)

@@ -16,8 +16,8 @@ from typing import Any
 from spark_segments import LogDir
 from spark_segments.errors import NotLeaderError
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.maintenance.promotion.copies import TOPIC, add, assert_equal, epochs, in_step, numbers
 
 LONGEST_SECONDS = 0.8  # a step takes about half of it on a quiet machine
@@ -47,9 +47,9 @@ def step(name: str, old: str, new: str) -> None:
     """A process that is to be killed."""
     there, here = LogDir.open(old), LogDir.open(new)
     if name == "promote":
-        promote(here, TOPIC, old)
+        promote_topic(here, TOPIC, old)
     elif name == "demote":
-        demote(there, TOPIC, here)
+        demote_topic(there, TOPIC, here)
     else:
         in_step(here, there)
 

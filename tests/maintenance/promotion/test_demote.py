@@ -15,8 +15,8 @@ from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll, vacuum
 from spark_segments.maintenance.promotion.cut import cut_off
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.log.groups.readers import moved
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
@@ -39,7 +39,7 @@ from tests.maintenance.slow_vacuum import SlowVacuum
 def parted(leader, follower) -> tuple[LogDir, LogDir]:
     """A leader that took 77, 78 and 79 after a follower was promoted over it by force, and that follower, with 88."""
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     add(leader, [77, 78])
     add(leader, [79], txn=("app", 7))
@@ -50,15 +50,15 @@ def parted(leader, follower) -> tuple[LogDir, LogDir]:
 def test_a_former_leader_that_lost_nothing_becomes_a_follower(leader, follower):
     """A planned failover, and back again."""
     add(leader, [10])
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [11])
     assert "segments demote" in mirrored_again(follower, leader)
-    assert demote(leader, TOPIC, follower).cut == ()
+    assert demote_topic(leader, TOPIC, follower).cut == ()
     in_step(follower, leader)
     assert_equal(follower, leader)
-    promote(leader, TOPIC)
+    promote_topic(leader, TOPIC)
     add(leader, [12])
-    demote(follower, TOPIC, leader)
+    demote_topic(follower, TOPIC, leader)
     in_step(leader, follower)
     assert_equal(leader, follower)
     assert numbers(follower) == list(range(13))
@@ -68,7 +68,7 @@ def test_a_former_leader_that_lost_nothing_becomes_a_follower(leader, follower):
 def test_a_diverged_leader_is_refused_and_the_first_differing_offset_named(parted):
     leader, new = parted
     with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on.*at most 10, found 13.*--cut"):
-        demote(leader, TOPIC, new)
+        demote_topic(leader, TOPIC, new)
     assert numbers(leader) == [*range(10), 77, 78, 79]
     with pytest.raises(NotLeaderError, match=new.uri):  # it was fenced at the first contact
         add(leader, [80])
@@ -81,7 +81,7 @@ def test_a_diverged_leader_is_refused_and_the_first_differing_offset_named(parte
 def test_a_dry_run_lists_what_would_be_cut(parted):
     leader, new = parted
     version = leader.snapshot(TOPIC).version
-    done = demote(leader, TOPIC, new, dry_run=True)
+    done = demote_topic(leader, TOPIC, new, dry_run=True)
     [tail] = done.cut
     assert (tail.partition, tail.first_offset, tail.log_end_offset, tail.segments) == (0, 10, 13, 2)
     assert tail.bytes == sum(row.log_bytes for row in leader.snapshot(TOPIC).live_of(0)[-2:])
@@ -91,7 +91,7 @@ def test_a_dry_run_lists_what_would_be_cut(parted):
 
 def test_the_side_that_is_cut_becomes_the_other(parted):
     leader, new = parted
-    done = demote(leader, TOPIC, new, cut=True)
+    done = demote_topic(leader, TOPIC, new, cut=True)
     assert numbers(leader) == list(range(10))
     assert numbers(leader, version=done.version_before) == [*range(10), 77, 78, 79]
     in_step(new, leader)
@@ -102,7 +102,7 @@ def test_the_side_that_is_cut_becomes_the_other(parted):
 def test_no_file_of_what_is_cut_goes_before_vacuums_delay(parted):
     leader, new = parted
     cut = leader.snapshot(TOPIC).live_of(0)[-2:]
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     now_ms = leader.storage.now_ms()
     vacuum(leader, now_ms=now_ms + 60_000)
     assert all(leader.storage.exists(row.path) for row in cut)
@@ -112,26 +112,26 @@ def test_no_file_of_what_is_cut_goes_before_vacuums_delay(parted):
 
 def test_the_old_leader_can_be_the_side_that_stays(parted):
     leader, new = parted
-    promote(leader, TOPIC, new.uri, force=True)
+    promote_topic(leader, TOPIC, new.uri, force=True)
     with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on"):
-        demote(new, TOPIC, leader)
-    demote(new, TOPIC, leader, cut=True)
+        demote_topic(new, TOPIC, leader)
+    demote_topic(new, TOPIC, leader, cut=True)
     in_step(leader, new)
     assert_equal(leader, new)
     assert numbers(new) == [*range(10), 77, 78, 79]
-    promote(new, TOPIC)
+    promote_topic(new, TOPIC)
     assert epochs(new) == ((0, 0), (3, 13))
 
 
 def test_two_leaders_that_took_the_same_records_have_parted_all_the_same(leader, follower):
     """The bytes may even be equal. Which readers saw which is told by the epochs alone."""
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     for log in (leader, follower):
         add(log, [10])
     with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on"):
-        demote(leader, TOPIC, follower)
+        demote_topic(leader, TOPIC, follower)
 
 
 def test_a_segment_that_reaches_into_the_tail_keeps_what_lies_below_it(parted):
@@ -139,7 +139,7 @@ def test_a_segment_that_reaches_into_the_tail_keeps_what_lies_below_it(parted):
     leader, new = parted
     roll(leader, now_ms=LATER_MS)
     assert len(leader.snapshot(TOPIC).live_of(0)) == 1
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     assert numbers(leader) == list(range(10))
     assert leader.offsets(TOPIC)[0] == (0, 10)
     report = verify(leader, TOPIC, deep=True)
@@ -151,9 +151,9 @@ def test_a_segment_that_reaches_into_the_tail_keeps_what_lies_below_it(parted):
 def test_transactions_that_are_cut_can_be_sent_again(parted):
     """Or a writer that repeats what it lost would be told that it is there."""
     leader, new = parted
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     in_step(new, leader)
-    promote(leader, TOPIC)
+    promote_topic(leader, TOPIC)
     add(leader, [79], txn=("app", 7))
     assert numbers(leader) == [*range(10), 88, 79]
 
@@ -162,13 +162,13 @@ def test_another_follower_that_is_ahead_of_the_new_leader_is_cut_like_a_leader(l
     add(leader, [10])
     ahead = followed(leader, "ahead")
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     assert away.exists()
     add(follower, [88])
     assert mirrored_again(follower, ahead) is not None
     with pytest.raises(DivergedLogError, match=r"from offset 10 of orders-0 on"):
-        demote(ahead, TOPIC, follower)
-    demote(ahead, TOPIC, follower, cut=True)
+        demote_topic(ahead, TOPIC, follower)
+    demote_topic(ahead, TOPIC, follower, cut=True)
     in_step(follower, ahead)
     assert_equal(follower, ahead)
     assert numbers(ahead) == [*range(10), 88]
@@ -177,13 +177,13 @@ def test_another_follower_that_is_ahead_of_the_new_leader_is_cut_like_a_leader(l
 def test_a_follower_of_a_leader_that_was_cut_is_refused_until_it_is_cut_too(parted):
     leader, new = parted
     further = followed(leader, "further")
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     in_step(new, leader)
     assert "from offset 10 of orders-0 on" in mirrored_again(leader, further)
-    demote(further, TOPIC, new, cut=True)
+    demote_topic(further, TOPIC, new, cut=True)
     in_step(new, further)
     assert_equal(new, further)
-    assert demote(further, TOPIC, new).cut == ()  # there is nothing more to do
+    assert demote_topic(further, TOPIC, new).cut == ()  # there is nothing more to do
 
 
 @pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
@@ -192,7 +192,7 @@ def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_gr
 ):
     leader, new = parted
     further = followed(leader, "further")
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     add(new, range(89, 99))
     in_step(new, leader)
     assert leader.offsets(TOPIC)[0][1] > further.offsets(TOPIC)[0][1]
@@ -207,12 +207,12 @@ def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, fo
     other = followed(leader, "other")
     taken_away(leader)
     for new in (follower, other):
-        promote(new, TOPIC, force=True)
+        promote_topic(new, TOPIC, force=True)
     add(follower, [88, 89])
     add(other, range(90, 99))
     further = followed(follower, "further")
-    promote(other, TOPIC, follower, force=True)
-    demote(follower, TOPIC, other, cut=True)
+    promote_topic(other, TOPIC, follower, force=True)
+    demote_topic(follower, TOPIC, other, cut=True)
     in_step(other, follower)
     monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
     assert "from offset 10 of orders-0 on" in mirrored_again(follower, further)
@@ -222,14 +222,14 @@ def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, fo
 def test_a_follower_that_has_parted_from_its_leader_is_not_promoted_and_nothing_is_fenced(parted):
     leader, new = parted
     further = followed(leader, "further")
-    demote(leader, TOPIC, new, cut=True)
-    promote(leader, TOPIC)
+    demote_topic(leader, TOPIC, new, cut=True)
+    promote_topic(leader, TOPIC)
     add(leader, range(90, 99))
     with pytest.raises(DivergedLogError, match=rf"from offset 10 of orders-0 on.*demote {further.uri} .*--force"):
-        promote(further, TOPIC)
+        promote_topic(further, TOPIC)
     add(leader, [99])
-    assert [tail.first_offset for tail in promote(further, TOPIC, force=True, dry_run=True).left_behind] == [10]
-    done = promote(further, TOPIC, force=True)
+    assert [tail.first_offset for tail in promote_topic(further, TOPIC, force=True, dry_run=True).left_behind] == [10]
+    done = promote_topic(further, TOPIC, force=True)
     assert done.is_fenced and [tail.first_offset for tail in done.left_behind] == [10]
     assert numbers(further) == [*range(10), 77, 78, 79]
     with pytest.raises(NotLeaderError):
@@ -239,11 +239,11 @@ def test_a_follower_that_has_parted_from_its_leader_is_not_promoted_and_nothing_
 def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(leader, follower, monkeypatch):
     lagging = followed(leader, "lagging")
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     add(leader, [77])
     add(follower, [88, 89])
-    demote(leader, TOPIC, follower, cut=True)
+    demote_topic(leader, TOPIC, follower, cut=True)
     in_step(follower, leader)
     monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
     assert mirrored_again(leader, lagging) is None
@@ -254,12 +254,12 @@ def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(lea
 def test_a_mirror_of_the_old_leader_ends_where_its_follower_is_demoted_meanwhile(leader, follower):
     other = followed(leader, "other")
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     add(leader, [77])
     add(leader, [78])
     play = Play()
-    play.commits(lambda go: (go(), demote(other, TOPIC, follower, cut=True))[0])
+    play.commits(lambda go: (go(), demote_topic(other, TOPIC, follower, cut=True))[0])
     assert "not the log that the follower has mirrored" in mirrored_again(leader, played(other, play))
     assert numbers(other) == list(range(10))
     in_step(follower, other)
@@ -270,12 +270,12 @@ def test_a_slow_vacuum_does_not_delete_what_comes_back_after_a_demotion(parted):
     """What was cut lives on in another follower, which becomes the leader: under the paths that are being deleted."""
     leader, new = parted
     further = followed(leader, "further")
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     later_ms = leader.storage.now_ms() + 2 * 86_400_000
     slow = SlowVacuum(leader, later_ms)
     assert not vacuum(leader, now_ms=later_ms).failed
-    promote(further, TOPIC, new, force=True)
-    demote(leader, TOPIC, further)
+    promote_topic(further, TOPIC, new, force=True)
+    demote_topic(leader, TOPIC, further)
     in_step(further, leader)
     slow.goes_on()
     assert numbers(leader) == [*range(10), 77, 78, 79]
@@ -287,19 +287,19 @@ def test_a_slow_vacuum_does_not_delete_what_comes_back_after_a_demotion(parted):
 
 def test_a_leader_is_demoted_for_one_that_was_promoted_over_it_only(leader, follower):
     with pytest.raises(NotLeaderError, match=r"is no leader there.*found follower"):
-        demote(leader, TOPIC, follower)
-    promote(follower, TOPIC)
+        demote_topic(leader, TOPIC, follower)
+    promote_topic(follower, TOPIC)
     with pytest.raises(NotLeaderError, match=r"is no leader there.*found fenced"):
-        demote(follower, TOPIC, leader)
+        demote_topic(follower, TOPIC, leader)
 
 
 def test_partitions_that_the_leader_lacks_are_no_reason_to_lose_them(parted):
     leader, new = parted
     leader.alter_topic(TOPIC, partitions=3)
     with pytest.raises(DivergedLogError, match=r"has more partitions than its leader.*--partitions 3"):
-        demote(leader, TOPIC, new, cut=True)
+        demote_topic(leader, TOPIC, new, cut=True)
     new.alter_topic(TOPIC, partitions=3)
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     in_step(new, leader)
     assert_equal(new, leader)
 
@@ -308,7 +308,7 @@ def test_a_reader_in_a_group_that_read_what_was_cut_learns_of_it(parted):
     """Its position is within the log again by the time that it comes back."""
     leader, new = parted
     position = moved(leader, "audit", {TOPIC: {0: 12}})[TOPIC, 0]
-    demote(leader, TOPIC, new, cut=True)
+    demote_topic(leader, TOPIC, new, cut=True)
     add(new, [89, 90, 91])
     in_step(new, leader)
     with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 10 on.*--to 10"):
@@ -320,13 +320,13 @@ def test_runs_of_a_shared_object_are_cut_by_their_partitions(leader, follower):
     leader.alter_topic(TOPIC, partitions=12)
     in_step(leader, follower)
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     few = pa.table({"value": [b"77"] * 24, "partition": pa.array([*range(12)] * 2, pa.int32())})
     leader.append(TOPIC, few)
     assert leader.snapshot(TOPIC).live_of(3)[-1].is_shared
     add(follower, [88], partition=3)
-    cut = demote(leader, TOPIC, follower, cut=True).cut
+    cut = demote_topic(leader, TOPIC, follower, cut=True).cut
     assert [(tail.partition, tail.log_end_offset - tail.first_offset) for tail in cut] == [(n, 2) for n in range(12)]
     in_step(follower, leader)
     assert_equal(follower, leader)

@@ -10,7 +10,7 @@ from spark_segments.log.kafka import importing
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.erasure.erase import erase
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.promote import promote_topic
 from spark_segments.maintenance.removal.restore import restore
 from tests.log import kafka_side
 from tests.log.kafka_side import KafkaSide
@@ -31,7 +31,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fenced_leader_takes_nothing_and_says_who_does(leader, follower, operation):
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     before = leader.snapshot(TOPIC).version
     with pytest.raises(NotLeaderError, match=rf"found fenced.*{follower.uri} was promoted in its place: write there"):
         OPERATIONS[operation](leader)
@@ -41,7 +41,7 @@ def test_a_fenced_leader_takes_nothing_and_says_who_does(leader, follower, opera
 @pytest.mark.parametrize("job", [roll, retain, compact], ids=lambda job: job.__name__)
 def test_jobs_fail_at_a_fenced_leader_and_vacuum_runs(leader, follower, job):
     leader.alter_topic(TOPIC, {"cleanup.policy": "compact,delete"})
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     [failed] = job(leader, now_ms=LATER_MS).failed
     assert f"takes no {job.__name__}" in failed["error"] and follower.uri in failed["error"]
     assert not vacuum(leader, now_ms=LATER_MS).failed
@@ -50,7 +50,7 @@ def test_jobs_fail_at_a_fenced_leader_and_vacuum_runs(leader, follower, job):
 def test_a_writer_in_mid_commit_meets_the_fence_at_its_next_try(leader, follower):
     """It had read the topic, and written its files, before the fence."""
     play = Play()
-    play.commits(lambda go: (promote(follower, TOPIC), go()))
+    play.commits(lambda go: (promote_topic(follower, TOPIC), go()))
     with pytest.raises(NotLeaderError, match=r"takes no append"):
         add(played(leader, play), [10])
     assert play.calls["commit_on"] == 1  # the second try was not sent
@@ -60,20 +60,20 @@ def test_a_writer_in_mid_commit_meets_the_fence_at_its_next_try(leader, follower
 def test_a_fence_that_comes_second_copies_the_append_that_came_first(leader, follower):
     play = Play()
     play.commits(lambda go: (add(leader, [10]), go()))
-    promote(follower, TOPIC, played(leader, play))
+    promote_topic(follower, TOPIC, played(leader, play))
     assert numbers(follower) == list(range(11))
 
 
 def test_an_append_before_the_fence_whose_reply_was_lost_is_no_error(leader, follower):
     play = Play()
-    play.commits(lambda go: committed_but_reply_lost(lambda: (go(), promote(follower, TOPIC))))
+    play.commits(lambda go: committed_but_reply_lost(lambda: (go(), promote_topic(follower, TOPIC))))
     add(played(leader, play), [10])
     assert numbers(follower) == list(range(11))
 
 
 def test_a_request_that_the_store_carries_out_late_comes_too_late(leader, follower):
     play, late = Play(), Late()
-    play.commits(lambda go: (promote(follower, TOPIC), late(go)))
+    play.commits(lambda go: (promote_topic(follower, TOPIC), late(go)))
     with pytest.raises(NotLeaderError):
         add(played(leader, play), [10])
     with pytest.raises(Exception, match=r"already exists|conflict|Failed to commit|version"):
@@ -84,7 +84,7 @@ def test_a_request_that_the_store_carries_out_late_comes_too_late(leader, follow
 def test_a_fence_whose_reply_was_lost_is_found(leader, follower):
     play = Play()
     play.commits(committed_but_reply_lost)
-    promote(follower, TOPIC, played(leader, play))
+    promote_topic(follower, TOPIC, played(leader, play))
     assert leader.snapshot(TOPIC).states["fence_version"] == str(leader.snapshot(TOPIC).version)
     add(follower, [10])
     assert numbers(follower) == list(range(11))
@@ -102,14 +102,14 @@ def test_a_topic_that_was_made_anew_is_another_topic(leader, follower):
     play.commits(made_anew)
     for former in (played(leader, play), leader):
         with pytest.raises(DivergedLogError, match=r"not copies of one topic.*expected topic id"):
-            promote(follower, TOPIC, former)
+            promote_topic(follower, TOPIC, former)
     add(leader, [7])
     assert numbers(leader) == [7]
 
 
 def test_a_fence_outlives_a_deletion_that_comes_after_it(leader, follower):
     """And so no topic of the name is made there behind the new leader's back."""
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     with pytest.raises(NotLeaderError, match=r"takes no delete"):
         leader.delete_topic(TOPIC)
     with pytest.raises(TopicExistsError):
@@ -119,8 +119,8 @@ def test_a_fence_outlives_a_deletion_that_comes_after_it(leader, follower):
 def test_a_topic_that_its_leader_deleted_is_promoted_by_force_alone(leader, follower):
     leader.delete_topic(TOPIC)
     with pytest.raises(UnknownTopicError, match=r"leader of topic orders has deleted it.*--force"):
-        promote(follower, TOPIC)
-    promote(follower, TOPIC, force=True)
+        promote_topic(follower, TOPIC)
+    promote_topic(follower, TOPIC, force=True)
     add(follower, [10])
     assert numbers(follower) == list(range(11))
     with pytest.raises(NotLeaderError, match=r"takes no create"):
@@ -130,14 +130,14 @@ def test_a_topic_that_its_leader_deleted_is_promoted_by_force_alone(leader, foll
 def test_a_restore_just_before_the_fence_is_what_the_new_leader_has(leader, follower):
     play = Play()
     play.commits(lambda go: (restore(leader, topics=[TOPIC], version=1), go()))
-    promote(follower, TOPIC, played(leader, play))
+    promote_topic(follower, TOPIC, played(leader, play))
     assert numbers(follower) == numbers(leader) == list(range(6))
     assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
 
 
 def test_a_restore_of_a_version_before_the_fence_does_not_lift_it(leader, follower):
     before = leader.snapshot(TOPIC).version
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     for version in (1, before):
         with pytest.raises(NotLeaderError, match=r"takes no restore"):
             restore(leader, topics=[TOPIC], version=version)
@@ -161,7 +161,7 @@ def test_an_import_in_its_midst_ends_at_the_fence(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.maintenance.promotion.copies.TOPIC", kafka_side.TOPIC)
     follower = followed(leader)
     play = Play()
-    play.commits(lambda go: go(), lambda go: (promote(follower, kafka_side.TOPIC), go()))
+    play.commits(lambda go: go(), lambda go: (promote_topic(follower, kafka_side.TOPIC), go()))
     with pytest.raises(NotLeaderError, match=r"takes no import"):
         played(leader, play).import_kafka(source)
     ends = {name: log.offsets(kafka_side.TOPIC)[0][1] for name, log in (("leader", leader), ("follower", follower))}

@@ -9,9 +9,9 @@ import pytest
 
 from spark_segments.log.groups import group as groups_module
 from spark_segments.log.groups.group import Group, check_position
-from spark_segments.maintenance.promotion.demote import demote
+from spark_segments.maintenance.promotion.demote import demote_topic
 from spark_segments.maintenance.promotion.group_positions import copy_positions
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.log.groups.readers import moved
 from tests.maintenance.promotion.copies import TOPIC
 
@@ -35,7 +35,7 @@ def clock(monkeypatch) -> None:
 def test_groups_go_on_at_the_new_leader(leader, follower):
     moved(leader, "audit", {TOPIC: {0: 4, 1: 1}})
     moved(leader, "billing", {TOPIC: {0: 7}})
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     assert follower.group("audit").positions().offsets == {TOPIC: {0: 4, 1: 1}}
     assert follower.group("billing").positions().offsets == {TOPIC: {0: 7}}
     check_position(follower.snapshot(TOPIC), 0, follower.group("audit").positions()[TOPIC, 0], "audit")
@@ -44,10 +44,10 @@ def test_groups_go_on_at_the_new_leader(leader, follower):
 def test_the_position_that_a_group_committed_last_counts(leader, follower):
     """Also when the role goes back to a place where the group had read before."""
     moved(leader, "audit", {TOPIC: {0: 4, 1: 1}})
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     moved(follower, "audit", {TOPIC: {0: 2}})  # its reader went back
-    demote(leader, TOPIC, follower)
-    promote(leader, TOPIC)
+    demote_topic(leader, TOPIC, follower)
+    promote_topic(leader, TOPIC)
     assert leader.group("audit").positions().offsets == {TOPIC: {0: 2, 1: 1}}
 
 
@@ -56,7 +56,7 @@ def test_a_group_that_cannot_be_read_keeps_no_other_from_its_new_leader(leader, 
     moved(leader, "billing", {TOPIC: {0: 7}})
     for file in Path(leader.uri, "_groups", "audit").glob("*.json"):
         file.write_bytes(b"damaged")
-    [warning] = promote(follower, TOPIC).warnings
+    [warning] = promote_topic(follower, TOPIC).warnings
     assert "positions of group audit" in warning
     assert follower.group("billing").positions().offsets == {TOPIC: {0: 7}}
 

@@ -25,8 +25,8 @@ from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote_topic
 from spark_segments.storage import Storage
 from tests.log.groups.readers import moved
 from tests.log.played_log import Play
@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 def test_a_promoted_follower_has_all_that_its_leader_had_and_leads_in_a_new_epoch(leader, follower):
     add(leader, [10, 11])  # after the last mirror
-    done = promote(follower, TOPIC)
+    done = promote_topic(follower, TOPIC)
     assert (done.steps, done.is_fenced, done.left_behind) == (STEPS, True, ())
     assert done.leader_epochs == {0: (1, 12), 1: (1, 1)}
     add(follower, [12])
@@ -63,7 +63,7 @@ def test_a_promoted_follower_has_all_that_its_leader_had_and_leads_in_a_new_epoc
 
 def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
     """Chunks of the former leader are rolled by the new one."""
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [10])
     roll(follower, now_ms=LATER_MS)
     [segment] = follower.snapshot(TOPIC).live_of(0)
@@ -75,16 +75,16 @@ def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
 def test_a_dry_run_says_what_a_promotion_would_do_and_changes_nothing(leader, follower):
     add(leader, [10])  # a promotion would copy it
     versions = [log.snapshot(TOPIC).version for log in (leader, follower)]
-    done = promote(follower, TOPIC, dry_run=True)
+    done = promote_topic(follower, TOPIC, dry_run=True)
     assert (done.steps, done.former_uri, done.leader_epochs[0]) == (STEPS, leader.uri, (1, 11))
     assert [log.snapshot(TOPIC).version for log in (leader, follower)] == versions
 
 
 def test_a_promotion_is_done_once(leader, follower):
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [10])
     version = follower.snapshot(TOPIC).version
-    again = promote(follower, TOPIC)
+    again = promote_topic(follower, TOPIC)
     assert (again.steps, again.is_fenced, again.leader_epochs[0]) == ((), True, (1, 10))
     assert follower.snapshot(TOPIC).version == version
 
@@ -103,8 +103,8 @@ def test_a_promotion_that_was_killed_at_any_commit_goes_on(leader, follower, com
 
     play.commits(*[lambda go: go()] * commit, killed)
     with pytest.raises(Killed):
-        promote(played(follower, play), TOPIC, played(leader, play))
-    promote(follower, TOPIC)
+        promote_topic(played(follower, play), TOPIC, played(leader, play))
+    promote_topic(follower, TOPIC)
     add(follower, [12])
     assert numbers(follower) == list(range(13))
     assert epochs(follower) == ((0, 0), (1, 12))
@@ -117,7 +117,7 @@ def test_a_follower_in_mid_promotion_says_so(leader, follower):
     play = Play()
     play.commits(lambda go: go(), lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
-        promote(played(follower, play), TOPIC, played(leader, play))
+        promote_topic(played(follower, play), TOPIC, played(leader, play))
     with pytest.raises(NotLeaderError, match=r"Its promotion has begun: finish it"):
         add(follower, [1])
     assert promotable_topics(follower) == [TOPIC]
@@ -127,24 +127,24 @@ def test_a_former_leader_takes_its_role_back_from_a_promotion_that_was_not_finis
     play = Play()
     play.commits(lambda go: go(), lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
-        promote(played(follower, play), TOPIC, played(leader, play))
-    promote(leader, TOPIC)
+        promote_topic(played(follower, play), TOPIC, played(leader, play))
+    promote_topic(leader, TOPIC)
     add(leader, [10])
     with pytest.raises(NotLeaderError, match=r"takes no append"):
         add(follower, [1])
     in_step(leader, follower)
     assert_equal(leader, follower)
     assert epochs(leader) == ((0, 0), (1, 10))
-    promote(follower, TOPIC)  # a new promotion
+    promote_topic(follower, TOPIC)  # a new promotion
     assert epochs(follower) == ((0, 0), (1, 10), (2, 11))
 
 
 def test_of_two_promotions_the_one_that_was_taken_back_does_not_open(leader, follower):
     """It had copied all, and was about to open when the former leader took its role back."""
     play = Play()
-    play.commits(lambda go: go(), lambda go: go(), lambda go: (promote(leader, TOPIC), go()))
+    play.commits(lambda go: go(), lambda go: go(), lambda go: (promote_topic(leader, TOPIC), go()))
     with pytest.raises(NotLeaderError, match=r"taken back while it ran"):
-        promote(played(follower, play), TOPIC)
+        promote_topic(played(follower, play), TOPIC)
     add(leader, [10])
     assert numbers(leader) == list(range(11))
 
@@ -155,40 +155,40 @@ def test_a_role_that_is_taken_back_by_force_ends_a_promotion_that_is_copying(lea
 
     def taken_back(go):
         Path(follower.uri).rename(hidden)
-        promote(leader, TOPIC, force=True)
+        promote_topic(leader, TOPIC, force=True)
         hidden.rename(follower.uri)
         go()
 
     play = Play()
     play.commits(lambda go: go(), taken_back)
     with pytest.raises(NotLeaderError, match="has taken its role back"):
-        promote(played(follower, play), TOPIC)
+        promote_topic(played(follower, play), TOPIC)
     add(leader, [10])
-    promote(follower, TOPIC)  # a promotion of its own, behind a fence of its own
+    promote_topic(follower, TOPIC)  # a promotion of its own, behind a fence of its own
     assert numbers(follower) == list(range(11))
     assert epochs(follower)[-1] == (3, 11)
 
 
 def test_of_two_followers_one_is_promoted(leader, follower):
     other = followed(leader, "other")
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     with pytest.raises(NotLeaderError, match=rf"no leader any more.*{follower.uri}.*--from"):
-        promote(other, TOPIC)
+        promote_topic(other, TOPIC)
     with pytest.raises(NotLeaderError, match=r"takes no append"):
         add(other, [1])
     with pytest.raises(NotLeaderError, match=r"is a follower there, too"):
-        promote(other, TOPIC, followed(leader, "third").uri)
+        promote_topic(other, TOPIC, followed(leader, "third").uri)
 
 
 def test_a_follower_of_another_leader_does_not_fence_this_one(leader, follower):
     """What it has mirrored is counted by the versions of the leader before it: it can copy nothing from here."""
     other = followed(leader, "other")
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     with pytest.raises(LogDirError, match=rf"not the log that the follower has mirrored.*demote {other.uri} orders"):
-        promote(other, TOPIC, follower.uri)
+        promote_topic(other, TOPIC, follower.uri)
     add(follower, [10])
-    demote(other, TOPIC, follower)
-    promote(other, TOPIC)
+    demote_topic(other, TOPIC, follower)
+    promote_topic(other, TOPIC)
     assert numbers(other) == list(range(11))
 
 
@@ -199,9 +199,9 @@ def test_a_leader_that_went_back_to_a_backup_is_replaced_by_force(leader, follow
     shutil.rmtree(leader.uri)
     Path(backup).rename(leader.uri)
     with pytest.raises(LogDirError, match="not the log that the follower has mirrored"):
-        promote(follower, TOPIC)
+        promote_topic(follower, TOPIC)
     add(leader, [77])  # it is not fenced
-    done = promote(follower, TOPIC, force=True)
+    done = promote_topic(follower, TOPIC, force=True)
     assert done.is_fenced and [tail.first_offset for tail in done.left_behind] == [10]
     assert numbers(follower) == list(range(11))
     with pytest.raises(NotLeaderError):
@@ -210,20 +210,20 @@ def test_a_leader_that_went_back_to_a_backup_is_replaced_by_force(leader, follow
 
 def test_a_leader_that_stands_alone_has_none_to_replace(leader):
     with pytest.raises(NotLeaderError, match=r"is a leader already.*--from"):
-        promote(leader, TOPIC)
+        promote_topic(leader, TOPIC)
     with pytest.raises(NotLeaderError, match=r"over itself"):
-        promote(leader, TOPIC, leader.uri)
+        promote_topic(leader, TOPIC, leader.uri)
 
 
 def test_a_mirror_of_the_former_leader_does_not_touch_the_new_one(leader, follower):
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [10])
     assert f"demote {leader.uri} orders --leader {follower.uri}" in mirrored_again(leader, follower)
     assert numbers(follower) == list(range(11))
 
 
 def test_a_mirror_of_the_former_leader_compares_no_files_again_and_again(leader, follower, monkeypatch):
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [10])
     roll(follower, now_ms=LATER_MS)
     read, paths = Storage.read, []
@@ -237,14 +237,14 @@ def test_a_mirror_of_the_former_leader_compares_no_files_again_and_again(leader,
         error = mirrored_again(leader, follower)
         assert "leads in epoch 1 from offset 10 of orders-0 on" in error and f"--leader {follower.uri}" in error
         assert not [path for path in paths if path.startswith(f"{TOPIC}-")]
-        demote(leader, TOPIC, follower)
+        demote_topic(leader, TOPIC, follower)
         paths.clear()
 
 
 def test_two_runs_of_a_promotion_are_one(leader, follower):
     add(leader, [10])
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: promote(LogDir.open(follower.uri), TOPIC), range(2)))
+        list(pool.map(lambda _: promote_topic(LogDir.open(follower.uri), TOPIC), range(2)))
     add(follower, [11])
     assert numbers(follower) == list(range(12))
     assert epochs(follower) == ((0, 0), (1, 11))
@@ -272,7 +272,7 @@ def test_writers_that_move_to_the_new_leader_lose_nothing_and_write_nothing_twic
 
     with ThreadPoolExecutor(3) as pool:
         writers = [pool.submit(write, writer) for writer in (1, 2, 3)]
-        promote(follower, TOPIC)
+        promote_topic(follower, TOPIC)
         sent = [number for writer in writers for number in writer.result()]
     assert sorted(numbers(follower, partition=1)) == sorted([50, *sent])
     before = epochs(follower, partition=1)[-1][1]
@@ -282,7 +282,7 @@ def test_writers_that_move_to_the_new_leader_lose_nothing_and_write_nothing_twic
 def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(leader, follower):
     """A writer that was killed before it knew sends it again."""
     add(leader, [10], txn=("app", 3))
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [10], txn=("app", 3))
     add(follower, [11], txn=("app", 4))
     assert numbers(follower) == list(range(12))
@@ -295,16 +295,16 @@ def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
     add(leader, range(3))
     follower = followed(leader)
     with pytest.raises(FormatVersionError, match="segments topic upgrade LOG_DIR orders"):
-        promote(follower, TOPIC)
+        promote_topic(follower, TOPIC)
     add(leader, [3])
     leader.upgrade_topic(TOPIC)
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     assert numbers(follower) == list(range(4))
 
 
 def test_a_manifest_that_is_made_anew_has_its_fence(leader, follower):
     """The recovery copy is of the fence, however few commits came before it."""
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     shutil.rmtree(Path(leader.uri, "_manifest", TOPIC))
     rebuild_manifest(leader, TOPIC)
     with pytest.raises(NotLeaderError, match=follower.uri):
@@ -320,15 +320,15 @@ def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
     in_step(leader, follower)
     add(leader, [3])
     play = Play()
-    play.commits(lambda go: (promote(follower, TOPIC, storage_options=s3_options), go()))
+    play.commits(lambda go: (promote_topic(follower, TOPIC, storage_options=s3_options), go()))
     with pytest.raises(NotLeaderError, match=follower.uri):
         add(LogDir(leader.storage, open_delta_log=play), [4])
     add(follower, [5])
     assert numbers(follower) == [0, 1, 2, 3, 5]
-    demote(leader, TOPIC, follower)
+    demote_topic(leader, TOPIC, follower)
     in_step(follower, leader)
     assert_equal(follower, leader)
-    promote(leader, TOPIC)
+    promote_topic(leader, TOPIC)
     assert epochs(leader) == ((0, 0), (1, 4), (2, 5))
 
 
@@ -338,10 +338,10 @@ def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
 def test_a_leader_out_of_reach_is_replaced_by_force_alone(leader, follower):
     away = taken_away(leader)
     with pytest.raises(LogDirError, match=r"Not a log directory.*"):
-        promote(follower, TOPIC)
+        promote_topic(follower, TOPIC)
     with pytest.raises(NotLeaderError):
         add(follower, [1])
-    done = promote(follower, TOPIC, force=True)
+    done = promote_topic(follower, TOPIC, force=True)
     assert (done.is_fenced, done.source_version) == (False, leader_version(away))
     assert "out of reach" in done.warnings[0]
     add(follower, [10])
@@ -354,10 +354,10 @@ def leader_version(path: Path) -> int:
 
 def test_a_leader_that_was_out_of_reach_is_fenced_as_soon_as_it_is_met(leader, follower):
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     add(leader, [77])  # nobody has told it
-    done = promote(follower, TOPIC)
+    done = promote_topic(follower, TOPIC)
     assert (done.steps, done.is_fenced) == (("fence",), True)
     assert [dataclasses.astuple(tail) for tail in done.left_behind] == [(0, 10, 11)]
     with pytest.raises(NotLeaderError, match=follower.uri):
@@ -366,7 +366,7 @@ def test_a_leader_that_was_out_of_reach_is_fenced_as_soon_as_it_is_met(leader, f
 
 def test_force_is_no_leave_to_lose_what_can_be_copied(leader, follower):
     add(leader, [10])
-    done = promote(follower, TOPIC, force=True)
+    done = promote_topic(follower, TOPIC, force=True)
     assert done.is_fenced and not done.warnings
     assert numbers(follower) == list(range(11))
 
@@ -377,8 +377,8 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     lost = leader.snapshot(TOPIC).live_of(0)[-1]
     Path(leader.uri, lost.path).unlink()
     with pytest.raises(SegmentsError, match=r"orders-0"):
-        promote(follower, TOPIC)
-    done = promote(follower, TOPIC, force=True)
+        promote_topic(follower, TOPIC)
+    done = promote_topic(follower, TOPIC, force=True)
     assert done.is_fenced and done.warnings
     add(follower, [99])
     assert numbers(follower) == [*range(10), 99]
@@ -399,26 +399,26 @@ def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, f
     with monkeypatch.context() as patched:
         patched.setattr(Storage, "stream", no_room)
         with pytest.raises(StorageError, match="no space left"):
-            promote(follower, TOPIC, force=True)
+            promote_topic(follower, TOPIC, force=True)
         with pytest.raises(NotLeaderError, match=r"Its promotion has begun"):
             add(follower, [99])
-    assert not promote(follower, TOPIC, force=True).warnings
+    assert not promote_topic(follower, TOPIC, force=True).warnings
     assert numbers(follower) == list(range(11))
 
 
 def test_an_old_leader_is_promoted_over_a_promoted_one_by_force_alone(leader, follower):
     """Both took records after they had parted: whose are left behind is for a human to say."""
     away = taken_away(leader)
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     add(leader, [77])
     add(follower, [88, 89])
     with pytest.raises(
         DivergedLogError, match=r"from offset 10 of orders-0 on.*expected.*at most 10, found 12.*--force"
     ):
-        promote(leader, TOPIC, follower.uri)
+        promote_topic(leader, TOPIC, follower.uri)
     add(follower, [90])  # it was not fenced
-    done = promote(leader, TOPIC, follower.uri, force=True)
+    done = promote_topic(leader, TOPIC, follower.uri, force=True)
     assert [dataclasses.astuple(tail) for tail in done.left_behind] == [(0, 10, 13)]
     with pytest.raises(NotLeaderError, match=leader.uri):
         add(follower, [91])

@@ -11,8 +11,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError
 from spark_segments.maintenance import compact, roll, vacuum
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import promote_topic
 from spark_segments.maintenance.removal.restore import restore
 from tests.maintenance.promotion.copies import LATER_MS, TOPIC, assert_equal, contents, in_step
 
@@ -64,7 +64,7 @@ def part_and_join(directory: Path, seed: int) -> bool:
     for _ in range(chance.randint(0, 3)):
         work(old, chance)  # which the follower misses
     away = Path(old.uri).rename(directory / "away")
-    promote(new, TOPIC, force=True)
+    promote_topic(new, TOPIC, force=True)
     away.rename(old.uri)
     for log in (old, new):
         for _ in range(chance.randint(0, 6)):
@@ -72,15 +72,15 @@ def part_and_join(directory: Path, seed: int) -> bool:
     stays, goes = old, new
     if chance.random() < 0.5:
         stays, goes = new, old
-        promote(new, TOPIC)  # fences the old one
+        promote_topic(new, TOPIC)  # fences the old one
     else:
-        promote(old, TOPIC, new.uri, force=True)
+        promote_topic(old, TOPIC, new.uri, force=True)
     before = contents(stays), transactions(stays)
-    tails = demote(goes, TOPIC, stays, dry_run=True).cut
+    tails = demote_topic(goes, TOPIC, stays, dry_run=True).cut
     if tails:
         with pytest.raises(DivergedLogError, match=f"from offset {tails[0].first_offset} of"):
-            demote(goes, TOPIC, stays)
-    demote(goes, TOPIC, stays, cut=True)
+            demote_topic(goes, TOPIC, stays)
+    demote_topic(goes, TOPIC, stays, cut=True)
     in_step(stays, goes)
     assert_equal(stays, goes)
     assert (contents(stays), transactions(stays)) == (contents(goes), transactions(goes)) == before

@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import promote
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, assert_equal, followed, in_step, led
 from tests.spark.streams.conftest import numbers
 from tests.spark.streams.in_process_query import Killed, Query
@@ -30,7 +30,7 @@ def follower(leader) -> LogDir:
 def promoted_by_force(leader: LogDir, follower: LogDir) -> None:
     """The leader is lost. The new one takes 88 to 90, and so is longer than the leader was."""
     Path(leader.uri).rename(Path(leader.uri).with_name("lost"))
-    promote(follower, TOPIC, force=True)
+    promote_topic(follower, TOPIC, force=True)
     add(follower, [88, 89, 90])
 
 
@@ -48,7 +48,7 @@ def test_a_stream_goes_on_over_a_planned_failover(leader, follower):
     stream = begun(leader)
     add(leader, [10])
     stream.run()
-    promote(follower, TOPIC)
+    promote_topic(follower, TOPIC)
     add(follower, [11])
     assert numbers(moved(stream, follower).run()) == [11]
 
@@ -105,6 +105,6 @@ def test_a_query_of_spark_ahead_of_a_forced_failover_fails_and_goes_on_where_the
     # The lost leader comes back. Comparing and cutting are tasks of Spark.
     Path(leader.uri).with_name("lost").rename(leader.uri)
     roll(leader, now_ms=LATER_MS)
-    demote(leader, TOPIC, follower, cut=True, spark=spark)
+    demote_topic(leader, TOPIC, follower, cut=True, spark=spark)
     in_step(follower, leader)
     assert_equal(follower, leader)
