@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import SegmentsError
-from spark_segments.format import batches, control, patch, rolling, trim
+from spark_segments.format import batches, control, patch, rolling, single_batch
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.decoding import batch_groups, columns
@@ -35,7 +35,7 @@ INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
 """How many inputs each entry point gets."""
 
 ROOMS = {
-    "format.batch_kernels": (batches, control, patch, trim),
+    "format.batch_kernels": (batches, control, patch, single_batch),
     "format.decoding.kernels": (batch_groups, columns),
     "format.encoding.kernels": (encode, partitioner),
     "format.sidecars.kernels": (index, txn_index, rolling),
@@ -174,7 +174,7 @@ def test_hostile_batches_are_rebased_and_trimmed_alike(monkeypatch):
         for row in long.tolist():
             one = window.take(slice(row, row + 1))
             first, last = int(one.batches.base_offset[0]), int(one.batches.last_offset[0])
-            parts.append(result(lambda one=one, at=first + 1 + (last - first) // 3: trim.batch_from(one, at)))
+            parts.append(result(lambda one=one, at=first + 1 + (last - first) // 3: single_batch.batch_from(one, at)))
         return bytes(copy), parts
 
     for seed in range(INPUTS):
