@@ -5,15 +5,26 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+AGAIN_SECONDS = 2.0
+"""After so long a signal is raised again: where it came while native code called Python, the first may be lost."""
 
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
     """Ends its block, without an error, at Ctrl-C or at SIGTERM, by which schedulers and containers end a process."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
     try:
         yield
     except KeyboardInterrupt:
         return
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.cli import interrupts
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.errors import CommitConflictError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.log.manifest.change import Change
@@ -244,3 +246,15 @@ def test_ctrl_c_and_sigterm_end_a_follower_cleanly(orders, python_environment, s
     assert (process.returncode, error) == (0, b"")
     # The signal may come between the last line and the note that it was written: it is printed again then.
     assert orders.group("audit").positions().offsets in ({"orders": {0: 3}}, {"orders": {0: 4}})
+
+
+def test_a_signal_that_other_code_swallowed_is_raised_again(monkeypatch):
+    monkeypatch.setattr(interrupts, "AGAIN_SECONDS", 0.01)
+    swallowed = 0
+    with interrupts.until_interrupted():
+        with contextlib.suppress(KeyboardInterrupt):  # as native code does that calls Python and drops its error
+            signal.raise_signal(signal.SIGTERM)
+        swallowed += 1
+        signal.pause()
+        raise AssertionError("the block was not ended")
+    assert swallowed == 1
