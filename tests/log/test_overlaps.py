@@ -270,7 +270,7 @@ def last_end(segments: Sequence[SegmentOf]) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(segments=segments_of([2, 2, 1, 0]), log_start=st.just(0) | st.integers(0, 60), indexes=st.booleans())
 def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(segments, log_start, indexes):
     records, end = served(segments, log_start)
@@ -295,7 +295,7 @@ def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(segments=segments_of([2]), log_start=st.just(0) | st.integers(0, 60), indexes=st.booleans())
 def test_a_copy_of_segments_that_overlap_is_the_walk(segments, log_start, indexes):
     records, end = served(segments, log_start)
