@@ -390,7 +390,7 @@ def commit_info(number: int) -> dict:
         "operation": "WRITE",
         "commitId": f"commit-{number}",
         "attempt": 0,
-        "change": "append",
+        "change": "append" if number else "create",
     }
     return {"commitInfo": info}
 
