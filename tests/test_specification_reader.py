@@ -108,6 +108,7 @@ def test_log_end_and_last_stable_offset_are_kafkas(name: str) -> None:
     assert (partition.log_end_offset, partition.last_stable_offset) == (kafka["logEndOffset"], kafka["LSO"])
 
 
+@pytest.mark.rule("K5")
 @pytest.mark.parametrize("name", [*TRANSACTIONAL, "broker-data/payments-0"])
 def test_aborted_transactions_are_those_of_the_txnindex(name: str) -> None:
     partition = KafkaPartition(golden_dir(name))

@@ -259,6 +259,7 @@ def test_delta_rs_finds_its_tables_where_the_storage_lists_them(storage):
     assert DeltaTable(uri, storage_options=options).version() == 1
 
 
+@pytest.mark.rule("W22")
 def test_one_of_sixteen_creators_wins(storage):
     for turn in range(10):
         path, barrier = f"a/b/{turn}", threading.Barrier(16)

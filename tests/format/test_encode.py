@@ -114,6 +114,7 @@ def test_the_twin_writes_markers_and_empty_batches():
     assert (empty.base_offset[0], empty.last_offset[0], empty.count[0]) == (5, 9, 0)
 
 
+@pytest.mark.rule("W2")
 @pytest.mark.parametrize("client", OTHER_CLIENTS, ids=["kafka-python", "aiokafka", "aiokafka in Python"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_other_clients_read_what_is_encoded(codec, client):

@@ -38,6 +38,7 @@ def batches_of(name: str):
         yield int(path.stem), buffer, scan_batches(buffer).batches
 
 
+@pytest.mark.rule("I10")
 @pytest.mark.parametrize("name", UNCLEANED)
 def test_state_rebuilt_from_the_log_equals_kafkas_snapshots(name):
     expected = snapshots(name)

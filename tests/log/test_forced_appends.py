@@ -137,6 +137,7 @@ def test_a_checkpoint_of_a_forced_topic_is_forced_before_its_pointer(root, monke
     assert sum(batch.num_rows for batch in LogDir.open(str(root)).read("orders")) == 7
 
 
+@pytest.mark.rule("W7")
 def test_a_version_that_another_process_committed_is_forced_before_a_commit_on_top_of_it(root):
     LogDir.open(str(root)).create_topic("orders", 1, FORCED)
     LogDir.open(str(root)).append("orders", rows("a"))

@@ -242,6 +242,7 @@ def test_a_flipped_byte_in_the_last_segment_is_refused_too(log, tmp_path, positi
         log.import_kafka(str(source))
 
 
+@pytest.mark.rule("W3")
 @pytest.mark.parametrize("indexes", [False, True], ids=["without indexes", "indexes of what fits"])
 def test_a_segment_with_offsets_beyond_an_int32_is_read_and_not_imported(log, tmp_path, indexes):
     """Cleaners before Kafka 1.1.1 could write it; a broker since then splits it when it loads it."""

@@ -73,6 +73,7 @@ def assert_copies_are_equal(directory: Path, topic: str, records: list[Record], 
     assert tree(directory) == before
 
 
+@pytest.mark.rule("K3")
 def test_a_segment_is_read_to_its_end_and_then_the_one_that_holds_the_next_offset(tmp_path, caplog):
     write_partition(tmp_path, SEEN, cleaned=474)
     log = LogDir.open(str(tmp_path))

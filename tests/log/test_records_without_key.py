@@ -32,6 +32,7 @@ def ends(log: LogDir, topic: str = "prices") -> int:
     return sum(end for _, end in log.offsets(topic).values())
 
 
+@pytest.mark.rule("W12")
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_record_without_a_key_is_refused_by_name_and_nothing_of_its_append_is_there(log, policy):
     log.create_topic("prices", partitions=2, config={"cleanup.policy": policy})

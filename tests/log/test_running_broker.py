@@ -104,6 +104,7 @@ def test_a_segment_that_rolls_meanwhile_is_left_to_the_next_run(disk, log):
     assert holes(log, "orders") == [] and is_sound(log)
 
 
+@pytest.mark.rule("K4")
 def test_a_segment_that_was_cleaned_meanwhile_is_read_anew(disk, log):
     partition = filled(disk.partitions["prices", 0], 4)
     disk.write_checkpoints()

@@ -87,6 +87,7 @@ def test_rolling_is_undone_and_can_be_done_again(orders):
     assert_sound(orders)
 
 
+@pytest.mark.rule("W17")
 def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
     before, wanted = contents(orders, "orders"), version(orders)
     append_one_by_one(orders, "orders", records(20, first=40))

@@ -114,6 +114,7 @@ def test_what_goes_is_what_kafkas_loops_take(found, overrides):
         assert not any(flag and one.state != SEALED for flag, one in zip(gone, part, strict=True))
 
 
+@pytest.mark.rule("W16")
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(

@@ -59,6 +59,7 @@ def make_old(log: LogDir, path: str, age_ms: int) -> None:
     os.utime(Path(log.uri.removeprefix("file://")) / path, (seconds, seconds))
 
 
+@pytest.mark.rule("W18")
 @pytest.mark.slow
 def test_removed_files_go_after_the_delay_and_then_their_rows(log):
     rolled_topic(log)
@@ -420,6 +421,7 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monke
     assert moment > 50
 
 
+@pytest.mark.rule("O4")
 def test_chunks_that_have_left_the_log_are_not_committed_again(log):
     """A driver that is run again without a transaction has the same messages, but vacuum has taken the files."""
     topic_with(log, "orders", {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS})

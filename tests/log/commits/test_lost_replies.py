@@ -18,6 +18,7 @@ def test_a_creator_whose_reply_is_lost_has_made_the_topic(tmp_path, play):
     assert new_manifest(tmp_path, open_delta_log=play).snapshot().topic_id == TOPIC_ID
 
 
+@pytest.mark.rule("W5")
 def test_a_commit_whose_reply_is_lost_is_not_repeated(manifest, play):
     play.commits(committed_but_reply_lost)
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}

@@ -97,6 +97,7 @@ def test_an_idle_process_does_not_commit_on_a_version_that_vacuum_took(log, file
     assert values(files) == ["a", "other 0", "other 1", "other 2", "b"]
 
 
+@pytest.mark.rule("W6")
 def test_a_process_that_stands_still_before_its_put_commits_on_no_version_that_vacuum_took(log, files, time):
     """It has looked, and wakes up after the log was cut."""
     manifest = log.manifest("orders")

@@ -185,6 +185,7 @@ def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, m
     assert assert_log_is_whole(manifest)[0] == []
 
 
+@pytest.mark.rule("W1")
 @pytest.mark.slow
 def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_path):
     manifest = new_manifest(tmp_path)

@@ -92,6 +92,7 @@ def test_a_conversion_that_was_killed_goes_on(old):
     assert group.commit(group.positions(), {"prices": {0: 3}}).offsets["prices"] == {0: 3}
 
 
+@pytest.mark.rule("G6")
 def test_who_still_writes_the_table_cannot_go_on_from_it(old):
     """Delta's own reader finds no file of positions then, and the next version is taken."""
     path = Path(old.uri, "_groups", "audit")

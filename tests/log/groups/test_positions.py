@@ -72,6 +72,7 @@ def test_a_position_keeps_the_metadata_of_its_reader_and_when_it_was_committed(o
         orders.group("audit").commit(done, {"orders": {0: Position.at(snapshot, 0, 3, "é" * 2049)}})
 
 
+@pytest.mark.rule("G4")
 def test_of_two_readers_from_one_position_the_second_cannot_commit(orders):
     first, second = orders.group("audit"), LogDir.open(orders.uri).group("audit")
     began = [reader.positions() for reader in (first, second)]
@@ -129,6 +130,7 @@ def test_racing_readers_never_both_commit_from_one_position(orders):
     assert len(won) == 10
 
 
+@pytest.mark.rule("G2")
 def test_a_commit_whose_reply_was_lost_is_found(store):
     group = group_at_store(lost_reply, lambda create: create(), lost_reply)
     positions = group.positions()
@@ -196,6 +198,7 @@ def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(
     assert dict(first.positions()) == {}
 
 
+@pytest.mark.rule("G3")
 def test_a_number_whose_file_is_gone_is_given_to_nobody_again(store):
     """A reader stood still while others committed so often that the files after its own were deleted."""
     group = group_at_store()
@@ -291,6 +294,7 @@ def test_a_directory_that_kafka_wrote_has_no_groups(tmp_path):
     assert log.groups() == []
 
 
+@pytest.mark.rule("G5")
 def test_a_position_is_not_used_where_records_would_be_missed(orders):
     position = moved(orders, "audit", {"orders": {0: 5}})["orders", 0]
     check_position(orders.snapshot("orders"), 0, position, "audit")
@@ -397,6 +401,7 @@ def test_a_file_of_positions_that_is_damaged_is_an_error_that_names_it(orders, d
     assert moved(orders, "audit", {"orders": {0: 5}}).offsets == {"orders": {0: 5}}
 
 
+@pytest.mark.rule("G1")
 def test_the_file_of_a_group_is_what_its_specification_says(orders):
     moved(orders, "audit", {"orders": {1: 6, 0: 5}})
     body, check, *rest = newest_file(orders).read_bytes().split(b"\n")

@@ -20,6 +20,7 @@ from tests.log.manifest.files import offsets, segment_files
 # Appending
 
 
+@pytest.mark.rule("W9")
 def test_chunks_get_the_next_offsets_of_their_partitions_in_the_order_given(manifest):
     chunks = [new_chunk(0, 5), new_chunk(2, 7), new_chunk(0, 1), new_chunk(2, 3)]
     assert commit_append(manifest, chunks[:3]) == {0: (0, 5), 2: (0, 6)}
@@ -54,6 +55,7 @@ def test_an_append_of_nothing_makes_no_version(manifest):
     assert manifest.snapshot().version == 0
 
 
+@pytest.mark.rule("W10")
 def test_a_repeated_or_older_transaction_adds_nothing(manifest):
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {0: (0, 9)}
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {}
@@ -71,6 +73,7 @@ def test_transactions_outlive_a_checkpoint_but_not_their_topic(manifest):
     assert commit_append(manifest, [new_chunk(topic_id="second")], ("app", 7)) == {0: (0, 9)}
 
 
+@pytest.mark.rule("W14")
 def test_a_chunk_that_vacuum_might_have_taken_is_refused(manifest, tmp_path):
     chunk = dataclasses.replace(new_chunk(), created_ms=1_700_000_000_000)
     with pytest.raises(CommitConflictError, match="too old"):
@@ -132,6 +135,7 @@ def test_a_plan_with_nothing_to_do_makes_no_version(manifest):
     assert manifest.snapshot().version == 0
 
 
+@pytest.mark.rule("W8")
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -68,6 +68,7 @@ def test_a_table_that_asks_its_readers_for_more_is_refused_in_every_use(log, pro
         USES[use](log)
 
 
+@pytest.mark.rule("M4", "M32")
 @pytest.mark.parametrize("use", [name for name in USES if name != "read"])
 @pytest.mark.parametrize(
     ("protocol", "configuration"),
@@ -89,6 +90,7 @@ def test_a_table_that_asks_its_writers_for_more_is_read_and_not_written(log, pro
     assert sum(batch.num_rows for batch in log.read("orders")) == 5
 
 
+@pytest.mark.rule("M6")
 def test_an_open_process_sees_what_a_table_asks_since(log):
     commit(log, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}})
     with pytest.raises(LogDirError, match="rowTracking"):

@@ -112,6 +112,7 @@ def test_the_format_version_never_falls(manifest):
         )
 
 
+@pytest.mark.rule("M31")
 def test_an_upgrade_is_a_single_commit_that_changes_no_row_of_the_log(old):
     commit_append(old, [new_chunk(0), new_chunk(1)], ("app", 3))
     before, topic = old.snapshot(), old.snapshot().topic_row

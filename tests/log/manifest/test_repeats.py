@@ -23,6 +23,7 @@ def test_a_job_may_send_any_earlier_version_again():
     assert is_repeat(Transaction("job", 3), Transaction("job", 7), "t")
 
 
+@pytest.mark.rule("W11")
 def test_a_stream_may_send_its_last_batch_again_and_no_earlier_batch():
     assert is_repeat(batch(7), batch(7), "t")
     with pytest.raises(TransactionOrderError, match=r"Batch 6 .*q1.*topic t.*batch 7.*newest checkpoint"):

@@ -17,6 +17,7 @@ from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_p
 from tests.log.manifest.files import offsets
 
 
+@pytest.mark.rule("W21")
 def test_a_new_topic_is_there_with_its_settings_and_empty_partitions(manifest):
     snapshot = manifest.snapshot()
     assert manifest.exists()
@@ -105,6 +106,7 @@ def test_a_topic_made_again_starts_anew_and_still_shows_vacuum_the_old_rows(mani
     assert manifest.snapshot().leftovers.num_rows == 0
 
 
+@pytest.mark.rule("W4")
 def test_a_topic_made_again_refuses_what_was_written_for_the_old_one(manifest):
     chunk = new_chunk()
     with store_clock(77):

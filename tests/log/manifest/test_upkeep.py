@@ -140,6 +140,7 @@ def test_vacuum_goes_on_where_an_earlier_one_has_cut_the_log_between_checkpoints
     assert manifest.snapshot(41).config == {"retention.ms": "40"}
 
 
+@pytest.mark.rule("W19")
 @pytest.mark.parametrize(
     ("commits", "checkpoints", "expected"),
     [

@@ -87,6 +87,7 @@ def test_a_manifest_that_is_lost_whole_is_played_from_notes_alone(tmp_path, monk
     is_usable(log, monkeypatch)
 
 
+@pytest.mark.rule("D10")
 def test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed(tmp_path, monkeypatch):
     """Its writer died before its commit, or right after: nothing tells."""
     log = new_log(tmp_path, partitions=1)

@@ -99,6 +99,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
         check_position(log.snapshot(TOPIC), 0, log.group("readers").positions()[TOPIC, 0], "readers")
 
 
+@pytest.mark.rule("W20")
 def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, monkeypatch):
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
