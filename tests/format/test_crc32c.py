@@ -47,6 +47,12 @@ def test_the_uncompiled_kernel_equals_the_package_and_reads_nothing_else():
             kernel.crc32c_range(start + 1, start + 11)
 
 
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_a_crc_goes_on_from_the_bytes_before(kernel):
+    for cut in (0, 1, 7, 8, 1000, 50_000, len(RANDOM)):
+        assert kernel(RANDOM[cut:], kernel(RANDOM[:cut])) == package.crc32c(RANDOM)
+
+
 def test_any_buffer_is_taken():
     expected = package.crc32c(RANDOM)
     assert crc32c.crc32c(bytearray(RANDOM)) == expected

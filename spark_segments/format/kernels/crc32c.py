@@ -13,8 +13,8 @@ if not cython.compiled:
     def crc_begin():
         pass
 
-    def table_crc(start, end):
-        crc = 0xFFFFFFFF
+    def table_crc(crc, start, end):
+        crc ^= 0xFFFFFFFF
         for at in range(start, end):
             crc ^= load_u8(at)
             for _ in range(8):
@@ -30,20 +30,21 @@ crc_begin()
 @cython.nogil
 def crc32c_range(start: i64, end: i64) -> i64:
     """CRC-32C of the bytes from one address to another."""
-    return best_crc(start, end)
+    return best_crc(0, start, end)
 
 
-def crc32c(buffer) -> int:
-    """CRC-32C of all bytes of a buffer."""
+def crc32c(buffer, crc: int = 0) -> int:
+    """CRC-32C of all bytes of a buffer, after bytes whose CRC-32C is `crc`."""
+    before: i64 = crc
     start: i64 = address_of(buffer)
     end: i64 = start + size_of(buffer)
     found: i64
     with cython.nogil:
-        found = best_crc(start, end)
+        found = best_crc(before, start, end)
     return found
 
 
-def table_crc32c(buffer) -> int:
+def table_crc32c(buffer, crc: int = 0) -> int:
     """The same as on a processor without the instruction."""
     start: i64 = address_of(buffer)
-    return table_crc(start, start + size_of(buffer))
+    return table_crc(crc, start, start + size_of(buffer))

@@ -122,15 +122,16 @@ static void crc_begin(void) {
 #endif
 }
 
-static long long table_crc(long long start, long long end) {
+/* `crc`: of the bytes before. */
+static long long table_crc(long long crc, long long start, long long end) {
     const unsigned char *at = (const unsigned char *)(uintptr_t)start, *until = (const unsigned char *)(uintptr_t)end;
-    return (long long)(uint32_t)~crc_by_table(0xFFFFFFFFu, at, until);
+    return (long long)(uint32_t)~crc_by_table(~(uint32_t)crc, at, until);
 }
-static long long best_crc(long long start, long long end) {
+static long long best_crc(long long crc, long long start, long long end) {
 #ifdef CRC_TARGET
     const unsigned char *at = (const unsigned char *)(uintptr_t)start, *until = (const unsigned char *)(uintptr_t)end;
-    if (crc_has_instruction) return (long long)(uint32_t)~crc_by_instruction(0xFFFFFFFFu, at, until);
+    if (crc_has_instruction) return (long long)(uint32_t)~crc_by_instruction(~(uint32_t)crc, at, until);
 #endif
-    return table_crc(start, end);
+    return table_crc(crc, start, end);
 }
 #endif

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import crc32c as package
-
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, SegmentsError
 from spark_segments.execution import run_tasks
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
@@ -268,5 +267,5 @@ def crc_of_file(storage: Storage, path: str, size: int) -> int:
                 found=f"{end} bytes",
                 hint="Run segments verify",
             )
-        crc = package.crc32c(data, crc)
+        crc = crc32c(data, crc)
     return crc

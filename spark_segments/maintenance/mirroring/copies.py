@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import crc32c as package
 import pyarrow.compute as pc
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
@@ -219,7 +219,7 @@ class Copier:
                         hint="Run segments verify on the leader",
                     )
                 stream.write(data)
-                crc = package.crc32c(data, crc)
+                crc = crc32c(data, crc)
         return crc
 
     def _checked(self, path: str, size: int, rows: Sequence[Segment], *, whole: bool = False) -> int:
@@ -236,7 +236,7 @@ class Copier:
                 batches += len(window.batches)
                 records += int(window.batches.count.sum())
                 if not row.is_shared:
-                    crc = package.crc32c(memoryview(window.data)[: int(window.batches.size.sum())], crc)
+                    crc = crc32c(memoryview(window.data)[: int(window.batches.size.sum())], crc)
             if whole and (batches, records) != (row.batches, row.records):
                 raise CorruptBatchError("Other batches than the row counts", path=path)
         return crc
