@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:
+    import spark_segments.spark  # noqa: F401  # says which PySpark it needs
+
+    raise
 
 
 class DefaultSource(DataSource):

@@ -184,6 +184,10 @@ class MissingExtraError(SegmentsError, ImportError):
         )
 
 
+class UnsupportedSparkError(SegmentsError, ImportError):
+    """The PySpark that is installed is none of those that spark-segments runs with: install one of them."""
+
+
 class RegistryError(SegmentsError):
     """The schema registry has no such schema, does not answer, or refuses: check schema.registry."""
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
@@ -21,6 +20,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.worker import freeze_imports
+from spark_segments.values.spark_types import to_arrow_schema
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target
@@ -139,7 +139,7 @@ class RowWriter(Versioned):
         if not options.formats:
             return []
         columns = [field for field in schema.fields if field.name in ("key", "value")]
-        arrow = to_arrow_schema(StructType(columns), timezone="UTC")
+        arrow = to_arrow_schema(StructType(columns))
         types = {field.name: field.type for field in arrow}
         return self._log_dir.value_writers(options.topic, options.formats, types)
 
@@ -227,7 +227,7 @@ def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
         raise InvalidOptionError("The data has two columns of the same name", found=", ".join(names))
     if not used:
         check_columns(pa.schema([pa.field(name, pa.null()) for name in schema.names]), topic_given=topic_given)
-    check_columns(to_arrow_schema(StructType(used), timezone="UTC"), topic_given=topic_given)
+    check_columns(to_arrow_schema(StructType(used)), topic_given=topic_given)
 
 
 def warn_of_unread_columns(schema: StructType) -> None:

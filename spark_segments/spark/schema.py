@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.values.spark_types import to_arrow_schema
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder
@@ -35,7 +36,7 @@ def as_given(schema: StructType) -> StructType | pa.Schema:
     Sail (0.7), which runs this code in its own process, makes Arrow types of Spark's without a time zone, and pyspark
     refuses that for timestamps. Spark takes no Arrow schema.
     """
-    return to_arrow_schema(schema, timezone="UTC") if "pysail" in sys.modules else schema
+    return to_arrow_schema(schema) if "pysail" in sys.modules else schema
 
 
 def record_schema(include_headers: bool, columns: pa.Schema = RECORD_SCHEMA) -> StructType:
@@ -99,7 +100,7 @@ def projection(schema: StructType, columns: pa.Schema = RECORD_SCHEMA) -> pa.Sch
             raise InvalidOptionError(f"Column {field.name} can be null", hint="Leave NOT NULL out of the schema")
     if not schema.fields:
         raise InvalidOptionError("The schema has no columns", expected=f"some of {_described(full)}")
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)
 
 
 def _described(schema: StructType) -> str:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.spark import PYSPARK
 from spark_segments.spark.offsets import topic_names
 from spark_segments.spark.options import (
     ReadOptions,
@@ -26,7 +27,7 @@ from spark_segments.spark.options import (
 )
 from spark_segments.spark.reader import Reader
 from spark_segments.spark.schema import as_given, as_struct, record_schema, typed_schema
-from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader
+from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader, refuse_limits
 from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 from spark_segments.spark.tables import query_options, table_options, with_options
 from spark_segments.spark.worker import freeze_imports
@@ -89,7 +90,13 @@ class Source:
         self._snapshots, self._readers = None, {}
         try:
             struct = as_struct(schema)
-            return StreamReader(stream_options(query_options(self._given, struct)), struct)
+            options = stream_options(query_options(self._given, struct))
+            if PYSPARK >= (4, 2):
+                from spark_segments.spark.streams.limited_stream_reader import LimitedStreamReader
+
+                return LimitedStreamReader(options, struct)
+            refuse_limits(options)
+            return StreamReader(options, struct)
         except SegmentsError as error:
             return RefusedStream(error)
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, UnsupportedSparkError
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
 from spark_segments.values.column_types import recast, type_of_ddl, without_times
 from spark_segments.values.options import OPTIONS, ColumnFormat, column_formats
+from spark_segments.values.spark_types import to_arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -21,14 +22,14 @@ _COLUMN = "value"
 
 def decode_column(col: Column | str, value_format: str, schema: str | None, options: Mapping[str, Any]) -> Column:
     """The column of values that a binary column has."""
-    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+    from pyspark.sql.pandas.types import from_arrow_type
 
     chosen, topic, _ = _chosen(value_format, schema, options)
     if not chosen:
         raise InvalidOptionError("A column of bytes is binary already", found=value_format)
     one: Decoder = decoders(chosen, topic)[0]
     spark_type = from_arrow_type(without_times(one.codec.type), prefer_timestamp_ntz=True)
-    arrow_type = to_arrow_type(spark_type, timezone="UTC")
+    arrow_type = to_arrow_type(spark_type)
 
     def read(array: pa.Array) -> pa.Array:
         return recast(one.decode(array)[0], arrow_type)
@@ -53,7 +54,13 @@ def encode_column(col: Column | str, value_format: str, schema: str | None, opti
 
 def _function(convert: Callable[[pa.Array], pa.Array], spark_type: DataType, col: Column | str) -> Column:
     """A column made of another column, batch by batch."""
-    from pyspark.sql.pandas.functions import arrow_udf
+    try:
+        from pyspark.sql.pandas.functions import arrow_udf
+    except ImportError as error:
+        raise UnsupportedSparkError(
+            "decode and encode of columns need PySpark 4.1 or newer",
+            hint="Read with the option value.format, which needs no more than 4.0",
+        ) from error
 
     # Spark reads the annotations as objects, and this module has them as text.
     convert.__annotations__ = {"array": pa.Array, "return": pa.Array}

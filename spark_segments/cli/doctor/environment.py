@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import spark_segments
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
 from spark_segments.errors import SegmentsError
-from spark_segments.spark.java import OLDEST_JAVA, java_of_spark, java_version
 
 LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark")
 WORKER_SECONDS = 60
@@ -36,6 +35,11 @@ def environment() -> Iterator[Finding]:
     if not _is_installed("pyspark"):
         hint = "pip install 'spark-segments[spark]' brings Spark; all but Spark's reader, writer and --master works"
         yield Finding("spark", SKIPPED, "PySpark is not installed", hint)
+        return
+    try:
+        import spark_segments.spark  # noqa: F401
+    except SegmentsError as error:
+        yield Finding("spark", FAILED, str(error))
         return
     yield java()
     yield worker_python()
@@ -73,6 +77,8 @@ def kernels() -> Finding:
 
 def java() -> Finding:
     """The Java that a plain Spark session and spark-submit find."""
+    from spark_segments.spark.java import OLDEST_JAVA, java_of_spark, java_version
+
     command = java_of_spark()
     version = None if command is None else java_version(command)
     if version is not None and version >= OLDEST_JAVA:

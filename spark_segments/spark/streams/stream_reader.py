@@ -7,16 +7,15 @@ must outlive that process is in the offsets that Spark writes to the query's che
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_segments.errors import OffsetOutOfRangeError, SegmentsError
+from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import PartitionState, Position
@@ -26,20 +25,17 @@ from spark_segments.spark.options import StreamOptions
 from spark_segments.spark.reader import RangesPartition, Reader
 from spark_segments.spark.schema import projection
 from spark_segments.spark.streams.data_loss import DataLoss, is_foreign, next_offset
-from spark_segments.spark.streams.rate_limits import BatchDelay, split_in_proportion
-from spark_segments.spark.streams.start_offsets import StartOffsets, check_start, is_repeatable, start_offsets
+from spark_segments.spark.streams.start_offsets import StartOffsets, check_start, start_offsets
 from spark_segments.spark.streams.stream_offsets import Positions, begin_of, from_json, to_json
 from spark_segments.spark.streams.stream_topics import StreamTopics
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder
 
-NO_LIMIT = 2**63 - 1
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _as_itself(method: Method) -> Method:
+def as_itself(method: Method) -> Method:
     """Spark shows the traceback of an error to the user: one that says all about itself is shown without."""
 
     @functools.wraps(method)
@@ -52,11 +48,6 @@ def _as_itself(method: Method) -> Method:
     return shown  # type: ignore[return-value]
 
 
-def monotonic_ms() -> int:
-    """A clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class StreamPartition(Versioned, InputPartition):
     """The work of one task: a task of the batch reader, and the decoders of its keys and values by topic."""
 
@@ -65,27 +56,37 @@ class StreamPartition(Versioned, InputPartition):
         self.value_readers = dict(value_readers)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow."""
+def refuse_limits(options: StreamOptions) -> None:
+    """Raises InvalidOptionError for a limit of batches, which a `StreamReader` cannot keep to."""
+    if options.max_offsets is not None or options.min_offsets is not None:
+        name = "minOffsetsPerTrigger" if options.max_offsets is None else "maxOffsetsPerTrigger"
+        raise InvalidOptionError(
+            f"Option {name} needs PySpark 4.2 or newer",
+            found=pyspark.__version__,
+            hint="Leave it out: with this version a batch takes all that is there",
+        )
 
-    def __init__(self, options: StreamOptions, schema: StructType, clock_ms: Callable[[], int] = monotonic_ms) -> None:
-        """`clock_ms`: for maxTriggerDelay."""
+
+class StreamReader(DataSourceStreamReader):
+    """Reads topics as they grow: each batch takes all that is there.
+
+    It is the reader of PySpark 4.0 and 4.1, which ask for the latest offset and do not say where the stream is. The
+    first time that is not known, with Trigger.AvailableNow even where a stream goes on: records that were lost up to
+    there show when the batch is planned. `LimitedStreamReader` is the reader of later versions.
+    """
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         if not options.read.formats:
             projection(schema)
         self._topics = StreamTopics(options.read)
         self._data_loss = DataLoss(options.read.fail_on_data_loss)
-        self._delay = (
-            None if options.min_offsets is None else BatchDelay(options.min_offsets, options.max_delay_ms, clock_ms)
-        )
         self._value_readers: dict[str, list[Decoder]] = {}
         self._snapshots: dict[str, Snapshot] = {}
-        self._is_available_now = False
         self._initial: dict[str, Any] | None = None
         self._start: StartOffsets = {}
-        self._has_begun = False
-        self._latest: Positions | None = None
+        self._reached: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends this object to every task; tasks read what their partition says.
@@ -93,69 +94,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Offsets
 
-    @_as_itself
+    @as_itself
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: the same at every call, however the topics have grown."""
         if self._initial is None:
-            snapshots = self._look()
-            states = self._topics.states(snapshots)
-            self._start = start_offsets(self._options.read, snapshots, self._offsets_for_times)
-            self._initial = to_json(
-                {one: states[one].position(states[one].end if at is None else at) for one, at in self._start.items()}
-            )
+            self._resolve_start()
+            check_start(self._options.read, self._snapshots, self._start)
+        assert self._initial is not None
         return self._initial
 
-    @_as_itself
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Keeps the topics as they are now: the query ends where they end."""
-        self._snapshots = self._topics.snapshots()
-        self._is_available_now = True
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.max_offsets is None and self._options.min_offsets is None:
-            return ReadAllAvailable()
-        # Spark hands this back at each trigger; with Trigger.Once it asks for all that is available.
-        return ReadMaxRows(self._options.max_offsets or NO_LIMIT)
-
-    @_as_itself
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch ends that begins at `start`; `start` itself where there is nothing to read yet."""
+    def _resolve_start(self) -> None:
         snapshots = self._look()
-        is_first = self._initial is not None and not self._has_begun
-        self._has_begun = True
-        if is_first:
-            check_start(self._options.read, snapshots, self._start)
-        positions, states = from_json(start), self._topics.states(snapshots)
-        begins = self._begins(positions, states)
-        ends = {one: max(begins[one], state.end) for one, state in states.items()}
-        self._latest = {one: states[one].position(end) for one, end in ends.items()}
-        if is_first and not is_repeatable(self._options.read.start):
-            return start
-        if not isinstance(limit, ReadAllAvailable):
-            if self._delay and not self._is_available_now and self._delay.holds_back(begins, ends):
-                return start
-            if self._options.max_offsets is not None:
-                ends = split_in_proportion(begins, ends, self._options.max_offsets)
-        reached = {one: states[one].position(end) for one, end in ends.items()}
-        if not reached or reached == positions:
-            return start
-        return to_json(reached, start if is_first else None)
+        states = self._topics.states(snapshots)
+        self._start = start_offsets(self._options.read, snapshots, self._offsets_for_times)
+        self._initial = to_json(
+            {one: states[one].position(states[one].end if at is None else at) for one, at in self._start.items()}
+        )
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end of the topics as the last trigger saw them."""
-        return None if self._latest is None else to_json(self._latest)
+    @as_itself
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # PySpark 4.2 calls that of LimitedStreamReader
+        """The end of the topics; where the stream is, as far as that is known, where there is nothing to read yet."""
+        states = self._topics.states(self._look())
+        if self._reached is None:
+            self._reached = to_json({one: state.position(state.end) for one, state in states.items()})
+            return self._reached
+        positions = from_json(self._reached)
+        begins = self._begins(positions, states)
+        ends = {one: state.position(max(begins[one], state.end)) for one, state in states.items()}
+        if ends and ends != positions:
+            self._reached = to_json(ends)
+        return self._reached
 
     # Records
 
-    @_as_itself
+    @as_itself
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks that read a batch. A replay, too, reads what was planned: the records from `start` to `end`."""
-        self._has_begun = True
+        """The tasks that read a batch. A replay, too, reads what was planned: the records from `start` to `end`.
+
+        A stream that goes on begins with a batch from where it is to where it is: PySpark 4.0 and 4.1 say so where that
+        is.
+        """
+        self._reached = end
         if start == end:
             return []
-        positions = from_json(end)
+        begins, positions = from_json(begin_of(end) or start), from_json(end)
         states = self._states_for(positions)
-        ranges = self._ranges(from_json(begin_of(end) or start), positions, states)
+        is_first = start == self._initial
+        if not is_first:
+            for one in sorted(begins.keys() - positions.keys()):
+                self._data_loss.gone(one)
+        ranges = self._ranges(begins, positions, states, is_first=is_first)
         if not ranges:
             return []
         readers = self._readers_of({one.topic for one in ranges})
@@ -168,17 +156,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reader.read(RangesPartition(partition.value))
 
     def _look(self) -> dict[str, Snapshot]:
-        """The topics as of now, or as of the beginning of Trigger.AvailableNow."""
-        if not self._is_available_now:
-            self._snapshots = self._topics.snapshots()
+        """The topics as of now."""
+        self._snapshots = self._topics.snapshots()
         return self._snapshots
 
     def _states_for(self, end: Positions) -> dict[TopicPartition, PartitionState]:
         """States of partitions that a batch up to `end` can be read from: those of the look that planned it, where this
         process did, whose files stay there whatever retention takes meanwhile.
         """
-        if self._is_available_now:
-            self._check_reachable(end, self._topics.states(self._topics.snapshots()))
         states = self._topics.states(self._snapshots)
         if all(
             one in states and not is_foreign(position, states[one]) and position.offset <= states[one].end
@@ -189,7 +174,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._topics.states(self._snapshots)
 
     def _ranges(
-        self, start: Positions, end: Positions, states: Mapping[TopicPartition, PartitionState]
+        self,
+        start: Positions,
+        end: Positions,
+        states: Mapping[TopicPartition, PartitionState],
+        *,
+        is_first: bool,
     ) -> list[OffsetRange]:
         ranges = []
         for one, position in sorted(end.items()):
@@ -212,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     hint="Start the query once with isolation.level=read_uncommitted, which planned it, to finish it",
                 )
             begin = start.get(one)
-            if begin is not None and begin.offset >= stop and not is_foreign(begin, state):
+            if is_first and begin is not None and begin.offset >= stop and not is_foreign(begin, state):
                 continue  # a replay of the first batch, of a start that has moved on since
             first = next_offset(one, begin, state, self._data_loss)
             if first < stop:
@@ -229,22 +219,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if one not in states:
                 self._data_loss.gone(one)
         return begins
-
-    def _check_reachable(self, end: Positions, states: Mapping[TopicPartition, PartitionState]) -> None:
-        """Raises OffsetOutOfRangeError where Trigger.AvailableNow cannot reach the end that it has set out to."""
-        for one, position in end.items():
-            state = states.get(one)
-            if state is None:
-                self._data_loss.gone(one, always_error=True)
-            elif is_foreign(position, state):
-                self._data_loss.made_anew(one, position, state, always_error=True)
-            elif position.offset > state.log_end:
-                self._data_loss.report(
-                    f"The end of {one[0]}-{one[1]} has gone back below the end of a batch",
-                    expected=f"a log end of at least {position.offset}",
-                    found=state.log_end,
-                    always_error=True,
-                )
 
     def _readers_of(self, topics: set[str]) -> dict[str, list[Decoder]]:
         """The decoders of these topics' keys and values; none where neither has a format."""
@@ -263,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets_for_times(self._topics.log().storage, snapshot, targets_ms)
 
 
-class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RefusedStream(DataSourceStreamReader):
     """A stream that cannot be: raises its error at the first thing that Spark asks of it.
 
     What the data source itself raises would stand above an error of Spark's own in the message of the query.
@@ -275,13 +249,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         raise self._shown()
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        raise self._shown()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._shown()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, *_: Any) -> dict[str, Any]:
         raise self._shown()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.row_writer import QUERY_ID, ChunksMessage, RowWriter, task_property
 from spark_segments.spark.worker import freeze_imports
 
 BATCH_ID = "streaming.sql.batchId"
 """The local property in which a task of a streaming query finds the number of its batch."""
+
+
+# PySpark 4.0 has no Arrow writer for streams. It gives Arrow batches to any DataSourceArrowWriter, also to a stream's.
+_BASES: Any = (
+    (datasource.DataSourceStreamArrowWriter,)
+    if PYSPARK >= (4, 1)
+    else (datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter)
+)
 
 
 def refuse_asynchronous_progress(options: Mapping[str, str]) -> None:
@@ -31,7 +42,7 @@ def refuse_asynchronous_progress(options: Mapping[str, str]) -> None:
         )
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(*_BASES):  # type: ignore[misc]
     """Appends the batches of a streaming query to topics. Spark makes it anew for every batch and every commit.
 
     The transaction of a batch is (query id, batch id). A topic that holds it takes nothing more of the batch, whichever

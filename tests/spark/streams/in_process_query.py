@@ -9,7 +9,9 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark_segments.spark.options import stream_options
 from spark_segments.spark.source import Source
+from spark_segments.spark.streams.limited_stream_reader import LimitedStreamReader
 from spark_segments.spark.streams.stream_reader import StreamReader
 
 Row = dict[str, Any]
@@ -34,7 +36,7 @@ class Query:
         self.batches: list[list[Row]] = []
         self.tasks: list[int] = []
         self.latest: dict[str, Any] | None = None
-        self.reader: StreamReader | None = None
+        self.reader: LimitedStreamReader | None = None
         self.meanwhile: Callable[[], None] = lambda: None
         self._once = False
 
@@ -58,14 +60,9 @@ class Query:
         `kill`: "planned" dies once the end is in the checkpoint, "written" once the sink has the rows.
         """
         assert self.reader is not None
-        limit = ReadAllAvailable() if self._once else self.reader.getDefaultReadLimit()
         if len(self.offsets) == self.committed:
-            start = self.offsets[-1] if self.offsets else _text(self.reader.initialOffset())
-            if not self.offsets:
-                self.meanwhile()
-            end = _text(self.reader.latestOffset(json.loads(start), limit))
-            self.latest = self.reader.reportLatestOffset()
-            if self.offsets and end == start:
+            end = self._end()
+            if self.offsets and end == self.offsets[-1]:
                 return None
             self.offsets.append(end)
             if kill == "planned":
@@ -79,6 +76,17 @@ class Query:
         self.committed += 1
         self.reader.commit(json.loads(self.offsets[number]))
         return rows
+
+    def _end(self) -> str:
+        """The end of the next batch, asked for as PySpark 4.2 does."""
+        assert self.reader is not None
+        limit = ReadAllAvailable() if self._once else self.reader.getDefaultReadLimit()
+        start = self.offsets[-1] if self.offsets else _text(self.reader.initialOffset())
+        if not self.offsets:
+            self.meanwhile()
+        end = _text(self.reader.latestOffset(json.loads(start), limit))
+        self.latest = self.reader.reportLatestOffset()
+        return end
 
     def run(self) -> list[Row]:
         """Triggers until there is nothing new. The rows of these batches."""
@@ -103,6 +111,29 @@ class Query:
             for batch in reader.read(task)
             for row in batch.to_pylist()
         ]
+
+
+class PlainQuery(Query):
+    """The same as PySpark 4.0 and 4.1 run it. They look for the end first, and say where a restarted stream is; with
+    Trigger.AvailableNow they say that only after the look.
+    """
+
+    def start(self, *, available_now: bool = False, once: bool = False) -> Query:
+        schema = Source(self.given).schema()
+        self._reader = self.reader = StreamReader(stream_options(self.given), schema)  # type: ignore[assignment]
+        self._fetched = _text(self._reader.latestOffset()) if available_now else None
+        if self.offsets:
+            last = json.loads(self.offsets[-1])
+            assert self._reader.partitions(last, last) == []
+        return self
+
+    def _end(self) -> str:
+        end = self._fetched or _text(self._reader.latestOffset())
+        if not self.offsets:
+            self.meanwhile()
+            if self._fetched:
+                self._reader.initialOffset()
+        return end
 
 
 def _text(offset: dict[str, Any]) -> str:

@@ -415,13 +415,10 @@ def test_an_option_that_a_stream_cannot_have_is_raised_by_what_spark_asks_first(
     """Python sources are not told at load() that they are for a stream: the query's start is the first to know."""
     source = Source({"path": t.uri, "subscribe": "t", "endingOffsets": "latest"})
     reader = source.stream_reader(source.schema())
-    for ask in (reader.initialOffset, reader.getDefaultReadLimit, reader.prepareForTriggerAvailableNow):
+    asked = (reader.initialOffset, []), (reader.latestOffset, [{}, ReadAllAvailable()]), (reader.latestOffset, [])
+    for ask, arguments in (*asked, (reader.partitions, [{}, {}])):
         with pytest.raises(InvalidOptionError, match="endingOffsets is not valid in streams"):
-            ask()
-    with pytest.raises(InvalidOptionError):
-        reader.partitions({}, {})
-    with pytest.raises(InvalidOptionError):
-        reader.latestOffset({}, ReadAllAvailable())
+            ask(*arguments)
 
 
 @pytest.mark.parametrize("case", ["93 option absent: the default given"])

@@ -14,7 +14,7 @@ from spark_segments import LogDir
 from spark_segments.maintenance import roll
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, rows
-from tests.spark.streams.in_process_query import Killed, Query
+from tests.spark.streams.in_process_query import Killed, PlainQuery, Query
 
 NOW_MS = T0 + 10 * 3_600_000
 COUNTS = st.integers(1, 12)
@@ -41,18 +41,21 @@ STEPS = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(
+    kind=st.sampled_from([Query, PlainQuery]),
     start=st.sampled_from(STARTS),
     kill=st.sampled_from([None, "planned", "written"]),
     steps=st.lists(STEPS, max_size=14),
 )
-def test_all_batches_of_a_stream_equal_one_batch_read(tmp_path_factory: pytest.TempPathFactory, start, kill, steps):
+def test_all_batches_of_a_stream_equal_one_batch_read(
+    tmp_path_factory: pytest.TempPathFactory, kind, start, kill, steps
+):
     log = LogDir.create(str(tmp_path_factory.mktemp("model")))
     log.create_topic("s0", partitions=2)
     log.append("s0", rows(range(4), 0, T0))
     log.append("s0", rows(range(4, 9), 1, T0 + 5))
-    stream = Query(log.uri, {"subscribePattern": "s.*"} | start).start()
+    stream = kind(log.uri, {"subscribePattern": "s.*"} | start).start()
     stream.meanwhile = lambda: log.append("s0", rows([9], 1, T0 + 9))
-    begin = stream.reader.initialOffset()
+    begin = Query(log.uri, stream.given).start().reader.initialOffset()
     steps = [("trigger", kill), *steps]
     sent = 10
     for step, *details in steps:
@@ -81,7 +84,8 @@ def test_all_batches_of_a_stream_equal_one_batch_read(tmp_path_factory: pytest.T
                 "minOffsetsPerTrigger": min(least, most or least) if least else None,
             }
             stream.given = {name: one for name, one in stream.given.items() if not name.endswith("PerTrigger")}
-            stream.given |= {name: str(limit) for name, limit in limits.items() if limit is not None}
+            if kind is Query:
+                stream.given |= {name: str(limit) for name, limit in limits.items() if limit is not None}
             stream.start(**how)
     stream.given = {name: one for name, one in stream.given.items() if not name.endswith("PerTrigger")}
     stream.start()

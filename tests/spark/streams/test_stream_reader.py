@@ -13,7 +13,7 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.maintenance import compact, roll
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, numbers, rows
-from tests.spark.streams.in_process_query import Killed, Query
+from tests.spark.streams.in_process_query import Killed, PlainQuery, Query
 
 HOUR_MS = 3_600_000
 STARTS = {
@@ -31,8 +31,8 @@ STARTS = {
 }
 
 
-def query(log, **options):
-    return Query(log.uri, {"subscribe": "t", "startingOffsets": "earliest"} | options)
+def query(log, kind=Query, **options):
+    return kind(log.uri, {"subscribe": "t", "startingOffsets": "earliest"} | options)
 
 
 # Starts, and kills in the first batch
@@ -40,8 +40,8 @@ def query(log, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("kill", ["planned", "written"])
-def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add, start, kill):
+@pytest.mark.parametrize(("kind", "kill"), [(Query, "planned"), (Query, "written"), (PlainQuery, "planned")])
+def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add, start, kind, kill):
     """Spark keeps no initial offset: the replay resolves the start again, when the topic has grown."""
     for partition in range(3):
         add(range(10 * partition, 10 * partition + 3), partition, T0)
@@ -56,7 +56,7 @@ def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add,
         "a time that nothing reaches": set(),
         "times": {3, 4, 13, 14, 23, 24},
     }[start]
-    stream = query(t, **STARTS[start]).start()
+    stream = query(t, kind, **STARTS[start]).start()
     stream.meanwhile = lambda: add([90], 1, T0 + 2 * HOUR_MS)
     with pytest.raises(Killed):
         stream.trigger(kill)
@@ -118,8 +118,10 @@ def test_a_start_in_the_future_of_the_end_is_an_empty_replay(t, add):
 )
 def test_a_start_that_a_new_stream_cannot_have_is_an_error_of_its_first_trigger(t, add, options, error, message):
     add(range(3))
-    with pytest.raises(error, match=message):
-        query(t, **options).start().trigger()
+    for kind in (Query, PlainQuery):
+        for available_now in (False, True):
+            with pytest.raises(error, match=message):
+                query(t, kind, **options).start(available_now=available_now).trigger()
 
 
 def test_a_batch_that_fails_to_plan_leaves_no_offset_behind(t, add):

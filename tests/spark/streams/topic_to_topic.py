@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from spark_segments.spark import PYSPARK
 from spark_segments.spark.session import spark_session
 
 MODES = ("plain", "foreach", "connect", "cluster", "second")
@@ -41,7 +42,8 @@ def session(mode: str) -> Any:
 def start(spark: Any, uri: str, checkpoint: str, mode: str, *, end: bool) -> Any:
     """The query, begun or gone on with."""
     source = spark.readStream.format("segments").option("subscribe", "source").option("startingOffsets", "earliest")
-    rows = (source if end else source.option("maxOffsetsPerTrigger", MOST_OFFSETS)).load(uri)
+    limited = not end and PYSPARK >= (4, 2)
+    rows = (source.option("maxOffsetsPerTrigger", MOST_OFFSETS) if limited else source).load(uri)
     rows = rows.select("key", "value", "partition", "timestamp")
 
     if mode == "foreach":

@@ -1,0 +1,120 @@
+"""The stream reader of PySpark 4.2 and newer, which says where a stream is, and how much a batch may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.positions import PartitionState
+from spark_segments.spark.option_values import TopicPartition
+from spark_segments.spark.options import StreamOptions
+from spark_segments.spark.streams.data_loss import is_foreign
+from spark_segments.spark.streams.rate_limits import BatchDelay, split_in_proportion
+from spark_segments.spark.streams.start_offsets import check_start, is_repeatable
+from spark_segments.spark.streams.stream_offsets import Positions, from_json, to_json
+from spark_segments.spark.streams.stream_reader import StreamReader, as_itself
+
+NO_LIMIT = 2**63 - 1
+
+
+def monotonic_ms() -> int:
+    """A clock that never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow, within the limits of the options, and with Trigger.AvailableNow to their end."""
+
+    def __init__(self, options: StreamOptions, schema: StructType, clock_ms: Callable[[], int] = monotonic_ms) -> None:
+        """`clock_ms`: for maxTriggerDelay."""
+        super().__init__(options, schema)
+        self._delay = (
+            None if options.min_offsets is None else BatchDelay(options.min_offsets, options.max_delay_ms, clock_ms)
+        )
+        self._is_available_now = False
+        self._has_begun = False
+        self._latest: Positions | None = None
+
+    @as_itself
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the stream begins: the same at every call. Options are checked where `latestOffset` says it is new."""
+        if self._initial is None:
+            self._resolve_start()
+        assert self._initial is not None
+        return self._initial
+
+    @as_itself
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Keeps the topics as they are now: the query ends where they end."""
+        self._snapshots = self._topics.snapshots()
+        self._is_available_now = True
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets is None and self._options.min_offsets is None:
+            return ReadAllAvailable()
+        # Spark hands this back at each trigger; with Trigger.Once it asks for all that is available.
+        return ReadMaxRows(self._options.max_offsets or NO_LIMIT)
+
+    @as_itself
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
+        """Where the batch ends that begins at `start`; `start` itself where there is nothing to read yet."""
+        snapshots = self._look()
+        is_first = self._initial is not None and not self._has_begun
+        self._has_begun = True
+        if is_first:
+            check_start(self._options.read, snapshots, self._start)
+        positions, states = from_json(start), self._topics.states(snapshots)
+        begins = self._begins(positions, states)
+        ends = {one: max(begins[one], state.end) for one, state in states.items()}
+        self._latest = {one: states[one].position(end) for one, end in ends.items()}
+        if is_first and not is_repeatable(self._options.read.start):
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            if self._delay and not self._is_available_now and self._delay.holds_back(begins, ends):
+                return start
+            if self._options.max_offsets is not None:
+                ends = split_in_proportion(begins, ends, self._options.max_offsets)
+        reached = {one: states[one].position(end) for one, end in ends.items()}
+        if not reached or reached == positions:
+            return start
+        return to_json(reached, start if is_first else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end of the topics as the last trigger saw them."""
+        return None if self._latest is None else to_json(self._latest)
+
+    @as_itself
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._has_begun = True
+        return super().partitions(start, end)
+
+    def _look(self) -> dict[str, Snapshot]:
+        """The topics as of now, or as of the beginning of Trigger.AvailableNow."""
+        return self._snapshots if self._is_available_now else super()._look()
+
+    def _states_for(self, end: Positions) -> dict[TopicPartition, PartitionState]:
+        if self._is_available_now:
+            self._check_reachable(end, self._topics.states(self._topics.snapshots()))
+        return super()._states_for(end)
+
+    def _check_reachable(self, end: Positions, states: Mapping[TopicPartition, PartitionState]) -> None:
+        """Raises OffsetOutOfRangeError where Trigger.AvailableNow cannot reach the end that it has set out to."""
+        for one, position in end.items():
+            state = states.get(one)
+            if state is None:
+                self._data_loss.gone(one, always_error=True)
+            elif is_foreign(position, state):
+                self._data_loss.made_anew(one, position, state, always_error=True)
+            elif position.offset > state.log_end:
+                self._data_loss.report(
+                    f"The end of {one[0]}-{one[1]} has gone back below the end of a batch",
+                    expected=f"a log end of at least {position.offset}",
+                    found=state.log_end,
+                    always_error=True,
+                )

@@ -1,0 +1,123 @@
+"""python -m tests.spark.versions [VERSION ...] [--folder DIR] [-- pytest's arguments]: runs Spark's tests with other
+versions of PySpark, each in an environment of its own: the connector's matrix, streams with kills, and each job.
+
+An environment has that PySpark and borrows every other library of this one. It takes 500 MB; with --folder it stays
+there for the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+VERSIONS = ("4.0.0", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
+"""The oldest that is supported, and the newest of each minor version."""
+
+PATHS = (
+    "tests/spark",
+    "tests/maintenance/test_compact_spark.py",
+    "tests/maintenance/test_jobs.py",
+    "tests/test_execution.py",
+)
+
+HERE = "--here"
+"""The first argument of a run of pytest in an environment."""
+
+# {versions below: {why: names of tests, or of files}}
+NOT_BEFORE = {
+    (4, 1): {
+        "decode and encode of columns are Arrow functions, which came with 4.1": ("decode_and_encode",),
+    },
+    (4, 2): {
+        "no limits of batches": (
+            "test_available_now_in_batches_of_the_limit_over_a_restart",
+            "test_trigger_once_reads_all_that_is_there",
+        ),
+        "these play PySpark 4.2": (
+            "test_connector_stream_cases.py",
+            "test_promoted_leaders.py",
+            "test_stream_reader.py",
+            "test_stream_model.py",
+            "test_plain_stream.py",
+        ),
+    },
+}
+
+
+class Selection:
+    """Leaves out what the version cannot do."""
+
+    def __init__(self) -> None:
+        from spark_segments.spark import PYSPARK
+
+        before = [why for version, why in NOT_BEFORE.items() if version > PYSPARK]
+        self._left_out = [name for why in before for names in why.values() for name in names]
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        return True if collection_path.name in self._left_out else None
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        left_out = [item for item in items if any(name in item.nodeid for name in self._left_out)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def environment(folder: Path, version: str) -> Path:
+    """The Python of an environment with this PySpark, made where it is not there."""
+    python = folder / version / "bin" / "python"
+    if (folder / version / "made").exists():
+        return python
+    venv.create(folder / version, with_pip=True, clear=True)
+    with (folder / f"{version}.txt").open("w") as said:  # pip prints hundreds of lines where an index is a folder
+        install = [python, "-m", "pip", "install", "--no-deps", f"pyspark=={version}"]
+        subprocess.run(install, check=True, stdout=said, stderr=subprocess.STDOUT)
+    [packages] = (folder / version).glob("lib/python*/site-packages")
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in libraries))
+    (folder / version / "made").touch()
+    return python
+
+
+def tested(python: Path, version: str, arguments: list[str]) -> bool:
+    """Whether the tests passed. What they print goes on."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
+    variables |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python)}
+    begun = time.monotonic()
+    # PySpark 4.0 and 4.1 leave sockets to the garbage collector.
+    quiet = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
+    command = [python, "-m", "tests.spark.versions", HERE, *quiet, *(arguments or (*PATHS, "-m", "spark"))]
+    code = subprocess.run(command, cwd=ROOT, env=variables).returncode
+    print(
+        f"PySpark {version}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - begun:.0f} s",
+        flush=True,
+    )
+    return code == 0
+
+
+def main(given: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Runs Spark's tests with other versions of PySpark.")
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(VERSIONS)}")
+    parser.add_argument("--folder", type=Path, help="where environments stay")
+    cut = given.index("--") if "--" in given else len(given)
+    arguments, tests = parser.parse_args(given[:cut]), given[cut + 1 :]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.folder or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        passed = [tested(environment(folder, version), version, tests) for version in arguments.versions or VERSIONS]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [HERE]:
+        sys.exit(pytest.main(sys.argv[2:], plugins=[Selection()]))
+    sys.exit(main(sys.argv[1:]))
