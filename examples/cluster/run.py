@@ -69,7 +69,7 @@ def pack_environment(work: Path) -> str:
     started = time.monotonic()
     venv.create(environment, with_pip=True)
     quiet = ["-q", "--disable-pip-version-check"]
-    subprocess.run([environment / "bin" / "pip", "install", *quiet, str(ROOT), "venv-pack==0.2.0"], check=True)
+    subprocess.run([environment / "bin" / "pip", "install", *quiet, f"{ROOT}[cli]", "venv-pack==0.2.0"], check=True)
     installed = time.monotonic()
     subprocess.run(
         [environment / "bin" / "venv-pack", "-q", "-p", environment, "-o", path, "--exclude", "*/tests/*"], check=True

@@ -6,9 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-import typer
-
 import spark_segments
+from spark_segments.errors import MissingExtraError
+
+try:
+    import rich  # noqa: F401
+    import typer
+except ModuleNotFoundError as error:
+    raise MissingExtraError("cli", "Commands", str(error.name)) from None
+
 from spark_segments.cli.lazy_commands import LazyCommand, group_of
 from spark_segments.cli.output import errors_in_one_line
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.values.registries.registry import (
     LATEST,
     Registry,
@@ -117,7 +117,10 @@ class HttpRegistry(Registry):
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer's JSON, or None for 404. Tries again after failures of the network or the server."""
-        from urllib3.exceptions import HTTPError
+        try:
+            from urllib3.exceptions import HTTPError
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("registry", "Schema registries over HTTP", "urllib3") from error
 
         data = None if body is None else json.dumps(body).encode()
         end = time.monotonic() + MOST_SECONDS
