@@ -170,6 +170,12 @@ COMMANDS = [
         "Serves topics to Kafka's own clients, as a read-only cluster of one broker.",
         "Kafka's protocol",
     ),
+    LazyCommand(
+        "capture",
+        "spark_segments.cli.kafka_protocol.capture:capture",
+        "Copies topics of a running cluster into LOG_DIR, which is created if it does not exist.",
+        "Kafka's protocol",
+    ),
 ]
 
 ELSEWHERE = {

@@ -46,21 +46,12 @@ def imported_settings(
         known, unread = None, str(error)
     found = {}
     for topic in topics:
-        warnings = []
+        warnings: list[str] = []
         theirs = None if known is None else known.get(topic)
         if unread is not None:
             warnings.append(f"Kafka's settings of its topics cannot be read: {unread}")
-        config: dict[str, str] = {} if keep_retention and theirs is not None else {"retention.ms": "-1"}
-        if keep_retention and theirs is None:
-            warnings.append(f"{DIRECTORY} does not say what {topic}'s retention is: it gets retention.ms=-1")
-        for name, value in (theirs or {}).items():
-            if name in RETENTION and not keep_retention:
-                continue
-            try:
-                config |= normal_overrides({name: value}) if name in KEYS else {}
-            except InvalidOptionError as error:
-                warnings.append(f"Kafka's setting {name}={value} is left behind: {error.message}")
-        config |= overrides
+        kept = kept_settings(topic, theirs, keep_retention=keep_retention)
+        config, warnings = kept.config | dict(overrides), [*warnings, *kept.warnings]
         if theirs is None and "cleanup.policy" not in overrides and source.is_cleaned(topic):
             warnings.append(
                 f"Kafka compacted {topic}, but its settings are not in this directory: it gets cleanup.policy=delete. "
@@ -68,6 +59,22 @@ def imported_settings(
             )
         found[topic] = ImportedSettings(config, warnings)
     return found
+
+
+def kept_settings(topic: str, theirs: Mapping[str, str] | None, *, keep_retention: bool) -> ImportedSettings:
+    """What a topic keeps of its settings in Kafka (None: they are not known): see `imported_settings`."""
+    warnings = []
+    config: dict[str, str] = {} if keep_retention and theirs is not None else {"retention.ms": "-1"}
+    if keep_retention and theirs is None:
+        warnings.append(f"Kafka does not say what {topic}'s retention is: it gets retention.ms=-1")
+    for name, value in (theirs or {}).items():
+        if name in RETENTION and not keep_retention:
+            continue
+        try:
+            config |= normal_overrides({name: value}) if name in KEYS else {}
+        except InvalidOptionError as error:
+            warnings.append(f"Kafka's setting {name}={value} is left behind: {error.message}")
+    return ImportedSettings(config, warnings)
 
 
 DIRECTORY = "__cluster_metadata-0"

@@ -58,7 +58,7 @@ class SegmentWriter:
         """`stem`: the path of the files without suffix, where others know the name; else the name is new."""
         self._storage = storage
         self._partition = partition
-        self._base_offset = base_offset
+        self.base_offset = base_offset
         self._stem = stem or segment_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
         self._built = SegmentBuilder(base_offset, limits)

@@ -1,0 +1,245 @@
+"""A Kafka cluster as a reader of whole batches sees it, by kafka-python's connections and messages."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import errors
+from kafka.net.compat import KafkaNetClient
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from spark_segments.config.properties import read_properties
+from spark_segments.errors import InvalidOptionError, SegmentsError
+
+EARLIEST, LATEST = -2, -1
+OFFSET_OUT_OF_RANGE = 1
+
+_WAIT_MS = 500
+_RESPONSE_BYTES = 16 << 20
+_PARTITION_BYTES = 4 << 20
+_TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
+_BY_ID = 13  # from this version on a fetch names topics by id
+_NO_ID = uuid.UUID(int=0)
+
+
+class SourceError(SegmentsError):
+    """The cluster did not answer as it should. `is_passing`: asked again, it may."""
+
+    def __init__(self, message: str, *, is_passing: bool = True) -> None:
+        super().__init__(message)
+        self.is_passing = is_passing
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTopic:
+    """A topic of the cluster. `topic_id`: as here, None from brokers that know none. `leaders`: {partition: (node, its
+    epoch)}.
+    """
+
+    name: str
+    topic_id: str | None
+    leaders: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a broker gave of a partition. `parted`: (epoch, end offset) where its log parts from the one here."""
+
+    error: int
+    high_watermark: int
+    log_start_offset: int
+    records: bytes
+    parted: tuple[int, int] | None
+
+
+class Source:
+    """A cluster. Raises SourceError for whatever it does not answer. A context manager; not for many threads."""
+
+    def __init__(self, servers: str, settings: Mapping[str, str] | None = None, timeout_seconds: float = 30.0) -> None:
+        """`settings`: by the names of Kafka's or librdkafka's clients. `timeout_seconds`: of one answer."""
+        options = {"reconnect_backoff_max_ms": 1000} | client_options(settings or {})
+        self._timeout_ms = timeout_seconds * 1000
+        self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
+        self._servers = servers
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def topics(self) -> dict[str, SourceTopic]:
+        """The topics that this user may see, by name. Internal ones are left out."""
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = self._ask(None, request)
+        self._client.cluster.update_metadata(answer)
+        found = {}
+        for topic in answer.topics:
+            if topic.error_code or getattr(topic, "is_internal", False) or topic.name.startswith("__"):
+                continue
+            topic_id: Any = getattr(topic, "topic_id", None)
+            leaders = {
+                one.partition_index: (one.leader_id, getattr(one, "leader_epoch", -1)) for one in topic.partitions
+            }
+            known = topic_id is not None and topic_id != _NO_ID
+            text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode() if known else None
+            found[topic.name] = SourceTopic(topic.name, text, leaders)
+        return found
+
+    def fetch(self, topic: SourceTopic, wanted: Mapping[int, tuple[int, int]]) -> dict[int, Fetched]:
+        """Batches of partitions. `wanted`: {partition: (offset, epoch of the record before it, -1 for none)}."""
+        topic_id = (
+            _NO_ID if topic.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "=="))
+        )
+        kind, part = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
+        found = {}
+        for leader in sorted({topic.leaders[number][0] for number in wanted}):
+            partitions = [
+                part(
+                    partition=number,
+                    current_leader_epoch=topic.leaders[number][1],
+                    fetch_offset=offset,
+                    last_fetched_epoch=epoch,
+                    log_start_offset=-1,
+                    partition_max_bytes=_PARTITION_BYTES,
+                )
+                for number, (offset, epoch) in wanted.items()
+                if topic.leaders[number][0] == leader
+            ]
+            request = FetchRequest(
+                replica_id=-1,
+                max_wait_ms=_WAIT_MS,
+                min_bytes=1,
+                max_bytes=_RESPONSE_BYTES,
+                isolation_level=0,
+                session_id=0,
+                session_epoch=-1,
+                topics=[kind(topic=topic.name, topic_id=topic_id, partitions=partitions)],
+                forgotten_topics_data=[],
+                rack_id="",
+                min_version=4,
+                max_version=18 if topic.topic_id is not None else _BY_ID - 1,
+            )
+            answer = self._ask(leader, request)
+            _check(getattr(answer, "error_code", 0))
+            for one in (one for each in answer.responses for one in each.partitions):
+                parting = getattr(one, "diverging_epoch", None)
+                parted = None if parting is None or parting.end_offset < 0 else (parting.epoch, parting.end_offset)
+                start = getattr(one, "log_start_offset", -1)
+                records = bytes(one.records or b"")
+                found[one.partition_index] = Fetched(one.error_code, one.high_watermark, start, records, parted)
+        return found
+
+    def offset(self, topic: SourceTopic, partition: int, time: int) -> int:
+        """The log start (EARLIEST) or the high watermark (LATEST) of a partition."""
+        kind = ListOffsetsRequest.ListOffsetsTopic
+        asked = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=time)
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=0, topics=[kind(name=topic.name, partitions=[asked])], max_version=7
+        )
+        [[one]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
+        _check(one.error_code)
+        return int(one.offset)
+
+    def end_of_epoch(self, topic: SourceTopic, partition: int, epoch: int) -> tuple[int, int]:
+        """(largest epoch up to `epoch`, its end offset) of the leader's log; (-1, -1) where it has none."""
+        kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        asked = kind.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=topic.name, partitions=[asked])])
+        [[one]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
+        _check(one.error_code)
+        return int(one.leader_epoch), int(one.end_offset)
+
+    def settings(self, topic: SourceTopic) -> dict[str, str] | None:
+        """The settings that the topic has of its own; None where the cluster does not say."""
+        asked = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=2, resource_name=topic.name, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=False)
+        [one] = self._ask(None, request).results
+        if one.error_code:
+            return None
+        return {each.name: each.value for each in one.configs if each.config_source == _TOPIC_SETTING}
+
+    def _ask(self, node: int | None, request: Any) -> Any:
+        try:
+            if node is None:
+                self._client.get_broker_version(self._timeout_ms)
+                node = self._client.least_loaded_node(bootstrap_fallback=True)
+            return self._client.send_and_receive(node, request, timeout_ms=self._timeout_ms)
+        except (errors.KafkaError, OSError, ValueError) as error:
+            # Kafka's errors name no secrets; others are told by their kind alone.
+            text = str(error) if isinstance(error, errors.KafkaError) else type(error).__name__
+            is_final = isinstance(error, (errors.SaslAuthenticationFailedError, errors.UnsupportedVersionError))
+            raise SourceError(
+                f"{self._servers} does not answer {request.name}: {text}", is_passing=not is_final
+            ) from None
+
+
+def _check(code: int) -> None:
+    if code:
+        raise error_of(code)
+
+
+def error_of(code: int) -> SourceError:
+    """The error of a broker's error code."""
+    kind = errors.for_code(code)
+    return SourceError(f"The broker answers {kind.__name__}", is_passing=issubclass(kind, errors.RetriableError))
+
+
+_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "client.id": ("client_id", str),
+    "request.timeout.ms": ("request_timeout_ms", int),
+    "sasl.mechanism": ("sasl_mechanism", str),
+    "sasl.mechanisms": ("sasl_mechanism", str),
+    "sasl.password": ("sasl_plain_password", str),
+    "sasl.username": ("sasl_plain_username", str),
+    "security.protocol": ("security_protocol", str.upper),
+    "ssl.ca.location": ("ssl_cafile", str),
+    "ssl.certificate.location": ("ssl_certfile", str),
+    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", bool),
+    "ssl.key.location": ("ssl_keyfile", str),
+    "ssl.key.password": ("ssl_password", str),
+    "ssl.truststore.location": ("ssl_cafile", str),
+}
+_JAAS = "sasl.jaas.config"
+_LEFT = ("bootstrap.servers", "ssl.truststore.type")
+
+
+def client_options(settings: Mapping[str, str]) -> dict[str, Any]:
+    """kafka-python's options of settings by their Kafka names. Raises InvalidOptionError; no error shows a value."""
+    options: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == _JAAS:
+            for ours in ("username", "password"):
+                match = re.search(rf'\b{ours}="((?:[^"\\]|\\.)*)"', value)
+                if match is None:
+                    raise InvalidOptionError(f"{_JAAS} has no {ours}", expected=f'{ours}="…"')
+                options[f"sasl_plain_{ours}"] = re.sub(r"\\(.)", r"\1", match[1])
+        elif name in _OPTIONS:
+            key, convert = _OPTIONS[name]
+            try:
+                options[key] = convert(value)
+            except ValueError:
+                raise InvalidOptionError(f"{name} is no number") from None
+        elif name not in _LEFT:
+            expected = ", ".join(sorted([*_OPTIONS, _JAAS]))
+            raise InvalidOptionError("A client setting that is not known", expected=expected, found=name)
+    if settings.get("ssl.truststore.type", "PEM").upper() != "PEM":
+        raise InvalidOptionError("A trust store of this type cannot be read", expected="ssl.truststore.type=PEM")
+    return options
+
+
+def settings_of_file(path: str) -> dict[str, str]:
+    """The settings of a client.properties file. No error shows a value."""
+    try:
+        return {name: value for name, (value, _) in read_properties(path).items()}
+    except InvalidOptionError as error:
+        raise InvalidOptionError("The client's settings cannot be read", path=path, expected=error.expected) from None

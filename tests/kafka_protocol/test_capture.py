@@ -1,0 +1,187 @@
+"""What a capture has of a running cluster: the broker's bytes at its offsets, and holes where they were gone."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol.capture import DivergedError, capture
+from spark_segments.kafka_protocol.source import client_options
+from spark_segments.kafka_protocol.views import Views
+from spark_segments.log.reading.verbatim import PartitionLog
+from spark_segments.log.verification.verify import verify
+from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
+from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
+
+
+def batches(log: LogDir, topic: str, partition: int) -> bytes:
+    """The batches of a partition as a broker would give them."""
+    snapshot = log.snapshot(topic)
+    row = snapshot.partition(partition)
+    read = PartitionLog(log.storage, snapshot, partition).read(row.log_start_offset, row.log_end_offset, 1 << 40)
+    return b"".join(np.asarray(piece).tobytes() for piece in read.data)
+
+
+def served(log: LogDir, *faults: Fault | None) -> PlayedViews:
+    """The log as a broker that does this to its first answers."""
+    rest: Iterator[Fault | None] = chain(faults, repeat(None))
+    return PlayedViews(log, lambda: next(rest))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> LogDir:
+    made = LogDir.create(str(tmp_path / "source"))
+    made.create_topic("orders", partitions=2, config={"cleanup.policy": "delete", "retention.ms": "86400000"})
+    append(made, range(40))
+    return made
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    return LogDir.create(str(tmp_path / "captured"))
+
+
+def append(log: LogDir, numbers: range) -> None:
+    for start in range(numbers.start, numbers.stop, 10):
+        log.append(
+            "orders", [{"value": str(n), "partition": n % 2} for n in range(start, min(start + 10, numbers.stop))]
+        )
+
+
+def test_what_kafka_wrote_is_captured_byte_for_byte(tmp_path: Path, log: LogDir) -> None:
+    names = [name for name in CLEAN_DIRECTORIES if "/" not in name]
+    for name in names:
+        shutil.copytree(golden_dir(name), tmp_path / "kafka" / golden_dir(name).name)
+    kafka = LogDir.open(str(tmp_path / "kafka"))
+    with playing(Views(kafka)) as address:
+        capture(log, address)
+    assert log.topics() == [name for name in kafka.topics() if not name.startswith("__")]
+    for topic in log.topics():
+        theirs, ours = kafka.snapshot(topic), log.snapshot(topic)
+        assert ours.topic_id == theirs.topic_id or theirs.topic_id == "AAAAAAAAAAAAAAAAAAAAAA"
+        for number in kafka.offsets(topic):
+            assert batches(log, topic, number) == batches(kafka, topic, number)
+            here, there = ours.partition(number), theirs.partition(number)
+            assert (here.log_end_offset, here.last_stable_offset) == (there.log_end_offset, there.last_stable_offset)
+        for level in ("read_committed", "read_uncommitted"):
+            assert _values(log, topic, level) == _values(kafka, topic, level)
+    assert verify(log, deep=True).findings == []
+
+
+def _values(log: LogDir, topic: str, isolation_level: str) -> list[tuple[int, int, bytes | None]]:
+    read = log.reader(topic, isolation_level=isolation_level)
+    return [
+        row
+        for batch in read
+        for row in zip(*(batch.column(name).to_pylist() for name in ("partition", "offset", "value")), strict=True)
+    ]
+
+
+def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir) -> None:
+    with playing(Views(source, interval_seconds=0)) as address:
+        [first] = capture(log, address, ["ord*"])
+        append(source, range(40, 100))
+        [second] = capture(log, address, ["ord*"])
+        [third] = capture(log, address, ["ord*"])
+    assert (first["records"], second["records"], third["records"]) == (40, 60, 0)
+    assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
+    assert log.snapshot("orders").config["retention.ms"] == "-1"
+
+
+def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None:
+    with playing(Views(source, interval_seconds=0)) as address:
+        capture(log, address)
+        append(source, range(40, 100))
+        source.delete_records("orders", {0: 33, 1: 50})
+        [found] = capture(log, address)
+        append(source, range(100, 120))
+        capture(log, address)
+    # The batch of offsets 30 to 34 is there whole; of partition 1 nothing is left.
+    assert [(hole["partition"], hole["start_offset"], hole["end_offset"]) for hole in found["holes"]] == [
+        (0, 20, 30),
+        (1, 20, 50),
+    ]
+    rows = _values(log, "orders", "read_uncommitted")
+    assert sorted(offset for number, offset, _ in rows if number == 0) == [*range(20), *range(30, 60)]
+    assert sorted(offset for number, offset, _ in rows if number == 1) == [*range(20), *range(50, 60)]
+    assert all(int(value or b"") == offset * 2 + number for number, offset, value in rows)
+    assert [one.message for one in verify(log, deep=True).findings if "are missing" not in one.message] == []
+
+
+def test_answers_that_are_cut_damaged_or_refused_are_asked_for_again(source: LogDir, log: LogDir) -> None:
+    with playing(served(source, *FAULTS, *FAULTS)) as address:
+        capture(log, address)
+    assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
+
+
+def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log: LogDir) -> None:
+    with playing(PlayedViews(source, lambda: bad_crc)) as address, pytest.raises(CorruptBatchError, match="orders-"):
+        capture(log, address, patience_seconds=0.2)
+    for number in (0, 1):
+        assert batches(source, "orders", number).startswith(batches(log, "orders", number))
+
+
+@pytest.mark.parametrize("change", ["made again", "records lost"])
+def test_a_log_that_parted_stops_its_topic(source: LogDir, log: LogDir, change: str) -> None:
+    with playing(Views(source)) as address:
+        capture(log, address)
+    before = batches(log, "orders", 0)
+    parts_at: int | None = None
+    if change == "made again":
+        source.delete_topic("orders")
+        source.create_topic("orders", partitions=2)
+    else:
+        parts_at = 10
+    append(source, range(40, 100))
+    source.create_topic("other")
+    with playing(PlayedViews(source, lambda: None, parts_at)) as address, pytest.raises(SegmentsError) as raised:
+        capture(log, address)
+    assert isinstance(raised.value.__cause__, DivergedError)
+    assert batches(log, "orders", 0) == before
+    assert log.topics() == ["orders", "other"]
+
+
+def test_a_compacted_topic_that_was_away_too_long_says_so(source: LogDir, log: LogDir) -> None:
+    source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
+    source.append("keyed", [{"key": "a", "value": "1"}])
+    with playing(Views(source, interval_seconds=0)) as address:
+        [first] = capture(log, address, ["keyed"])
+        while log.storage.now_ms() <= int(log.history("keyed", 1)[0]["committed_ms"]) + 1:
+            pass
+        [second] = capture(log, address, ["keyed"])
+        [third] = capture(log, address, ["keyed"])
+    assert (first["late"], second["late"], third["late"]) == (False, True, True)
+    assert "tombstones" in second["warnings"][0]
+
+
+def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SegmentsError, match="does not answer"):
+        capture(log, f"127.0.0.1:{silent.getsockname()[1]}", patience_seconds=0.3)
+
+
+def test_settings_of_clients_have_their_kafka_names_and_show_no_secret() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="anna" password="te\\"a";'
+    options = client_options({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas})
+    assert options == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "anna",
+        "sasl_plain_password": 'te"a',
+    }
+    ask: Callable[[], object]
+    for ask in (
+        lambda: client_options({"sasl.jaas.config": "password=hidden"}),
+        lambda: client_options({"sasl.passwort": "hidden"}),
+        lambda: client_options({"request.timeout.ms": "hidden"}),
+    ):
+        with pytest.raises(InvalidOptionError) as raised:
+            ask()
+        assert "hidden" not in str(raised.value)
