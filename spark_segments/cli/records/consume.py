@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
 import typer
@@ -29,6 +30,10 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.times import offsets_for_times
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+    from spark_segments.log.manifest.snapshot import Snapshot
 
 
 @with_options
@@ -143,45 +148,15 @@ def consume(
         for guess in guesses:
             print(guess, file=sys.stderr)
 
-    def firsts(time: str) -> dict[int, tuple[int, int] | None]:
-        return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time)))
-
-    starts = firsts(from_time) if from_time else {}
-    ends = firsts(to_time) if to_time else {}
-
-    def clipped(number: int) -> tuple[int, int]:
-        log_start, log_end = bounds[number]
-        start = _start(offset, log_start, log_end)
-        if from_time:
-            start = log_end if (found := starts[number]) is None else found[0]
-        end = log_end if end_offset is None else end_offset
-        if to_time and (found := ends[number]) is not None:
-            end = min(end, found[0])
-        return start, end
-
     def read(
         number: int, start: int, end: int, columns: list[str] | None = None, at: int | None = version
     ) -> Iterator[pa.RecordBatch]:
+        wanted_formats, threads = formats if columns is None else None, reading_threads(log.storage)
         return log.read(
-            topic,
-            number,
-            start,
-            end,
-            columns,
-            at,
-            isolation_level,
-            formats=formats if columns is None else None,
-            threads=reading_threads(log.storage),
+            topic, number, start, end, columns, at, isolation_level, formats=wanted_formats, threads=threads
         )
 
-    ranges = {number: clipped(number) for number in wanted}
-    past = [
-        f"{topic}-{number} ends at {bounds[number][1]}" for number in wanted if ranges[number][0] > bounds[number][1]
-    ]
-    if past:
-        print(f"Offset {offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
-    if from_time and all(starts[number] is None for number in wanted):
-        print(f"No record of {topic} is of {from_time} or later", file=sys.stderr)
+    ranges = _ranges(log, snapshot, wanted, offset, end_offset, from_time, to_time)
     if follow or group is not None:
         if tail is not None or end_offset is not None or to_time or version is not None:
             raise InvalidOptionError(
@@ -189,22 +164,16 @@ def consume(
                 expected="no --tail, --end-offset, --to-time, --version or e@TIME",
             )
         reader = None if group is None else GroupReader(log, topic, group)
-        starts_of_group = {} if reader is None else reader.starts(log.snapshot(topic), wanted)
+        starts = {number: start for number, (start, _) in ranges.items()}
+        if reader is not None:
+            starts |= reader.starts(log.snapshot(topic), wanted)
         follower = Follower(
-            log,
-            topic,
-            {number: start for number, (start, _) in ranges.items()} | starts_of_group,
-            lambda number, start, end, at: read(number, start, end, at=at),
-            all_partitions=partition is None,
-            committed=isolation_level == "read_committed",
-        )
-        consume_rounds(
-            follower,
-            lambda batches: write_records(sys.stdout.buffer, batches, shown, None, line),
-            group=reader,
-            poll_seconds=duration_ms(poll_interval) / 1000 if follow else None,
-            most=max_messages,
-        )
+            log, topic, starts, lambda number, start, end, at: read(number, start, end, at=at),
+            all_partitions=partition is None, committed=isolation_level == "read_committed",
+        )  # fmt: skip
+        poll_seconds = duration_ms(poll_interval) / 1000 if follow else None
+        write = partial(write_records, sys.stdout.buffer, properties=shown, limit=None, line=line)
+        consume_rounds(follower, write, group=reader, poll_seconds=poll_seconds, most=max_messages)
         return
     records: Iterator[pa.RecordBatch]
     if tail is None:
@@ -212,6 +181,43 @@ def consume(
     else:
         records = last_records(read, {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}, tail)
     write_records(sys.stdout.buffer, records, shown, max_messages, line)
+
+
+def _ranges(
+    log: LogDir,
+    snapshot: Snapshot,
+    wanted: Sequence[int],
+    offset: str,
+    end_offset: int | None,
+    from_time: str | None,
+    to_time: str | None,
+) -> dict[int, tuple[int, int]]:
+    """{partition: (first offset, end offset)} of what the options ask for. What is past the end is said on standard
+    error.
+    """
+    bounds = offset_bounds(snapshot)
+
+    def firsts(time: str | None) -> dict[int, tuple[int, int] | None]:
+        return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time))) if time else {}
+
+    starts, ends = firsts(from_time), firsts(to_time)
+    found, past = {}, []
+    for number in wanted:
+        log_start, log_end = bounds[number]
+        start = _start(offset, log_start, log_end)
+        if from_time:
+            start = log_end if (first := starts[number]) is None else first[0]
+        end = log_end if end_offset is None else end_offset
+        if to_time and (last := ends[number]) is not None:
+            end = min(end, last[0])
+        found[number] = (start, end)
+        if start > log_end:
+            past.append(f"{snapshot.topic}-{number} ends at {log_end}")
+    if past:
+        print(f"Offset {offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
+    if from_time and all(starts[number] is None for number in wanted):
+        print(f"No record of {snapshot.topic} is of {from_time} or later", file=sys.stderr)
+    return found
 
 
 def _times_of(offset: str, from_time: str | None, to_time: str | None) -> tuple[str | None, str | None, str]:
