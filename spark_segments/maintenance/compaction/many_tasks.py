@@ -283,12 +283,13 @@ def _build_map(
     map_bytes: int,
     seed: int,
     aborted: AbortedTransactions,
+    ranges: Sequence[ByteRange],
+    *,
     slots: int,
     to_file: bool,
-    ranges: Sequence[ByteRange],
 ) -> _SliceMap:
     """Task function: the map of a slice."""
-    work, bound = work, work.first_uncleanable_offset
+    bound = work.first_uncleanable_offset
     offset_map = OffsetMap(
         map_bytes,
         start_offset=max(work.first_dirty_offset, ranges[0].segment.base_offset),
