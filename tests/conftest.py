@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-# The same examples in every run, however busy the machine is; `--hypothesis-profile=default` looks for others.
+# The same examples in every run, however busy the machine is; `--hypothesis-profile=default` looks for others, and
+# `--hypothesis-profile=long` for very many more.
+settings.register_profile("long", max_examples=5000, database=None, deadline=None)
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 

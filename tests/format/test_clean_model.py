@@ -90,7 +90,7 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     rounds=st.lists(
         st.tuples(batches_of_a_round(), st.sampled_from([0, 1, RETENTION_MS, 5 * RETENTION_MS])), min_size=1, max_size=4

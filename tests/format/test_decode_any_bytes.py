@@ -18,7 +18,7 @@ from tests.format.guarded import Guarded
 from tests.format.twin import DamageError, decode
 from tests.format.twin_encode import Record, batch_bytes
 
-FUZZ = settings(max_examples=400, deadline=None)
+FUZZ = settings(deadline=None)
 
 
 def nearest(timestamp_ms: int) -> int:
@@ -67,7 +67,7 @@ some_records = st.lists(a_record, min_size=1, max_size=6)
 
 
 @pytest.mark.slow
-@settings(FUZZ, max_examples=200)
+@FUZZ
 @given(st.lists(some_records, min_size=1, max_size=4), st.sampled_from([*CODECS]), st.booleans())
 def test_what_the_twin_writes_decodes_as_the_twin_decodes(batches, codec, appended):
     data, base_offset = b"", 0

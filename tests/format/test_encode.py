@@ -148,7 +148,7 @@ records_strategy = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(records_strategy, st.integers(62, 1000), st.integers(0, 2**40), st.booleans())
 def test_any_records_are_encoded_as_the_twin_does(records, batch_bytes, base_offset, log_append_time):
     ours = encoded(

@@ -236,7 +236,7 @@ def test_a_wrapper_of_very_many_messages_is_read_in_steps():
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_any_bytes_give_records_or_one_error(data):
     inner = b"".join(message(offset, b"value", key=b"k") for offset in range(3))

@@ -19,7 +19,7 @@ from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
 from tests.format.uncompiled import granted, uncompiled
 
-FUZZ = settings(max_examples=500, deadline=None)
+FUZZ = settings(deadline=None)
 INPUT, OUTPUT = Guarded(1 << 20), Guarded(1 << 20)
 HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 
@@ -150,7 +150,7 @@ def test_arbitrary_bytes_stay_in_bounds(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(texts, flips, st.integers(0, 1 << 30))
 def test_the_uncompiled_kernels_give_the_same_and_use_no_other_memory(data, changes, cut):
     plain = uncompiled("format.kernels.block_codecs")

@@ -14,7 +14,7 @@ from spark_segments.format.kernels import memory
 from tests.format.twin import Bytes, DamageError
 from tests.format.twin_encode import varint
 
-SETTINGS = settings(max_examples=300, deadline=None)
+SETTINGS = settings(deadline=None)
 EDGES = [0, 1, -1, 63, 64, -64, -65, 8191, 8192, 2**20, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63)]
 
 

@@ -171,7 +171,6 @@ def test_snapshot_bytes_come_back():
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(st.data())
 def test_any_damage_to_a_snapshot_is_found(data):
     content = bytearray((golden_dir("txn-0") / "00000000000000003168.snapshot").read_bytes())
@@ -191,7 +190,7 @@ def test_a_count_that_lies_is_an_error():
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
 def test_a_control_batch_of_any_bytes_is_read_or_refused(changes, compressed):
     _, buffer, batches = next(batches_of("txn-0"))

@@ -31,7 +31,7 @@ def fields(record) -> tuple:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     deltas=st.sets(st.integers(0, 2000), min_size=1, max_size=40),
     times=st.lists(st.integers(0, 2**41), min_size=40, max_size=40),

@@ -79,7 +79,7 @@ transactions = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integ
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(transactions, st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 1)), max_size=40),
        st.integers(-5, 5))  # fmt: skip
 def test_the_mask_equals_a_plain_search(spans, rows, shift):

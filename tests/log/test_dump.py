@@ -316,7 +316,7 @@ def test_text_is_decoded_as_java_decodes_it(content, expected):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_no_damage_ends_a_dump(data):
     contents = dict(plain().contents)

@@ -134,7 +134,7 @@ def _empty_maps(value: object) -> object:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_schema_reads_and_writes_as_fastavro_does(data: st.DataObject) -> None:
     schema, values = data.draw(_schemas(), label="schema")
@@ -196,7 +196,7 @@ def test_negative_block_counts_carry_the_size_of_the_block() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused_as_fastavro_does(data: st.DataObject, garbage: bytes) -> None:
     schema, _ = data.draw(_schemas(), label="schema")
