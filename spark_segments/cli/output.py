@@ -8,15 +8,17 @@ import contextlib
 import enum
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from spark_segments.errors import SegmentsError, escaped
 
@@ -24,13 +26,12 @@ FAILED = 1
 FOUND_FAULTS = 3
 READER_GONE = 141  # as of a program that the signal SIGPIPE ended
 
-WIDTH_OF_A_FILE = 10_000  # columns: in a file no line is folded, so that a script can search it
-
 
 class Output(enum.StrEnum):
-    """How a command prints its result."""
+    """How a command prints its result: for people, with all columns, or as JSON."""
 
     TEXT = "text"
+    WIDE = "wide"
     JSON = "json"
 
 
@@ -39,31 +40,77 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
 
 
+class Bytes(int):
+    """A number of bytes in a table: "1.5 KiB" on a terminal, a plain number in a file."""
+
+
+class Moment(int):
+    """A time in ms since 1970 in a table, in UTC: to the second on a terminal, as ISO has it in a file."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Prints a table for people, with numbers aligned to the right and thousands separated."""
+    """Prints a table.
+
+    On a terminal it is for people: numbers at the right, thousands separated; where it is wider than the terminal, each
+    row is a block of lines. No number and no word is broken. In a file or a pipe a row is a line, cells have tabs
+    between them, and numbers are plain.
+    """
     rows = [list(row) for row in rows]
-    table = Table(
-        title=None if title is None else Text(title),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
-    for number, name in enumerate(columns):
-        numeric = all(isinstance(row[number], (int, float)) or row[number] is None for row in rows) and rows
-        table.add_column(Text(escaped(name, one_line=True)), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))  # a str would be read as rich's markup
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
-    console.print(table)
+    if title is not None:
+        print(escaped(title, one_line=True))
+    names = [escaped(name, one_line=True) for name in columns]
+    if not sys.stdout.isatty():
+        for line in (names, *([_plain(value) for value in row] for row in rows)):
+            print("\t".join(line))
+        return
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(cell_len(row[number]) for row in (names, *cells)) for number in range(len(names))]
+    if sum(widths) + 2 * len(widths) - 2 > _width():
+        _print_stacked(names, cells)
+        return
+    right = [bool(rows) and all(isinstance(row[n], (int, float, NoneType)) for row in rows) for n in range(len(names))]
+    for line in (names, *cells):
+        padding = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
+        padded = (
+            pad + cell if to_right else cell + pad for cell, pad, to_right in zip(line, padding, right, strict=True)
+        )
+        print("  ".join(padded).rstrip())
+
+
+def _print_stacked(names: Sequence[str], cells: Iterable[Sequence[str]]) -> None:
+    indent = max(map(cell_len, names)) + 2
+    for number, row in enumerate(cells):
+        if number:
+            print()
+        for name, cell in zip(names, row, strict=True):
+            lines = textwrap.wrap(
+                cell, max(_width() - indent, 1), break_long_words=False, break_on_hyphens=False
+            ) or [""]  # fmt: skip
+            print(f"{name:{indent}}" + f"\n{'':{indent}}".join(lines))
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, Bytes):
+        return human_bytes(value)
+    if isinstance(value, Moment):
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return escaped(str(value), one_line=True)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Moment):
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(int(value))
+    return f"{value:.3f}" if isinstance(value, float) else _cell(value)
 
 
 def human_bytes(size: float) -> str:
@@ -101,12 +148,14 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
         return
     lines = report["partitions"]
     if lines:
+        is_short = output is Output.TEXT and sys.stdout.isatty()
+        rows = [_short(line) if is_short else line for line in lines]
         columns = [
             name
-            for name in dict.fromkeys(name for line in lines for name in line)
-            if name != "error" and any(line.get(name) not in (None, {}) for line in lines)
+            for name in dict.fromkeys(name for row in rows for name in row)
+            if name != "error" and any(row.get(name) not in (None, {}) for row in rows)
         ]
-        print_table(columns, ([_text(name, line) for name in columns] for line in lines))
+        print_table(columns, ([_text(name, row) for name in columns] for row in rows))
     tense = "would be" if report["dry_run"] else "were"
     dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
     failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
@@ -134,6 +183,17 @@ def _over(details: Mapping[str, Any]) -> str:
     return f"{above}: {', '.join(held)}" if held else above
 
 
+def _short(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What changed: the columns of a terminal. --output wide has all."""
+    found = {name: line.get(name) for name in ("topic", "partition", "action", "reason")}
+    for name, shown in (("records", lambda number: f"{number:,}"), ("bytes", human_bytes)):
+        before, after = line.get(f"{name}_in", 0), line.get(f"{name}_out", 0)
+        if before or after:
+            found[name] = shown(after) if before == after else f"{shown(before)} → {shown(after)}"
+    dropped = line.get("dropped") or {}
+    return found | {"dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or None}
+
+
 def _text(name: str, line: Mapping[str, Any]) -> Any:
     value = line.get(name)
     if name == "sealed" and value is not None and len(value) < line["sealed_segments"]:
@@ -141,6 +201,8 @@ def _text(name: str, line: Mapping[str, Any]) -> Any:
         return ", ".join(map(str, value[:half])) + " … " + ", ".join(map(str, value[half:]))
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {count}" for name, count in value.items())
+    if name.endswith("bytes") or name in ("bytes_in", "bytes_out"):
+        return value if value is None or isinstance(value, str) else Bytes(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value[:6])) + (f" … ({len(value)})" if len(value) > 6 else "")
     return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.output import Output, human_bytes, print_json, print_table
+from spark_segments.cli.output import Bytes, Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 
@@ -72,7 +72,7 @@ def _print_text(report: RebuildReport) -> None:
         print_table(["version", "operation", "files"], rows)
     if report.unnamed_files:
         print("\nFiles that no known commit names (segments dump reads them):")
-        rows = ([one["path"], human_bytes(one["bytes"]), one["note"]] for one in report.unnamed_files)
+        rows = ([one["path"], Bytes(one["bytes"]), one["note"]] for one in report.unnamed_files)
         print_table(["path", "size", "in the note of version"], rows)
     if report.missing_files:
         print("\nFiles of the log that are gone or cut:")

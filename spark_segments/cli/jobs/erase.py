@@ -57,7 +57,7 @@ def erase(
     from spark_segments.maintenance import erase as job
 
     report = run(job, location, settings, spark, keys=key_bytes(key, key_base64), history=history)
-    if settings.output is Output.TEXT and not report.partitions:
+    if settings.output is not Output.JSON and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
     finish(settings, location.open(), report)
 

@@ -83,7 +83,7 @@ def describe(
         part = None if shown.is_all else shown
         text = page(log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, part=part)
         html.write_text(text, encoding="utf-8")
-        if output is Output.TEXT:
+        if output is not Output.JSON:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
     if metrics is not None:
         from spark_segments.maintenance.metrics.log_metrics import log_metrics

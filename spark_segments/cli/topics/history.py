@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
+import sys
 from typing import Annotated
 
 import typer
 
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
-from spark_segments.cli.output import Output, human_bytes, print_json, print_table
+from spark_segments.cli.output import Bytes, Moment, Output, print_json, print_table
 
 PARTITIONS_SHOWN = 4
 COLUMNS = ("version", "time", "job", "records_in", "records_out", "bytes_in", "bytes_out", "log_start", "log_end")
@@ -50,25 +50,24 @@ def history(
     rows = []
     for commit in commits:
         bounds = [ends for number, ends in (commit["partitions"] or {}).items() if partition in (None, number)]
+        sizes = [None if commit[name] is None else Bytes(commit[name]) for name in ("bytes_in", "bytes_out")]
+        at_ms = commit["committed_ms"]
         rows.append(
             [
                 str(commit["version"]),
-                _utc(commit["committed_ms"]),
+                None if at_ms is None else Moment(at_ms),
                 commit["job"],
                 commit["records_in"],
                 commit["records_out"],
-                *(None if commit[name] is None else human_bytes(commit[name]) for name in ("bytes_in", "bytes_out")),
+                *sizes,
                 _offsets([start for start, _ in bounds]),
                 _offsets([end for _, end in bounds]),
             ]
         )
-    print_table(COLUMNS, rows)
-
-
-def _utc(timestamp_ms: int | None) -> str | None:
-    if timestamp_ms is None:
-        return None
-    return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    columns = [*range(len(COLUMNS))]
+    if output is Output.TEXT and sys.stdout.isatty():
+        columns = [number for number in columns if COLUMNS[number] not in ("bytes_out", "log_start")]
+    print_table([COLUMNS[number] for number in columns], ([row[number] for number in columns] for row in rows))
 
 
 def _offsets(offsets: list[int]) -> str | None:
