@@ -47,7 +47,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, with_holes
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
+from spark_segments.log.manifest.rows import SEALED, Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.segment.limits import SegmentLimits
@@ -434,19 +434,22 @@ class _TopicCapture:
         if first > floor and gone > floor:
             self._note_hole(part, floor, min(first, gone))
         part.hole_start = None
-        self._write(part, window)
+        reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
+        base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
+        self._write(part, window, base)
         part.next_offset = int(batches.last_offset[-1]) + 1
         part.epochs = leader_epochs_of(batches, part.epochs)
         return True
 
     # What is written
 
-    def _write(self, part: _Partition, window: Window) -> None:
+    def _write(self, part: _Partition, window: Window, base: int) -> None:
+        """`base`: where a segment begins that the first batch begins: the log start, though cleaning left a gap."""
         done = 0
         batches = window.batches
         while done < len(batches):
             if part.writer is None:
-                base = int(batches.base_offset[done])
+                base = int(batches.base_offset[done]) if done else base
                 part.writer = SegmentWriter(
                     self._log.storage, self._topic.name, part.row.partition, base, limits=self._limits_here
                 )
@@ -499,15 +502,24 @@ class _TopicCapture:
                         found=here.log_end_offset,
                         hint="One capture at a time writes a topic, and nothing else does",
                     )
-            rows = [
-                dataclasses.replace(
-                    row,
-                    log_start_offset=current.partition(number).log_start_offset,
-                    first_dirty_offset=current.partition(number).first_dirty_offset,
-                )
-                for number, row in new.items()
-            ]
-            return Change(CAPTURE, add=chunks, partitions=rows, topic=with_holes(current, found) if found else None)
+            rows: list[Partition] = []
+            sealed: list[Segment] = []
+            for number, row in new.items():
+                here, chunks_here = current.partition(number), ready[number].chunks
+                start, live = here.log_start_offset, current.live_of(number)
+                if not live:  # the log begins where there is something
+                    start = max(start, chunks_here[0].base_offset if chunks_here else row.log_end_offset)
+                elif not chunks_here:  # a hole up to the log end: the last segment ends there, and is no chunk then
+                    ends = {live[-1].identity: row.log_end_offset}
+                    sealed += [
+                        dataclasses.replace(one, state=SEALED, next_offset=ends.get(one.identity, one.next_offset))
+                        for one in live
+                        if one.state != SEALED or one.identity in ends
+                    ]
+                dirty = max(here.first_dirty_offset, start)
+                rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
+            topic = with_holes(current, found) if found else None
+            return Change(CAPTURE, add=chunks, replace=sealed, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)
         counts["records"] += sum(row.records for row in chunks)
