@@ -34,6 +34,15 @@ def modules_after(*arguments: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_extra_a_command_is_one_sentence(missing):
+    program = f"import sys; sys.modules[{missing!r}] = None; from spark_segments.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and line.endswith("pip install 'spark-segments[cli]'")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"]], ids=" ".join)
 def test_help_imports_no_library_for_data(arguments):
