@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from spark_segments.cli import main
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.log.manifest.row_files import SCHEMAS
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
+from tests.browser import Browser
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
 
@@ -208,3 +210,31 @@ def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assets = re.findall(r'<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page.read_text())
         assert not [asset for asset in assets if asset.startswith(("http:", "https:", "//"))], page
+
+
+FIRST_RESULT = """new Promise((done) => {
+  const input = document.querySelector("input.md-search__input"), start = Date.now()
+  const look = () => {
+    const found = document.querySelector("a.md-search-result__link")
+    found ? done(found.pathname) : Date.now() - start > 30000 ? done("nothing") : setTimeout(look, 20)
+  }
+  document.querySelector("#__search").click()
+  input.focus()
+  input.value = %s
+  input.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }))
+  look()
+})"""
+
+
+@pytest.mark.slow
+def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path) -> None:
+    wanted = {"delete topic": "restore", "reset offsets": "groups", "kafka-consumer-groups": "groups"}
+    browser = Browser(tmp_path)
+    try:
+        for query, page in wanted.items():
+            with browser.open(site / "index.html") as tab:
+                script = FIRST_RESULT % json.dumps(query)
+                answer = tab.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+            assert Path(answer["result"]["value"]).stem == page, query
+    finally:
+        browser.close()

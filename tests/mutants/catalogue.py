@@ -491,6 +491,22 @@ MUTANTS = (
         "tests/log/test_running_broker.py::test_verify_finds_offsets_that_nothing_explains",
     ),
     Mutant(
+        "verify",
+        "rows may be written in the future",
+        "log/verification/topic_row.py",
+        "now_ms + AHEAD_MS), False)\n",
+        "now_ms + 10**15), False)\n",
+        "tests/test_conformance.py::test_the_judge_finds_what_a_writer_must_not_write[far-future]",
+    ),
+    Mutant(
+        "import",
+        "a zstd frame without a size is taken for all there is",
+        "format/compression.py",
+        "            if not _is_one_zstd_frame(buffer):",
+        "            if False:",
+        "tests/format/test_compression.py::test_zstd_frames_without_a_size_are_read_to_the_end",
+    ),
+    Mutant(
         "import",
         "segments may be missing that Kafka's cleaner has seen",
         "log/kafka/import_plan.py",

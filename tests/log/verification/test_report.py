@@ -35,6 +35,7 @@ def test_the_report_has_plain_values(log, directory):
         "expected": f"{segment(log, 'orders').index_bytes} bytes",
         "found": "no file",
         "message": "A segment's .index is missing",
+        "rule": "I8",
     }
 
 
