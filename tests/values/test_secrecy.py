@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import io
 import json
 import traceback
 from pathlib import Path
@@ -14,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.cli.records.record_text import LineFormat, Properties, read_lines
+from spark_segments.cli.records.input_rows import Format, Input
+from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import SegmentsError
 from spark_segments.values.batches import decoders, encoders
 from spark_segments.values.options import column_formats
@@ -183,7 +183,7 @@ def test_rows_that_are_no_records_are_not_shown(tmp_path: Path, row: dict[str, A
 
 LINES = [
     ("json", (), f'{{"value": {SECRET}'),
-    ("json", (), f'{{"key": "{SECRET}"}}'),
+    ("json", (), f'{{"value": "x"}}\n{{"key": "{SECRET}", "headers": [{{"key": "h", "value": null}}]}}'),
     ("json", (), f'{{"value": "{SECRET}", "partition": "x"}}'),
     ("json", (), f'{{"value": "x", "partition": {SECRET}}}'),
     ("json", (), f'{{"value": "x", "headers": [{{"{SECRET}": 1}}]}}'),
@@ -195,8 +195,11 @@ LINES = [
 
 
 @pytest.mark.parametrize(("form", "properties", "line"), LINES, ids=range(len(LINES)))
-def test_lines_that_are_no_records_are_not_shown(form: str, properties: tuple[str, ...], line: str) -> None:
-    stream = io.BytesIO(line.encode("latin-1") + b"\n")
+def test_lines_that_are_no_records_are_not_shown(
+    tmp_path: Path, form: str, properties: tuple[str, ...], line: str
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(line.encode("latin-1") + b"\n")
     with pytest.raises(SegmentsError) as caught:
-        list(read_lines(stream, LineFormat(form), Properties.of(properties), None))
+        list(Input.of([str(file)], Format(form), {}, {}, Properties.of(properties)).batches())
     assert is_hidden(caught.value), shown(caught.value)

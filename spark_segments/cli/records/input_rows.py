@@ -390,10 +390,8 @@ def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str) -> pa.RecordBatch
         columns["headers"] = pa.ListArray.from_arrays(headers.offsets, made, HEADERS_TYPE, mask=headers.is_null())
     except ValueError as error:
         raise _unreadable(file, error) from None
-    null = columns["value"].is_null()
-    told = pc.match_substring_regex(lines, r'"value(_base64)?"\s*:\s*null')
-    for row in pc.indices_nonzero(pc.and_(null, pc.invert(told))).to_pylist():
-        if "value" not in json.loads(lines[row].as_py()):
+    for row in pc.indices_nonzero(columns["value"].is_null()).to_pylist():
+        if not {"value", "value_base64"} & json.loads(lines[row].as_py()).keys():
             raise InvalidOptionError(
                 f"Line {row + 1} of the block is not a record: no value",
                 path=file,
