@@ -41,7 +41,7 @@ def main(uri: str) -> None:
     print(f"read and counted in {time.perf_counter() - began:.2f} s")
 
     for job in (roll, compact, retain, vacuum):
-        report = job(log, spark).to_dict()
+        report = job(log, spark=spark).to_dict()
         print(f"{report['job']}: {report['records_in']:,} records in, {report['records_out']:,} out")
 
     latest = spark.read.format("segments").option("subscribe", "orders").option("view", "latest").load(uri)

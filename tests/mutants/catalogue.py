@@ -382,7 +382,7 @@ MUTANTS = (
         "vacuum",
         "a file that is just being written is an orphan",
         "maintenance/removal/vacuum.py",
-        "            if file.mtime_ms < self.before_ms\n",
+        "        if file.mtime_ms < before_ms\n",
         "",
         "tests/maintenance/test_vacuum.py::test_files_that_no_row_names_go_by_the_stores_clock_alone",
     ),
