@@ -262,9 +262,9 @@ def test_json_is_checked_as_confluents_serializer_and_deserializer_check_it(addr
         if valid:
             assert read(strict, encoder.encode(column).to_pylist()) == read(strict, [bytes_of_row]) == [row]
             return
-        with pytest.raises(ValueFormatError, match=r"written as jsonschema .not valid by its JSON Schema: at \$"):
+        with pytest.raises(ValueFormatError, match=r"written as jsonschema .not valid by its JSON Schema's "):
             encoder.encode(column)
-        with pytest.raises(ValueFormatError, match=r"read as jsonschema .not valid by its JSON Schema: at \$"):
+        with pytest.raises(ValueFormatError, match=r"read as jsonschema .not valid by its JSON Schema's "):
             read(strict, [bytes_of_row])
 
     agree()
