@@ -61,6 +61,7 @@ def read_request(frame: bytes) -> Request:
     schema: Any = load_request_schema(key, version)
     try:
         header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
+        _passed(schema, frame, header_bytes)
         # Bytes behind the body are passed over, as by a broker: librdkafka sends some behind Metadata of all topics.
         body, _ = entity_reader(schema)(frame, header_bytes)
         _check_nulls(schema, body)
@@ -71,6 +72,107 @@ def read_request(frame: bytes) -> Request:
             f"A request of API {key} version {version} cannot be read: {type(error).__name__}"
         ) from error
     return Request(key, version, correlation_id, header.client_id or "", body)
+
+
+_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+
+
+_NULLABLE = "nullable message"
+
+
+def _passed(schema: Any, frame: bytes, at: int) -> int:
+    """The position behind a message. Raises ValueError for a count or a size that the frame has no bytes for: kio makes
+    room for as many as a count says, and where there is no memory for them the process ends.
+    """
+    is_flexible = schema.__flexible__
+    kinds, tagged = _kinds(schema)
+    for kind, of, is_array in kinds:
+        at = _passed_field(frame, at, kind, of, is_array, is_flexible)
+    if is_flexible:
+        count, at = _uvarint(frame, at)
+        for _ in range(count):
+            tag, at = _uvarint(frame, at)
+            size, at = _uvarint(frame, at)
+            if tag in tagged:
+                _passed_field(frame, at, *tagged[tag], is_flexible)
+            at = _within(frame, at + size)
+    return at
+
+
+def _passed_field(frame: bytes, at: int, kind: str | None, of: Any, is_array: bool, is_flexible: bool) -> int:
+    if is_array:
+        count, at = _length(frame, at, 4, is_flexible)
+        if count > len(frame) - at:
+            raise ValueError(f"{count} entries in {len(frame) - at} bytes")
+        for _ in range(count):
+            at = _passed_field(frame, at, kind, of, False, is_flexible)
+        return at
+    if of is not None:
+        if kind == _NULLABLE:  # a byte says whether the message is there
+            at = _within(frame, at + 1)
+            return at if frame[at - 1] > 0x7F else _passed(of, frame, at)
+        return _passed(of, frame, at)
+    if kind in _SIZES:
+        return _within(frame, at + _SIZES[kind])
+    size, at = _length(frame, at, 2 if kind == "string" else 4, is_flexible)
+    return _within(frame, at + size)
+
+
+def _length(frame: bytes, at: int, width: int, is_flexible: bool) -> tuple[int, int]:
+    """A count or a size, 0 for null, and the position behind it."""
+    if is_flexible:
+        value, at = _uvarint(frame, at)
+        return max(value - 1, 0), at
+    end = _within(frame, at + width)
+    return max(int.from_bytes(frame[at:end], "big", signed=True), 0), end
+
+
+def _uvarint(frame: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[_within(frame, at + 1) - 1]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number that does not end")
+
+
+def _within(frame: bytes, at: int) -> int:
+    if at > len(frame):
+        raise ValueError("cut")
+    return at
+
+
+@cache
+def _kinds(schema: Any) -> tuple[Sequence[tuple[str | None, Any, bool]], Mapping[int, tuple[str | None, Any, bool]]]:
+    """(type, class of nested messages, whether there are many) of each field in order, and of tagged ones by tag."""
+    hints = typing.get_type_hints(schema)
+    plain, tagged = [], {}
+    for field in dataclasses.fields(schema):
+        hint = hints[field.name]
+        of, is_array = nested(hint), typing.get_origin(hint) is tuple or "tuple[" in str(hint)
+        is_optional = of is not None and not is_array and _is_nullable(schema, field.name)
+        one = _NULLABLE if is_optional else field.metadata.get("kafka_type"), of, is_array
+        if "tag" in field.metadata:
+            tagged[field.metadata["tag"]] = one
+        else:
+            plain.append(one)
+    return plain, tagged
 
 
 def _check_nulls(schema: Any, body: Any) -> None:

@@ -301,6 +301,7 @@ def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
         struct.pack(">ihhi", 8, 3, 12, 7),
         struct.pack(">ihhih", 10, 3, 1, 7, -1) + b"\xff\xff\xff\x7f",
         request(2, 1, {})[:-22] + b"\xff\xff\xff\xff" + bytes(18),  # ListOffsets whose topics are null
+        request(2, 1, {})[:-22] + b"\x7f\xff\xff\xff" + bytes(18),  # and are more than fit into memory
     ],
 )
 def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server, sent: bytes) -> None:
