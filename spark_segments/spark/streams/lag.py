@@ -23,9 +23,8 @@ def lag(query: StreamingQuery | ConnectQuery) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for source in [] if progress is None else _of(progress, "sources"):
         done, latest = (_offsets(_of(source, name)) for name in ("endOffset", "latestOffset"))
-        if done is None:
+        if done is None or latest is None:
             continue
-        latest = latest or done  # PySpark 4.0 and 4.1 ask for no end, and have batches that take all that is there
         reached = from_json(done)
         for (topic, partition), end in from_json(latest).items():
             begin = reached.get((topic, partition))

@@ -87,6 +87,7 @@ class StreamReader(DataSourceStreamReader):
         self._initial: dict[str, Any] | None = None
         self._start: StartOffsets = {}
         self._reached: dict[str, Any] | None = None
+        self._goes_on = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends this object to every task; tasks read what their partition says.
@@ -99,7 +100,8 @@ class StreamReader(DataSourceStreamReader):
         """Where the stream begins: the same at every call, however the topics have grown."""
         if self._initial is None:
             self._resolve_start()
-            check_start(self._options.read, self._snapshots, self._start)
+            if not self._goes_on:  # else a replay of the first batch, whose start was checked
+                check_start(self._options.read, self._snapshots, self._start)
         assert self._initial is not None
         return self._initial
 
@@ -136,6 +138,7 @@ class StreamReader(DataSourceStreamReader):
         """
         self._reached = end
         if start == end:
+            self._goes_on = True
             return []
         begins, positions = from_json(begin_of(end) or start), from_json(end)
         states = self._states_for(positions)
